@@ -50,7 +50,7 @@ fn cases_as_numbers(options: &Options, cases: &[(ScheduleKind, Result<Case, Refu
 
 fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
     let mut table = Table::new(&[
-        ("schedule", Align::Left),
+        ("  schedule", Align::Left),
         ("chunks", Align::Right),
         ("step", Align::Right),
         ("bubble", Align::Right),
@@ -69,8 +69,16 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     // What cannot train does less, and is no faster for it.
     let trains = |case: &Case| case.kind.trains();
     fastest_first.sort_by_key(|case| (!trains(case), case.makespan()));
+    let best = fastest_first.first().filter(|best| trains(best));
+    let best = best.map(|best| best.makespan());
     for case in fastest_first {
-        table.row(cells(options, case));
+        let [name, others @ ..] = cells(options, case);
+        let mark = if trains(case) && Some(case.makespan()) == best {
+            '*'
+        } else {
+            ' '
+        };
+        table.row([format!("{mark} {name}")].into_iter().chain(others));
     }
     let (replicas, nodes, each) = report::spread(options);
     let mut text = format!(
@@ -79,6 +87,9 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         count(options.micro, "micro-batch")
     );
     text.push_str(&table.render());
+    if best.is_some() {
+        text.push_str("* the fastest\n");
+    }
     if !refused.is_empty() {
         let _ = write!(text, "\nnot for these numbers:\n{refused}");
     }

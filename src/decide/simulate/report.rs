@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::simulate::SensitivityTarget;
-use gpipe_partitioner::{Bytes, DeviceId, Nodes, VOTES, render};
+use gpipe_partitioner::{Bytes, DeviceId, Micros, Nodes, Span, Timeline, VOTES, render};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -22,7 +22,7 @@ pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
     match options.format {
         Format::Text => text(options, case, width),
         Format::Svg => render::svg(timeline),
-        Format::Html => render::html(timeline, &headline(options, case)),
+        Format::Html => render::simulation_html(&case.simulation, &headline(options, case)),
         Format::Trace => render::chrome_trace(timeline),
         Format::Json => output::json(&numbers(options, case)),
     }
@@ -61,6 +61,9 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     let mut text = headline(options, case);
     text.push('\n');
     text.push_str(&render::text(&case.simulation.timeline, width));
+    if is_narrow(&case.simulation.timeline, width) {
+        text.push_str("names do not fit these columns: a page of --format html can be zoomed\n");
+    }
     text.push('\n');
     text.push_str(&devices(case));
     if let Some(exchange) = output::exchange(&case.simulation.timeline) {
@@ -78,6 +81,14 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
         let _ = write!(text, "\n{advice}\n");
     }
     text
+}
+
+/// Whether an action has less than a column for its letter and one for its sign.
+fn is_narrow(timeline: &Timeline, width: usize) -> bool {
+    let times = timeline.spans().iter().map(Span::duration);
+    let shortest = times.filter(|time| *time > Micros::ZERO).min();
+    let columns = width.saturating_sub(8) as f64;
+    shortest.is_some_and(|time| time.get() / timeline.makespan().get() * columns < 2.0)
 }
 
 fn devices(case: &Case) -> String {

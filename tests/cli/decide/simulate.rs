@@ -112,20 +112,35 @@ fn the_table_of_all_schedules_names_each() {
     ]));
     for name in ["gpipe", "1f1b", "zbv", "dualpipe-v", "forward-only", "auto"] {
         assert!(
-            text.lines().any(|line| line.starts_with(name)),
+            text.lines().any(|line| line[2..].starts_with(name)),
             "{name}: {text}"
         );
     }
     // They were in no order that helps to choose.
     let rows = text.lines().skip(2).filter(|line| line.contains(" ms "));
     let steps: Vec<f64> = rows
-        .filter(|line| !line.starts_with("forward-only"))
+        .filter(|line| !line.contains("forward-only"))
         .map(|line| {
             let (step, _) = line.split_once(" ms ").unwrap();
             step.rsplit(' ').next().unwrap().parse().unwrap()
         })
         .collect();
     assert!(steps.len() > 8 && steps.is_sorted(), "{text}");
+    // No row said that it had won: all that are as fast do, and nothing else does.
+    let winners = text
+        .lines()
+        .filter(|line| line.starts_with("* ") && line.contains(" ms "));
+    let fastest = steps.iter().filter(|&&step| step == steps[0]).count();
+    assert!(
+        winners.clone().all(|line| line.contains(" 25.50 ms ")),
+        "{text}"
+    );
+    assert_eq!((winners.count(), fastest), (3, 3), "{text}");
+    assert!(text.ends_with("* the fastest\n"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     assert!(
         text.starts_with("4 devices, 8 micro-batches, the fastest first"),
         "{text}"
@@ -152,6 +167,26 @@ fn text_has_a_row_a_device_within_the_width() {
         "{text}"
     );
     assert!(text.contains("bubble 27.3 %"), "{text}");
+}
+
+/// Where names do not fit, the text was a barcode that led nowhere.
+#[test]
+fn a_text_too_narrow_for_names_says_where_they_are() {
+    let text = |devices: &str, micro: &str| {
+        let args = [
+            "simulate",
+            "--schedule",
+            "zbv",
+            "--devices",
+            devices,
+            "--micro",
+            micro,
+        ];
+        stdout(&gpipe(&args))
+    };
+    let hint = "names do not fit these columns: a page of --format html can be zoomed\n";
+    assert!(text("8", "32").contains(hint));
+    assert!(!text("2", "4").contains(hint));
 }
 
 #[test]
