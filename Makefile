@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages tensorboard-check cuda-check setup clean
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -138,6 +138,15 @@ target/tools/bin/mdbook:
 # pictures of timelines.
 pages: setup
 	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book -- configuration:: pictures:: reference::
+
+# The partitioner as WebAssembly for the book's playground: book/src/playground/module.js. rustup
+# fetches the target wasm32-unknown-unknown.
+playground:
+	sh book/playground/build.sh
+
+# The book's screenshots of pages, in light and dark. Needs a Chromium; no libtorch.
+screenshots:
+	sh book/screenshots.sh
 
 # A folder with all that a machine with a GPU and PyTorch needs to check the CUDA part:
 # target/cuda-check, packed beside it. See benches/cuda/README.md.

@@ -1,15 +1,16 @@
 #!/bin/sh
-# Makes the pictures of the book's page "Profiling and planning": the report about a committed
-# profile, in light and dark. Needs a Chromium; no libtorch, since nothing is measured.
+# Makes the pictures of pages in the book, each in light and dark: the report about a committed
+# profile, and the page of a simulation, whole and zoomed. Needs a Chromium and pngquant; no libtorch,
+# since nothing is measured.
 #
-#   sh book/screenshots.sh             from anywhere
+#   sh book/screenshots.sh             from anywhere; `make screenshots` does it
 #   GPIPE=target/release/gpipe-rs sh book/screenshots.sh
 set -eu
 cd "$(dirname "$0")/.."
 
 gpipe() {
   if [ -n "${GPIPE:-}" ]; then "$GPIPE" "$@"
-  else cargo run --quiet --locked --no-default-features -- "$@"; fi
+  else cargo run --quiet --locked --no-default-features --features decide -- "$@"; fi
 }
 
 browser=
@@ -20,6 +21,10 @@ if [ -z "$browser" ]; then
   echo "there is no browser here: install chromium, or name one with BROWSER=..." >&2
   exit 1
 fi
+if ! pngquant --version >/dev/null 2>&1; then
+  echo "there is no pngquant here, which makes the pictures small: install it" >&2
+  exit 1
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -28,19 +33,30 @@ mkdir -p "$images"
 
 gpipe plan --profile examples/data/profiles/gpt.json --devices 4 --batch 32 --micro 8 --chunks 1 \
   --memory 256MiB --link 10GB/s,20us --report "$work/report.html" >/dev/null
+gpipe simulate --schedule zbv --devices 8 --micro 32 --activation-bytes 512MiB --format html \
+  -o "$work/simulation.html" >/dev/null
 
-# part NAME HIDDEN HEIGHT: the report without what the selector HIDDEN names.
+# part NAME PAGE HEIGHT HIDDEN [SCRIPT]: the page without what the selector HIDDEN names, after the
+# script has acted. Of 128 colours: a fourth of the bytes, and no eye sees it.
 part() {
-  sed "s|</style>|$2{display:none!important}</style>|" "$work/report.html" >"$work/$1.html"
+  sed -e "s|</style>|$4{display:none!important}</style>|" \
+    -e "s|</body>|<script>${5:-}</script></body>|" "$work/$2.html" >"$work/part.html"
   for scheme in light:1 dark:0; do
     picture=$images/$1-${scheme%:*}.png
     "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run \
-      --disable-background-networking --user-data-dir="$work/profile" \
+      --disable-background-networking --user-data-dir="$work/browser" \
       --blink-settings=preferredColorScheme="${scheme#*:}" --window-size="1200,$3" \
-      --screenshot="$picture" "file://$work/$1.html" >/dev/null 2>&1
+      --screenshot="$picture" "file://$work/part.html" >/dev/null 2>&1
+    pngquant --force --nofs --ext .png 128 "$picture"
     echo "$picture: $(wc -c <"$picture") bytes"
   done
 }
 
-part profile 'nav,#timeline,#memory,#schedules,#doubts,footer' 1420
-part profile-plan 'header,nav,.facts,.say,.cap,.peaks,main>.hint,#layers,#doubts,#detail,#timeline .scroll,#memory .scroll,footer' 1670
+part profile report 1420 'nav,#timeline,#memory,#schedules,#doubts,footer'
+part profile-plan report 1670 'header,nav,.facts,.say,.cap,.peaks,main>.hint,#layers,#doubts,#detail,#keys,.zoom,#timeline .scroll,#memory .scroll,footer'
+part simulation simulation 1360 'nav,#detail,#timeline .scroll,#memory .scroll,footer'
+# Eight times as wide, where warm-up goes over into the steady part, with an action chosen.
+part zoomed simulation 590 'header,nav,.facts,#memory,#timeline .scroll,footer' '\
+  var plus=document.querySelector(".zoom button"),chart=document.getElementById("chart");\
+  plus.click();plus.click();plus.click();chart.scrollLeft=420;\
+  document.querySelectorAll("svg g rect")[18].dispatchEvent(new MouseEvent("mousemove",{bubbles:true}))'
