@@ -1,7 +1,8 @@
-//! The pages of a simulation, of a comparison and of a profile, opened in a real browser where one
-//! is installed.
+//! The pages of a simulation, of a comparison and of a profile, and the book's playground, opened in
+//! a real browser where one is installed.
 
 mod browser;
+mod playground;
 mod profile;
 
 use browser::{audited, between, browser, open};
@@ -55,6 +56,75 @@ fn the_page_renders_and_its_script_runs() {
     let detail = between(&dom, "<output id=\"detail\">", "</output>");
     let wanted = "0F0: forward (F), stage 0, micro-batch 0\n0.0 µs to 500.0 µs (500.0 µs)";
     assert_eq!(detail, wanted, "{log}");
+}
+
+/// A barcode of 1536 actions could not be read.
+#[test]
+fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("zbv.html");
+    let shape = Shape::new(8, 32).with_chunks(2);
+    let schedule = ScheduleKind::Zbv.generate(shape).unwrap();
+    let half = Micros::new(500.0).unwrap();
+    let simulation = simulate(&schedule, &Costs::uniform(16, half, half, half));
+    let html = render::html(&simulation.timeline, "zbv");
+    let opened = |acts: &str| {
+        let script = format!(
+            "<script>var chart=document.getElementById('chart');function rect(n){{return \
+             document.querySelectorAll('svg g rect')[n].getAttribute('x')}}\
+             function press(key){{chart.dispatchEvent(new KeyboardEvent('keydown',{{key:key}}));}}\
+             {acts};document.body.dataset.seen=[chart.dataset.zoom,chart.scrollWidth>2*chart.clientWidth,\
+             document.querySelectorAll('svg g text').length,Math.round(rect(1))].join(' ')</script></body>"
+        );
+        fs::write(&page, html.replace("</body>", &script)).unwrap();
+        let (dom, log) = open(browser, folder.path(), &page, &[]);
+        assert!(!log.contains("CONSOLE"), "{log}");
+        (between(&dom, "data-seen=\"", "\"").to_owned(), dom)
+    };
+    // Device 0's second action begins at 500 us of 99.5 ms: 70 + 1120 * 0.5 / 99.5.
+    assert_eq!(opened("").0, " false 0 76");
+    let click = "document.querySelector('[data-step=\"+\"]').click()";
+    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 286 93");
+    // Eight times as wide all names fit, and the axis has finer ticks.
+    let (seen, dom) = opened("press('+');press('=');press('+')");
+    assert_eq!(seen, "8 true 1536 115");
+    for text in [
+        ">15F31</text>",
+        ">0W31</text>",
+        ">22 ms</text>",
+        ">98 ms</text>",
+    ] {
+        assert!(dom.contains(text), "{text}");
+    }
+    assert_eq!(opened("press('+');press('-')").0, "1 false 0 76");
+    assert_eq!(opened("press('+');press('+');press('0')").0, "1 false 0 76");
+    assert_eq!(opened(&"press('+');".repeat(9)).0, "64 true 1536 430");
+    // The wheel scrolls unless Ctrl is held; what is under the pointer stays there.
+    let wheel = "function wheel(ctrl){chart.dispatchEvent(new WheelEvent('wheel',{deltaY:-400,\
+                 ctrlKey:ctrl,clientX:400,cancelable:true}))};";
+    assert_eq!(opened(&format!("{wheel}wheel(false)")).0, " false 0 76");
+    let (seen, _) = opened(&format!("{wheel}wheel(true)"));
+    assert!(seen.starts_with("7.38"), "{seen}");
+    let time_at_400 = "function at(){var s=document.querySelector('#chart>svg'),b=s.getBoundingClientRect();\
+                       var x=(400-b.left)*s.viewBox.baseVal.width/b.width;\
+                       return Math.round((x-70)/(chart.dataset.zoom||1))}";
+    let held = format!(
+        "{wheel}{time_at_400};var before=at();wheel(true);document.body.dataset.held=before-at()"
+    );
+    let (_, dom) = opened(&held);
+    let moved: i32 = between(&dom, "data-held=\"", "\"").parse().unwrap();
+    assert!(moved.abs() <= 1, "{moved}");
+    // Names of devices stay in view.
+    let scrolled =
+        "press('+');press('+');chart.scrollLeft=1000;chart.dispatchEvent(new Event('scroll'))";
+    let (_, dom) = opened(scrolled);
+    let side: f64 = between(&dom, "<svg class=\"side\" aria-hidden=\"true\" x=\"", "\"")
+        .parse()
+        .unwrap();
+    assert!(side > 900.0, "{side}");
 }
 
 /// The page that compares a step, in which stage 1's backward is slow, with its

@@ -12,15 +12,20 @@
     var rect = bar.querySelector('rect'), full = bar.querySelector('title').textContent.split(':')[0];
     var names = chunked || bar.classList.contains('A') ? [full] : [full, full.replace(/^\d+/, '')];
     var wide = names[0].indexOf('W') < 0 ? 0 : 0.5;
-    return { bar: bar, rect: rect, names: names, wide: wide, x: rect.x.baseVal.value, width: rect.width.baseVal.value };
+    return { bar: bar, rect: rect, names: names, wide: wide, more: 0, x: rect.x.baseVal.value, width: rect.width.baseVal.value };
   });
   function digits(item) { return (item.names[0].match(/\d*$/) || [''])[0].length; }
   var longest = bars.reduce(function (most, item) { return Math.max(most, digits(item)); }, 0);
-  bars.forEach(function (item) { item.wide += longest - digits(item); });
+  bars.forEach(function (item) { item.more = longest - digits(item); });
   var lanes = all('.lane'), axis = svg.querySelector('.axis'), side = svg.querySelector('.side');
   var level = Number(axis.querySelector('path').getAttribute('d').split(/[ v]/)[1]);
   var ends = all('.end').map(function (line) {
     return { line: line, x: parseFloat(line.getAttribute('d').slice(1)) };
+  });
+  // Names of devices also cover what is scrolled into the chart's padding.
+  all('.side .ground').forEach(function (ground) {
+    ground.setAttribute('x', -12);
+    ground.setAttribute('width', ground.width.baseVal.value + 12);
   });
   function place(x) { return LEFT + (x - LEFT) * zoom; }
   function width() { return place(WIDE - RIGHT) + RIGHT; }
@@ -28,7 +33,7 @@
     var names = item.names, sizes = [[LARGE, ''], [SMALL, 's']];
     for (var size = 0; size < 2; size += 1) {
       for (var name = 0; name < names.length; name += 1) {
-        if ((names[name].length + item.wide) * sizes[size][0] + 2 < room) { return [names[name], sizes[size][1]]; }
+        if ((names[name].length + item.more + (size ? 0 : item.wide)) * sizes[size][0] + 2 < room) { return [names[name], sizes[size][1]]; }
       }
     }
     return null;

@@ -169,9 +169,9 @@ impl Canvas {
         );
         let _ = write!(
             self.side,
-            "<rect class=\"ground\" x=\"-12\" y=\"{}\" width=\"{}\" height=\"{ROW}\"/>",
+            "<rect class=\"ground\" y=\"{}\" width=\"{}\" height=\"{ROW}\"/>",
             y - (ROW - BAR) / 2.0,
-            MARGIN + 9.0
+            MARGIN - 3.0
         );
         let stages = self.chunks.of(device);
         let _ = if self.chunks.one_each() || stages.is_empty() {
@@ -230,18 +230,17 @@ impl Canvas {
         let more = self
             .digits
             .saturating_sub(span.action.micro.to_string().len()) as f64;
-        let wide = if span.action.kind == ActionKind::BackwardWeight {
-            more + 0.5
-        } else {
-            more
+        // A large W is half a digit wider.
+        let wide = match span.action.kind {
+            ActionKind::BackwardWeight => 0.5,
+            _ => 0.0,
         };
-        let fits = |name: &String, digit: f64| (name.len() as f64 + wide) * digit + 2.0 < width;
-        let names = || [Some(full.clone()), short.clone()].into_iter().flatten();
-        let large = names().find(|name| fits(name, DIGIT));
-        let small = || names().find(|name| fits(name, SMALL));
-        large
-            .map(|name| (name, false))
-            .or_else(|| small().map(|name| (name, true)))
+        let names = || [Some(&full), short.as_ref()].into_iter().flatten();
+        let sizes = [(false, DIGIT, wide), (true, SMALL, 0.0)];
+        sizes.into_iter().find_map(|(small, digit, wide)| {
+            let fits = |name: &&String| (name.len() as f64 + more + wide) * digit + 2.0 < width;
+            names().find(fits).map(|name| (name.clone(), small))
+        })
     }
 
     /// Gradients on their way, in the row at `y`: drawn before its actions, which they are
