@@ -6,6 +6,7 @@ mod batch_norm;
 mod gradients;
 mod in_place;
 mod joint_backward;
+mod kernels;
 mod local_steps;
 mod optim;
 mod precision;

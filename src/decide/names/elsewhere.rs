@@ -96,6 +96,7 @@ const ELSEWHERE: [(&[&str], &str); 39] = [
     ),
     (&["fp32", "float32"], "--precision f32"),
     (&["dtype"], "--precision NAME"),
+    (&["mkldnn", "onednn"], "--kernels onednn"),
     (
         &["num-workers", "dataloader-num-workers", "n-workers"],
         "--workers N",

@@ -18,6 +18,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "balance",
             "recompute",
             "precision",
+            "kernels",
             "cuda-graphs",
             "threads-per-stage",
             "patience",
