@@ -72,7 +72,16 @@ fn operators() -> Vec<(&'static str, &'static [&'static [i64]], Apply)> {
         (
             "5 x 3, unlike in both directions",
             &[&[4, 3, 17, 16], &[6, 3, 5, 3]],
-            |t| t[0].conv2d(&t[1], None::<&Tensor>, [3, 2], [1, 2], [2, 1], 1),
+            |t| {
+                t[0].conv2d(
+                    &t[1],
+                    None::<&Tensor>,
+                    [3_i64, 2],
+                    [1_i64, 2],
+                    [2_i64, 1],
+                    1,
+                )
+            },
         ),
         ("rows of 4", &[&[3, 5, 4, 4], &[7, 5, 3, 3]], |t| {
             t[0].conv2d(&t[1], None::<&Tensor>, 1, 1, 1, 1)
@@ -132,7 +141,14 @@ fn errors_are_those_of_libtorch() {
             let told = if left.dim() == 2 {
                 left.f_mm(&right)
             } else {
-                left.f_conv2d(&right, None::<&Tensor>, [1, 1], [0, 0], [1, 1], 1)
+                left.f_conv2d(
+                    &right,
+                    None::<&Tensor>,
+                    [1_i64, 1],
+                    [0_i64, 0],
+                    [1_i64, 1],
+                    1,
+                )
             };
             told.unwrap_err()
                 .to_string()
@@ -180,7 +196,7 @@ fn bits_do_not_depend_on_cut_schedule_or_recomputation() {
         ScheduleKind::GPipe,
         ScheduleKind::OneFOneB,
         ScheduleKind::ZbH1,
-        ScheduleKind::ZbV,
+        ScheduleKind::Zbv,
     ] {
         for recompute in [Recompute::Never, Recompute::Always] {
             let two = trained(Kernels::ONEDNN, |builder| {
