@@ -29,6 +29,10 @@ pub struct StageMemory {
     /// What a recompute brings back, from R (or, without an R of its own, from the
     /// start of the backward) to the end of the backward.
     pub recomputed: Bytes,
+    /// How much of `activation` a micro-batch that has an R of its own does not keep from the end
+    /// of its F to its R: what that R brings back, on top of `recomputed`. Zero where R does not
+    /// pay, and where the stage recomputes anyway.
+    pub recomputable: Bytes,
     /// What W still needs after I; nothing given means all of the above.
     pub kept_for_weight: Option<Bytes>,
     /// The gradients of the stage's inputs, which wait for the stage before: from the

@@ -233,11 +233,16 @@ pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool)
     } else {
         memory.recomputed
     };
+    let dropped = if apart {
+        memory.recomputable
+    } else {
+        Bytes::ZERO
+    };
     let all = memory.activation + memory.recomputed;
     let (takes, gives) = match action.kind {
         ActionKind::Forward if !training => (memory.activation, memory.activation),
-        ActionKind::Forward => (memory.activation, Bytes::ZERO),
-        ActionKind::Recompute => (memory.recomputed, Bytes::ZERO),
+        ActionKind::Forward => (memory.activation - dropped, Bytes::ZERO),
+        ActionKind::Recompute => (memory.recomputed + dropped, Bytes::ZERO),
         ActionKind::Backward => (rebuilt, all),
         // What I captures for W may be more than what it frees.
         ActionKind::BackwardInput => (

@@ -172,6 +172,7 @@ mod tests {
                 activation: Bytes(amounts[3] + stage),
                 offloaded: Bytes(amounts[3] / 2),
                 recomputed: Bytes(amounts[4]),
+                recomputable: Bytes::ZERO,
                 kept_for_weight: None,
                 sent: Bytes(amounts[5]),
                 working: Bytes(amounts[6]),
