@@ -6,23 +6,42 @@
 //! one with the shortest makespan is taken, the first of several. It is therefore
 //! never worse than the best built-in schedule that fits.
 //!
+//! The best one is then changed, an action at a time (module `local`), and a search over all
+//! orders that drops what cannot be better (module `beam`) looks for another one: for small
+//! shapes it proves which schedule is the best. Where costs say what a recompute brings
+//! ([`StageMemory::recomputable`](crate::StageMemory::recomputable)), it decides that, too, for
+//! each micro-batch on each stage.
+//!
 //! The result comes with a lower bound on every schedule's makespan: how far it can
 //! be from the best.
 //!
 //! *Source*: list scheduling with a memory limit as in Qi et al., "Zero Bubble
 //! Pipeline Parallelism", arXiv:2401.10241, section 3.1.
 
+mod beam;
 mod bound;
 mod greedy;
+mod local;
+mod memory;
+mod pipeline;
+mod remaining;
+mod state;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
-use crate::schedule::{Placement, Shape};
+use crate::schedule::{Action, Placement, Schedule, Shape};
 use crate::simulate::{Simulation, simulate};
 use crate::units::{Bytes, Micros};
 use greedy::Policy;
+use pipeline::Pipeline;
+use remaining::Remaining;
+use state::State;
+
+/// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
+/// bits, and there is little to gain.
+const LARGEST: usize = 1 << 16;
 
 /// A schedule that has been simulated for the costs at hand.
 #[derive(Clone, Debug)]
@@ -54,17 +73,20 @@ pub struct Auto {
 /// stages so are taken.
 ///
 /// # Lower bound
-/// With G = min(B, I) and A = min(B, I+W) of a stage, T of the edge after it
-/// (nothing within a device), and `a` the lowest stage of a device, the makespan is
-/// at least the largest, over all devices, of
+/// The largest of several, none of which knows of busy links or of devices that wait for each other in
+/// between. With G = min(B, I) and A = min(B, I+W) of a stage, T of the edge after it
+/// (nothing within a device), and `a` the lowest stage of a device:
 /// - Σ before a (F+T) + m·Σ own (F+A): the first micro-batch has to come, then there
 ///   is that much work;
 /// - Σ before a (F+T) + m·Σ own (F+G) + Σ before a (G+T), with A for G of stage 0: the
 ///   last gradient has to go all the way back;
-/// - Σ all (F+G+2T), with A for G of stage 0: one micro-batch there and back.
+/// - Σ all (F+G+2T), with A for G of stage 0: one micro-batch there and back;
+/// - the same from each micro-batch on, where memory has held its forward back until an earlier
+///   one was through;
+/// - what the search has proved: the step itself, where it was never short of states.
 ///
-/// It holds for every schedule with the placements that may be taken, whatever the
-/// caps. 500 random cases hold it against what is found, in the tests.
+/// It holds for every schedule with the placements that may be taken that adds up gradients in the
+/// order of micro-batches, and never exceeds the step.
 ///
 /// # Errors
 /// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
@@ -76,12 +98,57 @@ pub struct Auto {
 /// A function of its arguments alone.
 ///
 /// # Complexity
-/// Some dozens of simulations.
+/// Some dozens of simulations, and what [`Effort::usual`] allows on top of it.
 pub fn auto(
     shape: Shape,
     costs: &Costs,
     caps: &[Option<Bytes>],
     placement: Option<Placement>,
+) -> Result<Auto, ScheduleError> {
+    auto_within(shape, costs, caps, placement, Effort::usual(shape))
+}
+
+/// How much is tried beside built-in schedules and greedy ones. A search is over sooner where a
+/// schedule is proved to be the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// How many states the exact search may keep of each size: where these suffice, the
+    /// result is proved to be the best. 0 for none.
+    pub states: usize,
+    /// How many times the best schedules are changed, an action at a time.
+    pub moves: usize,
+}
+
+impl Effort {
+    /// Nothing but built-in schedules and greedy ones.
+    pub const NONE: Self = Self {
+        states: 0,
+        moves: 0,
+    };
+
+    /// What takes tenths of a second at most: less for larger shapes, none for the largest.
+    pub fn usual(shape: Shape) -> Self {
+        const STATES: usize = 1 << 19;
+        const MOVED: usize = 1 << 21;
+        let cells = shape.stages().saturating_mul(shape.micro_batches).max(1);
+        Self {
+            states: (STATES / cells.saturating_mul(cells)).min(512),
+            moves: (MOVED / cells).min(20_000) / 16 * 16,
+        }
+    }
+}
+
+/// The same with more effort, or less.
+///
+/// # Complexity
+/// O(states · stages² · micro-batches²) for the search, O(moves · stages · micro-batches) for the
+/// changes, on top of that of [`auto`].
+pub fn auto_within(
+    shape: Shape,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+    placement: Option<Placement>,
+    effort: Effort,
 ) -> Result<Auto, ScheduleError> {
     // One that takes every shape says what is wrong with this one.
     ScheduleKind::LoopedBfs.list(shape)?;
@@ -113,8 +180,9 @@ pub fn auto(
     }
     let bounds = placements
         .iter()
-        .map(|&placement| bound::makespan(shape, placement, costs));
-    search.finish(bounds.min().unwrap_or_default())
+        .map(|&placement| search.improve(placement, effort));
+    let bound = bounds.min().unwrap_or_default();
+    search.finish(bound)
 }
 
 /// The placements that may be taken; with one chunk there is only one.
@@ -142,6 +210,15 @@ struct CandidateSearch<'a> {
     candidates: Vec<AutoCandidate>,
 }
 
+impl Auto {
+    /// How much longer than the lower bound the step is, as a share of that: 0 where no schedule
+    /// is better.
+    pub fn gap(&self) -> f64 {
+        let bound = self.lower_bound.get().max(f64::MIN_POSITIVE);
+        self.simulation.makespan().get() / bound - 1.0
+    }
+}
+
 impl CandidateSearch<'_> {
     fn offer(&mut self, name: String, schedule: CheckedSchedule) {
         let simulation = simulate(&schedule, self.costs);
@@ -155,6 +232,59 @@ impl CandidateSearch<'_> {
         let best = self.best.as_ref().map(|(_, best)| best.makespan());
         if exceeds.is_none() && best.is_none_or(|best| makespan < best) {
             self.best = Some((schedule, simulation));
+        }
+    }
+
+    /// Looks for a better schedule with this placement. *Returns* a lower bound of all.
+    fn improve(&mut self, placement: Placement, effort: Effort) -> Micros {
+        let simple = bound::makespan(self.shape, placement, self.costs);
+        if self.shape.stages() * self.shape.micro_batches >= LARGEST {
+            return simple;
+        }
+        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
+        let first = Remaining::new(&pipeline).bound(&State::new(&pipeline));
+        let bound = simple.max(Micros::saturating(first));
+        if effort.moves > 0 {
+            self.change(placement, &pipeline, effort.moves, bound);
+        }
+        if effort.states == 0 || self.upper() <= bound.get() {
+            return bound;
+        }
+        let found = beam::search(&pipeline, effort.states, self.upper());
+        if let Some(lists) = found.lists {
+            self.offer_lists(format!("auto ({placement:?}, search)"), lists);
+        }
+        bound.max(Micros::saturating(found.bound))
+    }
+
+    /// The best makespan in microseconds.
+    fn upper(&self) -> f64 {
+        let best = self.best.as_ref();
+        best.map_or(f64::INFINITY, |(_, best)| best.makespan().get())
+    }
+
+    /// Changes the best schedule that has this placement, if that is the best of all.
+    fn change(&mut self, placement: Placement, pipeline: &Pipeline, moves: usize, bound: Micros) {
+        let Some((schedule, simulation)) = &self.best else {
+            return;
+        };
+        if !is_placed(schedule, placement, self.shape) || simulation.makespan() <= bound {
+            return;
+        }
+        let lists: Vec<_> = schedule
+            .schedule()
+            .iter()
+            .map(|(_, list)| list.to_vec())
+            .collect();
+        if let Some(lists) = local::improve(pipeline, &lists, moves, bound.get()) {
+            self.offer_lists(format!("auto ({placement:?}, changed)"), lists);
+        }
+    }
+
+    fn offer_lists(&mut self, name: String, lists: Vec<Vec<Action>>) {
+        let (stages, m) = (self.shape.stages(), self.shape.micro_batches);
+        if let Ok(schedule) = Schedule::new("auto", stages, m, lists).check() {
+            self.offer(name, schedule);
         }
     }
 
@@ -177,8 +307,9 @@ impl CandidateSearch<'_> {
         if let Some((schedule, simulation)) = self.best {
             return Ok(Auto {
                 schedule,
+                // Sums of another order may differ by what f64 rounds.
+                lower_bound: lower_bound.min(simulation.makespan()),
                 simulation,
-                lower_bound,
                 candidates: self.candidates,
             });
         }

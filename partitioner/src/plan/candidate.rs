@@ -2,7 +2,7 @@
 
 use super::job::PlanJob;
 use super::{Alternative, Plan, PlanOptions};
-use crate::auto::auto;
+use crate::auto::{Effort, auto_within};
 use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -16,6 +16,8 @@ use crate::units::{Bytes, Micros};
 
 /// How many actions may be simulated to polish a candidate of a plan for one machine.
 const POLISH_ACTIONS: usize = 8_000_000;
+/// By how much less is tried for each of many schedules than for a single one.
+const EFFORT: usize = 8;
 /// Where there are no more cuts than this, all of them are tried.
 const ALL_CUTS: usize = 1000;
 /// Steps that are this much apart, relative to them, are the same but for what f64 rounds in sums of
@@ -238,7 +240,12 @@ impl PlanCandidate {
         let devices = options.machine.devices().iter();
         let caps: Vec<Option<Bytes>> = devices.map(|device| device.memory).collect();
         let costs = costs(&self.problem, &self.solution);
-        let found = auto(shape, &costs, &caps, Some(placement)).ok()?;
+        let usual = Effort::usual(shape);
+        let effort = Effort {
+            states: usual.states / EFFORT,
+            moves: usual.moves / EFFORT,
+        };
+        let found = auto_within(shape, &costs, &caps, Some(placement), effort).ok()?;
         let step = found.simulation.makespan();
         if step >= self.step || found.schedule.schedule().name() != ScheduleKind::Auto.name() {
             return None;

@@ -1,10 +1,9 @@
 //! `auto` is never worse than a built-in schedule that fits, and never better than
 //! its lower bound.
 
-use gpipe_partitioner::auto;
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId,
-    StageMemory, StageTimes, simulate,
+    Bytes, CheckedSchedule, Costs, EdgeTimes, Effort, Micros, ScheduleError, ScheduleKind, Shape,
+    StageId, StageMemory, StageTimes, auto, auto_within, simulate,
 };
 use proptest::prelude::*;
 
@@ -61,7 +60,8 @@ proptest! {
             .filter(|simulation| fits(simulation.peak_bytes()))
             .map(|simulation| simulation.makespan())
             .min();
-        match auto(shape, &costs, &caps, None) {
+        let effort = Effort { states: 8, moves: 300 };
+        match auto_within(shape, &costs, &caps, None, effort) {
             Ok(found) => {
                 let makespan = found.simulation.makespan();
                 prop_assert!(best.is_none_or(|best| makespan <= best));

@@ -1,0 +1,84 @@
+//! What a stage's actions take of their device's memory, in a search's own terms.
+
+use super::state::Move;
+use crate::cost::StageMemory;
+
+/// The bytes of a stage, of one micro-batch but for gradients.
+#[derive(Clone, Copy)]
+pub(super) struct StageBytes {
+    /// From the forward to the backward: all, and where an action of its own recomputes.
+    kept: u64,
+    dropped: u64,
+    /// What a backward brings back at its start.
+    rebuilt: u64,
+    /// Between the backward's halves.
+    after_input: u64,
+    working: u64,
+    gradients: u64,
+}
+
+/// What an action adds while it runs, and what is more, or less, when it has ended.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub(super) during: u64,
+    pub(super) after: i64,
+}
+
+impl StageBytes {
+    /// Activations that are offloaded count as gone: the least that the device may hold.
+    pub(super) fn new(memory: StageMemory) -> Self {
+        let kept = memory.activation - memory.offloaded;
+        Self {
+            kept: kept.get(),
+            dropped: (kept - memory.recomputable).get(),
+            rebuilt: memory.recomputed.get(),
+            after_input: memory.after_input().get(),
+            working: memory.working.get(),
+            gradients: memory.gradients.get(),
+        }
+    }
+
+    /// Whether a backward in halves, one after the other, holds no more than a whole one.
+    pub(super) fn halves_hold_no_more(&self) -> bool {
+        self.after_input <= self.kept + self.rebuilt
+    }
+
+    /// Whether an action of its own may recompute.
+    pub(super) fn may_drop(&self) -> bool {
+        self.dropped < self.kept
+    }
+
+    /// What `what` changes; `first` says that it is the stage's first one to make gradients of
+    /// parameters.
+    pub(super) fn step(&self, what: Move, first: bool) -> Step {
+        let made = if first { self.gradients as i64 } else { 0 };
+        let all = self.kept + self.rebuilt;
+        let (takes, after) = match what {
+            Move::Forward => (self.kept, self.kept as i64),
+            Move::Dropping => (self.dropped, self.dropped as i64),
+            Move::Recompute => {
+                let back = self.kept - self.dropped;
+                (back, back as i64)
+            }
+            Move::Joint => (self.rebuilt, made - self.kept as i64),
+            Move::Input => {
+                let takes = self.rebuilt + self.after_input.saturating_sub(all);
+                (takes, self.after_input as i64 - self.kept as i64)
+            }
+            Move::Weight => (0, made - self.after_input as i64),
+        };
+        Step {
+            during: takes + self.working,
+            after,
+        }
+    }
+
+    /// How many micro-batches may be between forward and gradient, and between forward and the
+    /// end of the backward, when another forward begins with `room` for all of them.
+    pub(super) fn in_flight(&self, room: u64) -> [usize; 2] {
+        let least = self.dropped.min(self.kept);
+        let left = room.saturating_sub(least + self.working);
+        let fit = |each: u64| left.checked_div(each).map_or(usize::MAX, |n| n as usize);
+        [fit(least), fit(least.min(self.after_input))]
+    }
+}
