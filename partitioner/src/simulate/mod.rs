@@ -27,6 +27,7 @@ mod clock;
 mod critical;
 mod exchange;
 mod host;
+mod jitter;
 mod memory;
 mod offload;
 mod ports;
@@ -35,6 +36,7 @@ mod shared;
 
 pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, CriticalStep};
+pub use jitter::{Jitter, JitteredSteps};
 pub use memory::MemoryLevel;
 pub(crate) use memory::change;
 pub use sensitivity::{Sensitivity, SensitivityTarget};
@@ -65,16 +67,25 @@ pub struct Simulation {
 /// # Complexity
 /// Linear in the number of actions; with too few cores, times the number of devices.
 pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
-    let duration = |action: Action| costs.stage(action.stage).of(action.kind);
-    let devices = schedule.schedule().devices();
-    let short = costs.cores().filter(|cores| !cores.suffice(devices));
     Simulation {
-        timeline: match short {
-            Some(cores) => shared::timeline(schedule, costs, cores, duration),
-            None => timeline(schedule, costs, Clock::new(schedule, costs, duration)),
-        },
+        timeline: timeline_of(schedule, costs, |action| {
+            costs.stage(action.stage).of(action.kind)
+        }),
         schedule: schedule.clone(),
         costs: costs.clone(),
+    }
+}
+
+/// The timeline with all that `costs` has but the times of actions.
+fn timeline_of(
+    schedule: &CheckedSchedule,
+    costs: &Costs,
+    duration: impl Fn(Action) -> Micros,
+) -> Timeline {
+    let devices = schedule.schedule().devices();
+    match costs.cores().filter(|cores| !cores.suffice(devices)) {
+        Some(cores) => shared::timeline(schedule, costs, cores, duration),
+        None => timeline(schedule, costs, Clock::new(schedule, costs, duration)),
     }
 }
 
