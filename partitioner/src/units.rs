@@ -133,18 +133,21 @@ impl fmt::Display for Micros {
     }
 }
 
-const TIME_UNITS: [(&str, f64); 5] = [
+const TIME_UNITS: [(&str, f64); 8] = [
     ("ns", 1e-3),
     ("us", 1.0),
     ("µs", 1.0),
     ("ms", 1e3),
     ("s", 1e6),
+    ("min", 6e7),
+    ("h", 3.6e9),
+    ("d", 8.64e10),
 ];
 
 impl FromStr for Micros {
     type Err = ValueError;
 
-    /// Reads `5us`, `1.5 ms`, `2s`; a bare number is microseconds.
+    /// Reads `5us`, `1.5 ms`, `2s`, `10min`, `6h`, `3d`; a bare number is microseconds.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let bad = || ValueError::Parse {
             text: text.to_owned(),
@@ -313,6 +316,9 @@ mod tests {
             ("2s", 2e6),
             ("7", 7.0),
             ("500ns", 0.5),
+            ("10min", 6e8),
+            ("6 h", 2.16e10),
+            ("1.5d", 1.296e11),
         ] {
             assert_eq!(text.parse::<Micros>().unwrap().get(), micros, "{text}");
         }

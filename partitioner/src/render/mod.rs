@@ -9,6 +9,7 @@ mod memory;
 mod page;
 mod profile;
 mod svg;
+mod sweep;
 mod text;
 mod trace;
 
@@ -17,5 +18,6 @@ pub use grid::grid;
 pub use html::{html, simulation_html};
 pub use profile::{PageError, ProfilePage};
 pub use svg::svg;
+pub use sweep::sweep_html;
 pub use text::text;
 pub use trace::chrome_trace;
