@@ -85,6 +85,18 @@ pub(crate) fn balance(text: &str) -> Result<Vec<usize>, String> {
     text.split(',').map(at_least_one).collect()
 }
 
+/// A share: `5%` or `0.05`.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let text = text.trim();
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(percent) => (percent.trim(), 0.01),
+        None => (text, 1.0),
+    };
+    let share = number.parse::<f64>().ok().map(|number| number * scale);
+    let share = share.filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "must be a share from 0 to 100 %, such as 5% or 0.05".to_owned())
+}
+
 /// A profile; a file that is none is wrong use, with file, field and rule.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     Profile::read(path).map_err(|error| Failure::Usage(format!("--profile: {error}")))

@@ -49,14 +49,17 @@ fn cases_as_numbers(options: &Options, cases: &[(ScheduleKind, Result<Case, Refu
 }
 
 fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
-    let mut table = Table::new(&[
-        ("  schedule", Align::Left),
-        ("chunks", Align::Right),
-        ("step", Align::Right),
-        ("bubble", Align::Right),
-        ("in flight", Align::Right),
-        ("peak memory", Align::Right),
-    ]);
+    let mut columns = vec![("  schedule", Align::Left)];
+    let numbers = ["chunks", "step", "bubble", "in flight", "peak memory"];
+    columns.extend(numbers.map(|name| (name, Align::Right)));
+    if options.jitter.is_some() {
+        columns
+            .extend(["with jitter", "longer by", "95 % within"].map(|name| (name, Align::Right)));
+    }
+    if options.failures.is_some() {
+        columns.push(("goodput", Align::Right));
+    }
+    let mut table = Table::new(&columns);
     let mut refused = String::new();
     let mut fastest_first = Vec::new();
     for (kind, case) in cases {
@@ -72,13 +75,14 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     let best = fastest_first.first().filter(|best| trains(best));
     let best = best.map(|best| best.makespan());
     for case in fastest_first {
-        let [name, others @ ..] = cells(options, case);
+        let mut row = cells(options, case);
         let mark = if trains(case) && Some(case.makespan()) == best {
             '*'
         } else {
             ' '
         };
-        table.row([format!("{mark} {name}")].into_iter().chain(others));
+        row[0] = format!("{mark} {}", row[0]);
+        table.row(row);
     }
     let (replicas, nodes, each) = report::spread(options);
     let mut text = format!(
@@ -96,7 +100,7 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     text
 }
 
-fn cells(options: &Options, case: &Case) -> [String; 6] {
+fn cells(options: &Options, case: &Case) -> Vec<String> {
     let simulation = &case.simulation;
     let peak = simulation
         .peak_bytes()
@@ -111,12 +115,26 @@ fn cells(options: &Options, case: &Case) -> [String; 6] {
     let schedule = simulation.schedule();
     let in_flight = (0..schedule.schedule().devices())
         .map(|device| schedule.peak_in_flight_on(gpipe_partitioner::DeviceId(device)));
-    [
+    let mut cells = vec![
         case.name(),
         case.chunks.to_string(),
         simulation.makespan().to_string(),
         format!("{:.1} %", 100.0 * simulation.timeline.bubble_fraction()),
         report::in_flight(in_flight.fold(0.0, f64::max)),
         report::memory(peak),
-    ]
+    ];
+    if let Some(jitter) = &options.jitter {
+        let steps = simulation.jittered(jitter);
+        cells.extend([
+            steps.mean().to_string(),
+            format!("{:.1} %", 100.0 * steps.slowdown()),
+            steps.quantile(0.95).to_string(),
+        ]);
+    }
+    if let Some(failures) = &options.failures {
+        let interval = failures.interval(simulation.makespan());
+        let goodput = interval.map(|own| format!("{:.1} %", 100.0 * own.goodput));
+        cells.push(goodput.unwrap_or_else(|| "-".to_owned()));
+    }
+    cells
 }

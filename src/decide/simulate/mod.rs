@@ -3,16 +3,18 @@
 mod compare;
 mod options;
 mod report;
+mod risks;
+mod sweep;
 mod workload;
 
-use gpipe_partitioner::{ScheduleKind, Shape, Simulation};
+use gpipe_partitioner::{Micros, ScheduleKind, Shape, Simulation};
 
 use super::{Failure, output};
 
 pub(super) use options::Args;
 
 use options::{Format, Options};
-use workload::Refusal;
+use workload::{Predicted, Refusal};
 
 /// The most stages times micro-batches: some ten million actions, a GiB.
 const MAX_CELLS: usize = 1 << 22;
@@ -26,9 +28,14 @@ struct Case {
     kind: ScheduleKind,
     chunks: usize,
     simulation: Simulation,
+    /// Of a computed schedule: no schedule of this shape, cut and memory takes less.
+    lower_bound: Option<Micros>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if !args.sweep.is_empty() {
+        return output::write(args.output.as_deref(), &sweep::run(args)?);
+    }
     let options = Options::new(args)?;
     let data = match options.kind {
         Some(kind) if !options.compare => picture(&options, &Case::new(&options, kind)?)?,
@@ -85,11 +92,15 @@ impl Case {
                 shape.micro_batches
             )));
         }
-        let simulation = options.workload.simulate(kind, shape)?;
+        let Predicted {
+            simulation,
+            lower_bound,
+        } = options.workload.simulate(kind, shape)?;
         Ok(Self {
             kind,
             chunks,
             simulation,
+            lower_bound,
         })
     }
 

@@ -4,21 +4,26 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, ValueEnum};
 use gpipe_partitioner::{
-    Bytes, Cores, HostLink, Link, Machine, Micros, ScheduleKind, Strategy, When,
+    Bytes, Cores, Failures, HostLink, Jitter, Link, Machine, Micros, ScheduleKind, Strategy, When,
 };
 
 use super::super::spread::Spread;
 use super::super::{Failure, input};
+use super::risks::Risks;
+use super::sweep::{self, SweptFlag};
 use super::workload::{Given, Profiled, Workload};
 
 /// Arguments of `gpipe-rs simulate`.
 #[derive(Debug, clap::Args)]
-#[command(group(ArgGroup::new("what").args(["schedule", "compare"]).required(true).multiple(true)))]
+#[command(group(ArgGroup::new("what").args(["schedule", "compare", "sweep"]).required(true).multiple(true)))]
 #[command(after_help = "Examples:
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
   gpipe-rs simulate --compare --devices 8 --micro 32 --input-us 1200 --link 25GB/s,5us --output-bytes 16MiB
   gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3
+  gpipe-rs simulate --sweep micro=8,16,32,64 --sweep schedule=1f1b,zb-h1,zbv --devices 8 --format html -o sweep.html
+  gpipe-rs simulate --compare --devices 8 --micro 32 --jitter 5%
+  gpipe-rs simulate --schedule 1f1b --devices 8 --micro 32 --forward-us 90000 --mtbf 6h --checkpoint-time 30s --restart-time 5min
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json")]
 pub(crate) struct Args {
     #[arg(
@@ -27,16 +32,16 @@ pub(crate) struct Args {
         value_parser = input::schedule,
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
-    schedule: Option<ScheduleKind>,
+    pub(super) schedule: Option<ScheduleKind>,
     /// Devices of all replicas together.
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::device_count)]
-    devices: usize,
+    #[arg(long, value_name = "P", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
+    pub(super) devices: Option<usize>,
     /// Micro-batches of a mini-batch.
-    #[arg(long, value_name = "M", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    micro: usize,
+    #[arg(long, value_name = "M", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) micro: Option<usize>,
     /// Stages per device; by default 2 where the schedule has several, else 1.
     #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    chunks: Option<usize>,
+    pub(super) chunks: Option<usize>,
     /// Forward of one micro-batch on one device, in microseconds; a chunk takes 1/V.
     #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     forward_us: Micros,
@@ -101,9 +106,16 @@ pub(crate) struct Args {
     /// All schedules as one table.
     #[arg(long)]
     compare: bool,
+    /// Every combination of what is listed, as one table or chart: devices, micro, schedule or
+    /// chunks with its values, such as micro=8,16,32; may repeat. What is not listed stays as its
+    /// own flag says; without a schedule all that train are taken.
+    #[arg(long, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
+    pub(super) sweep: Vec<SweptFlag>,
+    #[command(flatten)]
+    risks: Risks,
     /// Write to a file; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
 }
 
 /// What a simulation is printed as.
@@ -134,28 +146,52 @@ pub(super) struct Options {
     pub(super) workload: Workload,
     pub(super) format: Format,
     pub(super) compare: bool,
+    pub(super) jitter: Option<Jitter>,
+    pub(super) failures: Option<Failures>,
     pub(super) output: Option<PathBuf>,
 }
 
 impl Options {
+    /// Of one simulation, or of all schedules.
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
-        let format = if args.json { Format::Json } else { args.format };
+        let format = args.format();
         if args.compare && !matches!(format, Format::Text | Format::Json) {
             let rule = "--compare prints a table: use --format text or json with it";
             return Err(Failure::Usage(rule.to_owned()));
         }
-        let machine = args.spread.machine(args.devices)?;
+        let missing = |flag: &str| Failure::Usage(format!("{flag} is missing"));
+        let devices = args.devices.ok_or_else(|| missing("--devices"))?;
+        let micro = args.micro.ok_or_else(|| missing("--micro"))?;
+        Self::of(args, devices, micro)
+    }
+
+    /// Of so many devices and micro-batches, those of all replicas.
+    pub(super) fn of(args: &Args, devices: usize, micro: usize) -> Result<Self, Failure> {
+        let machine = args.spread.machine(devices)?;
         Ok(Self {
             kind: args.schedule,
             devices: machine.devices().len(),
-            micro: args.spread.each(args.micro, "micro-batches")?,
+            micro: args.spread.each(micro, "micro-batches")?,
             chunks: args.chunks,
             workload: workload(args, &machine)?,
             machine,
-            format,
+            format: args.format(),
             compare: args.compare,
+            jitter: args.risks.jitter()?,
+            failures: args.risks.failures()?,
             output: args.output.clone(),
         })
+    }
+}
+
+impl Args {
+    pub(super) fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+
+    /// Whether anything is asked that a sweep does not say.
+    pub(super) fn has_risks(&self) -> bool {
+        self.risks.any()
     }
 }
 

@@ -10,8 +10,8 @@ use super::super::{
     output,
     table::{Align, Table},
 };
-use super::Case;
 use super::options::{Format, Options};
+use super::{Case, risks};
 
 /// The most actions for which it is worked out what would help.
 const MAX_HELPED: usize = 20_000;
@@ -75,6 +75,18 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     {
         let _ = write!(text, "\n{agreement}\n");
     }
+    if let Some(bound) = bound(case) {
+        let _ = write!(text, "\n{bound}\n");
+    }
+    if let Some(jitter) = &options.jitter {
+        let steps = case.simulation.jittered(jitter);
+        let _ = write!(text, "\n{}\n", risks::jitter_sentence(jitter, &steps));
+    }
+    if let Some(failures) = &options.failures
+        && let Some(sentence) = risks::failure_sentence(failures, case.makespan())
+    {
+        let _ = write!(text, "\n{sentence}\n");
+    }
     if options.workload.is_uneven()
         && let Some(advice) = advice(case)
     {
@@ -89,6 +101,24 @@ fn is_narrow(timeline: &Timeline, width: usize) -> bool {
     let shortest = times.filter(|time| *time > Micros::ZERO).min();
     let columns = width.saturating_sub(8) as f64;
     shortest.is_some_and(|time| time.get() / timeline.makespan().get() * columns < 2.0)
+}
+
+/// How far a computed schedule can be from the best.
+fn bound(case: &Case) -> Option<String> {
+    let bound = case.lower_bound?;
+    let gap = gap(case, bound);
+    Some(if gap == 0.0 {
+        "no schedule is faster here: the step is the lower bound of all".to_owned()
+    } else {
+        format!(
+            "no schedule takes less than {bound} here: this one is at most {:.1} % from the best",
+            100.0 * gap
+        )
+    })
+}
+
+fn gap(case: &Case, bound: Micros) -> f64 {
+    case.makespan().get() / bound.get().max(f64::MIN_POSITIVE) - 1.0
 }
 
 fn devices(case: &Case) -> String {
@@ -160,6 +190,16 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
         "peak_in_flight": in_flight.collect::<Vec<f64>>(),
         "peak_bytes": simulation.peak_bytes(),
     });
+    if let Some(bound) = case.lower_bound {
+        numbers["lower_bound_us"] = json!(bound);
+        numbers["gap"] = json!(gap(case, bound));
+    }
+    if let Some(jitter) = &options.jitter {
+        numbers["jitter"] = risks::jitter_numbers(jitter, &simulation.jittered(jitter));
+    }
+    if let Some(failures) = &options.failures {
+        numbers["failures"] = risks::failure_numbers(failures, simulation.makespan());
+    }
     if replicas > 1 {
         numbers["replicas"] = json!(replicas);
         numbers["exposed_us"] = json!(simulation.timeline.exposed());

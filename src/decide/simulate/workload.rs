@@ -70,21 +70,43 @@ pub(super) struct Profiled {
     pub(super) cuda_graphs: bool,
 }
 
+/// A prediction, and, of a computed schedule, what none of its shape, cut and memory is under.
+#[derive(Debug)]
+pub(super) struct Predicted {
+    pub(super) simulation: Simulation,
+    pub(super) lower_bound: Option<Micros>,
+}
+
+impl From<Simulation> for Predicted {
+    fn from(simulation: Simulation) -> Self {
+        Self {
+            simulation,
+            lower_bound: None,
+        }
+    }
+}
+
+impl Predicted {
+    fn makespan(&self) -> Micros {
+        self.simulation.makespan()
+    }
+}
+
 impl Workload {
     /// The schedule of `shape` with this work.
-    pub(super) fn simulate(&self, kind: ScheduleKind, shape: Shape) -> Result<Simulation, Refusal> {
+    pub(super) fn simulate(&self, kind: ScheduleKind, shape: Shape) -> Result<Predicted, Refusal> {
         match (self, kind) {
             (Self::Given(given), ScheduleKind::Auto) => given.computed(shape),
             (Self::Given(given), _) => {
                 let schedule = generated(kind, shape)?;
                 let costs = given.costs(shape, |stage| schedule.device_of(stage));
-                Ok(simulate(&schedule, &costs))
+                Ok(simulate(&schedule, &costs).into())
             }
             (Self::Profiled(profiled), ScheduleKind::Auto) => profiled.computed(shape),
             (Self::Profiled(profiled), _) => {
                 let schedule = generated(kind, shape)?;
                 let (problem, solution) = profiled.cut(&schedule)?;
-                Ok(simulate(&schedule, &costs(&problem, &solution)))
+                Ok(simulate(&schedule, &costs(&problem, &solution)).into())
             }
         }
     }
@@ -148,7 +170,7 @@ impl Given {
         costs
     }
 
-    fn computed(&self, shape: Shape) -> Result<Simulation, Refusal> {
+    fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
         let costs = |placement: Placement| {
             self.costs(shape, |stage| placement.device(stage, shape.devices))
         };
@@ -161,7 +183,18 @@ impl Given {
         // Of equals the first.
         found
             .reduce(|best, other| match (&best, &other) {
-                (Ok(a), Ok(b)) if b.makespan() < a.makespan() => other,
+                (Ok(a), Ok(b)) => {
+                    let least = a.lower_bound.min(b.lower_bound);
+                    let better = if b.makespan() < a.makespan() {
+                        other
+                    } else {
+                        best
+                    };
+                    better.map(|better| Predicted {
+                        lower_bound: least,
+                        ..better
+                    })
+                }
                 (Err(_), Ok(_)) => other,
                 _ => best,
             })
@@ -181,7 +214,7 @@ impl Profiled {
 
     /// `auto` for the cut that each built-in schedule asks for: what it finds is no
     /// worse than any of them.
-    fn computed(&self, shape: Shape) -> Result<Simulation, Refusal> {
+    fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
         let mut cuts: Vec<(Costs, Solution, Option<Placement>)> = Vec::new();
         let mut refusal = Refusal::default();
         let training = |kind: &ScheduleKind| kind.trains() && *kind != ScheduleKind::Auto;
@@ -208,7 +241,7 @@ impl Profiled {
         let found = cuts
             .iter()
             .filter_map(|(costs, _, placement)| computed(shape, costs, *placement).ok());
-        found.min_by_key(Simulation::makespan).ok_or(refusal)
+        found.min_by_key(Predicted::makespan).ok_or(refusal)
     }
 
     /// Where the schedule has its stages, if that matters to what values take on their way.
@@ -228,10 +261,12 @@ fn computed(
     shape: Shape,
     costs: &Costs,
     placement: Option<Placement>,
-) -> Result<Simulation, Refusal> {
-    Ok(auto(shape, costs, &[], placement)
-        .map_err(Refusal::new)?
-        .simulation)
+) -> Result<Predicted, Refusal> {
+    let found = auto(shape, costs, &[], placement).map_err(Refusal::new)?;
+    Ok(Predicted {
+        lower_bound: Some(found.lower_bound),
+        simulation: found.simulation,
+    })
 }
 
 fn costs(problem: &Problem, solution: &Solution) -> Costs {

@@ -10,6 +10,7 @@ mod report;
 mod schedule;
 mod shell;
 mod simulate;
+mod sweep;
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,224 @@
+//! Many simulations in one table or chart.
+
+use std::fmt::Write as _;
+
+use gpipe_partitioner::{ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render};
+use serde_json::{Value, json};
+
+use super::super::{
+    Failure, input, output,
+    table::{Align, Table},
+};
+use super::options::{Args, Format, Options};
+use super::workload::Refusal;
+use super::{Case, report};
+
+/// The most combinations.
+const MOST: usize = 10_000;
+
+/// What goes through several values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SweptFlag {
+    Devices(Vec<usize>),
+    Micro(Vec<usize>),
+    Schedule(Vec<ScheduleKind>),
+    Chunks(Vec<usize>),
+}
+
+/// `micro=8,16,32`.
+pub(super) fn swept(text: &str) -> Result<SweptFlag, String> {
+    let wrong = "must be devices, micro, schedule or chunks with values, such as micro=8,16,32";
+    let (what, list) = text.split_once('=').ok_or(wrong)?;
+    match what.trim().trim_start_matches("--") {
+        "devices" => Ok(SweptFlag::Devices(values(list, input::at_least_one)?)),
+        "micro" | "micro-batches" => Ok(SweptFlag::Micro(values(list, input::at_least_one)?)),
+        "schedule" => Ok(SweptFlag::Schedule(values(list, input::schedule)?)),
+        "chunks" => Ok(SweptFlag::Chunks(values(list, input::at_least_one)?)),
+        _ => Err(wrong.to_owned()),
+    }
+}
+
+/// Each value once.
+fn values<T: PartialEq>(
+    list: &str,
+    parse: fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let mut values = Vec::new();
+    for value in list.split(',') {
+        let value = parse(value)?;
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    Ok(values)
+}
+
+/// The sweep that the flags ask for.
+fn asked(args: &Args) -> Result<Sweep, Failure> {
+    let mut sweep = Sweep {
+        schedules: args.schedule.into_iter().collect(),
+        devices: args.devices.into_iter().collect(),
+        micro_batches: args.micro.into_iter().collect(),
+        chunks: args.chunks.into_iter().collect(),
+    };
+    for flag in &args.sweep {
+        match flag {
+            SweptFlag::Devices(values) => sweep.devices.clone_from(values),
+            SweptFlag::Micro(values) => sweep.micro_batches.clone_from(values),
+            SweptFlag::Schedule(values) => sweep.schedules.clone_from(values),
+            SweptFlag::Chunks(values) => sweep.chunks.clone_from(values),
+        }
+    }
+    if sweep.schedules.is_empty() {
+        sweep.schedules = ScheduleKind::ALL
+            .into_iter()
+            .filter(|kind| kind.trains())
+            .collect();
+    }
+    for (values, flag) in [(&sweep.devices, "devices"), (&sweep.micro_batches, "micro")] {
+        if values.is_empty() {
+            let why =
+                format!("--{flag} is missing: give it, or its values as --sweep {flag}=4,8,16");
+            return Err(Failure::Usage(why));
+        }
+    }
+    Ok(sweep)
+}
+
+/// All combinations as a table, a page or numbers.
+pub(super) fn run(args: &Args) -> Result<String, Failure> {
+    let format = args.format();
+    if !matches!(format, Format::Text | Format::Json | Format::Html) {
+        let rule = "--sweep makes a table or a page: use --format text, json or html with it";
+        return Err(Failure::Usage(rule.to_owned()));
+    }
+    if args.has_risks() {
+        let rule = "--jitter and --mtbf are for one simulation or --compare, not for a --sweep";
+        return Err(Failure::Usage(rule.to_owned()));
+    }
+    let sweep = asked(args)?;
+    let combinations = sweep.shapes().len();
+    if combinations > MOST {
+        return Err(Failure::Usage(format!(
+            "{combinations} combinations are too many for a --sweep: at most {MOST}"
+        )));
+    }
+    let points = points(args, &sweep)?;
+    if let Some(Err(why)) = points.first().map(|point| &point.outcome)
+        && points.iter().all(|point| point.outcome.is_err())
+    {
+        return Err(Failure::Usage(why.clone()));
+    }
+    Ok(match format {
+        Format::Json => output::json(&numbers(&points)),
+        Format::Html => render::sweep_html(&points, &title(&points)),
+        _ => table(&points),
+    })
+}
+
+/// Every combination with what is predicted; the shape says what each replica has.
+fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
+    let mut points = Vec::new();
+    for (&devices, &micro) in
+        (sweep.devices.iter()).flat_map(|p| sweep.micro_batches.iter().map(move |m| (p, m)))
+    {
+        let options = Options::of(args, devices, micro)?;
+        let one = Sweep {
+            devices: vec![options.devices],
+            micro_batches: vec![options.micro],
+            ..sweep.clone()
+        };
+        points.extend(one.run(|kind, shape: Shape| {
+            let case = Case::with_chunks(&options, kind, shape.chunks)?;
+            Ok::<_, Refusal>(case.simulation)
+        }));
+    }
+    Ok(points)
+}
+
+fn title(points: &[SweepPoint]) -> String {
+    let refused = points.iter().filter(|point| point.outcome.is_err()).count();
+    match refused {
+        0 => format!("{} combinations", points.len()),
+        refused => format!("{} combinations, {refused} of them not there", points.len()),
+    }
+}
+
+fn numbers(points: &[SweepPoint]) -> Value {
+    let number = |point: &SweepPoint| {
+        let mut number = json!({
+            "schedule": point.schedule.name(),
+            "devices": point.shape.devices,
+            "chunks": point.shape.chunks,
+            "micro_batches": point.shape.micro_batches,
+        });
+        match &point.outcome {
+            Ok(own) => {
+                number["makespan_us"] = json!(own.makespan);
+                number["bubble_fraction"] = json!(own.bubble_fraction);
+                number["peak_in_flight"] = json!(own.peak_in_flight);
+                number["peak_bytes"] = json!(own.peak_bytes);
+            }
+            Err(why) => number["refused"] = json!(why),
+        }
+        number
+    };
+    points.iter().map(number).collect()
+}
+
+fn table(points: &[SweepPoint]) -> String {
+    let names = [
+        "devices",
+        "micro-batches",
+        "chunks",
+        "step",
+        "each",
+        "bubble",
+        "in flight",
+        "peak memory",
+    ];
+    let numbers = names.map(|name| (name, Align::Right));
+    let columns: Vec<_> = [("schedule", Align::Left)]
+        .into_iter()
+        .chain(numbers)
+        .collect();
+    let mut table = Table::new(&columns);
+    let mut refused = String::new();
+    for point in points {
+        let Shape {
+            devices,
+            chunks,
+            micro_batches,
+        } = point.shape;
+        match &point.outcome {
+            Ok(own) => table.row(cells(point, own)),
+            // Writing to a String cannot fail.
+            Err(why) => {
+                _ = writeln!(
+                    refused,
+                    "{}, {devices} devices, {chunks} chunks, {micro_batches} micro-batches: {why}",
+                    point.schedule
+                );
+            }
+        }
+    }
+    let mut text = table.render();
+    if !refused.is_empty() {
+        let _ = write!(text, "\nnot for these numbers:\n{refused}");
+    }
+    text
+}
+
+fn cells(point: &SweepPoint, own: &SweepOutcome) -> [String; 9] {
+    [
+        point.schedule.to_string(),
+        point.shape.devices.to_string(),
+        point.shape.micro_batches.to_string(),
+        point.shape.chunks.to_string(),
+        own.makespan.to_string(),
+        point.each().unwrap_or_default().to_string(),
+        format!("{:.1} %", 100.0 * own.bubble_fraction),
+        report::in_flight(own.peak_in_flight),
+        report::memory(own.peak_bytes),
+    ]
+}

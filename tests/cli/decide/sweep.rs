@@ -1,0 +1,210 @@
+//! `gpipe-rs simulate --sweep`, `--jitter` and `--mtbf`.
+
+use serde_json::Value;
+
+use super::{gpipe, number, refused, simulate, stdout};
+
+fn sweep(flags: &[&str]) -> std::process::Output {
+    gpipe(&[&["simulate"], flags].concat())
+}
+
+fn as_json(flags: &[&str]) -> Vec<Value> {
+    let text = stdout(&sweep(&[flags, &["--json"]].concat()));
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn a_sweep_has_every_combination_once_with_the_numbers_of_each_alone() {
+    let all = as_json(&[
+        "--sweep",
+        "devices=2,4",
+        "--sweep",
+        "micro=4,8,8",
+        "--sweep",
+        "schedule=1f1b,zbv",
+        "--input-us",
+        "1300",
+    ]);
+    assert_eq!(all.len(), 8);
+    for one in &all {
+        let [p, m] = ["devices", "micro_batches"].map(|key| one[key].as_u64().unwrap() as usize);
+        let schedule = one["schedule"].as_str().unwrap();
+        let alone = simulate(schedule, p, m, &["--input-us", "1300"]);
+        for key in ["makespan_us", "bubble_fraction", "chunks"] {
+            assert_eq!(one[key], alone[key], "{key} {one}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_swept_stays_as_its_flag_says() {
+    let fixed = [
+        "--devices",
+        "4",
+        "--micro",
+        "8",
+        "--schedule",
+        "interleaved-1f1b",
+    ];
+    let all = as_json(&[&fixed[..], &["--sweep", "chunks=1,2,4"]].concat());
+    let chunks: Vec<_> = all
+        .iter()
+        .map(|one| one["chunks"].as_u64().unwrap())
+        .collect();
+    assert_eq!(chunks, [1, 2, 4]);
+    let bubble = |at: usize| number(&all[at]["bubble_fraction"]);
+    assert!(bubble(2) < bubble(1) && bubble(1) < bubble(0));
+    // Without a schedule all that train are there.
+    let every = as_json(&["--devices", "4", "--sweep", "micro=4"]);
+    assert!(every.len() > 10);
+    assert!(every.iter().all(|one| one["schedule"] != "forward-only"));
+}
+
+#[test]
+fn a_sweep_is_a_table_and_a_page() {
+    let flags = [
+        "--devices",
+        "3",
+        "--sweep",
+        "micro=4,9",
+        "--sweep",
+        "schedule=gpipe,interleaved-1f1b",
+    ];
+    let text = stdout(&sweep(&flags));
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.starts_with("gpipe"))
+            .count(),
+        2,
+        "{text}"
+    );
+    // Four micro-batches cannot be interleaved over three devices.
+    assert!(
+        text.contains("not for these numbers:\ninterleaved-1f1b, 3 devices"),
+        "{text}"
+    );
+    let page = stdout(&sweep(&[&flags[..], &["--format", "html"]].concat()));
+    assert!(
+        page.starts_with("<!DOCTYPE html>") && page.contains("<polyline"),
+        "{page}"
+    );
+    assert_eq!(page.matches("<circle").count(), 3);
+    assert_eq!(page.matches("<tr><th scope=\"row\">").count(), 4);
+}
+
+#[test]
+fn a_wrong_sweep_says_what_is_wrong() {
+    for (flags, why) in [
+        (&["--sweep", "micro=4"][..], "--devices is missing"),
+        (
+            &["--sweep", "speed=4", "--devices", "2", "--micro", "2"][..],
+            "devices, micro, schedule or chunks",
+        ),
+        (&["--sweep", "micro=0", "--devices", "2"][..], "at least 1"),
+        (
+            &["--sweep", "micro=4", "--devices", "2", "--format", "svg"][..],
+            "text, json or html",
+        ),
+        (
+            &["--sweep", "micro=4", "--devices", "2", "--jitter", "5%"][..],
+            "--jitter",
+        ),
+        (
+            &["--sweep", "micro=4", "--devices", "2", "--compare"][..],
+            "--compare",
+        ),
+    ] {
+        let error = refused(&sweep(flags), 2);
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn jitter_costs_time_and_the_same_seed_costs_the_same() {
+    let jitter = |flags: &[&str]| simulate("1f1b", 4, 16, flags);
+    let one = jitter(&["--jitter", "5%", "--jitter-runs", "50"]);
+    assert_eq!(one, jitter(&["--jitter", "0.05", "--jitter-runs", "50"]));
+    assert_ne!(
+        one["jitter"],
+        jitter(&["--jitter", "5%", "--jitter-runs", "50", "--seed", "1"])["jitter"]
+    );
+    let of = |key: &str| number(&one["jitter"][key]);
+    assert!(of("mean_us") > number(&one["makespan_us"]));
+    assert!(of("p05_us") < of("p50_us") && of("p50_us") < of("p95_us"));
+    let flags = [
+        "--compare",
+        "--devices",
+        "4",
+        "--micro",
+        "8",
+        "--jitter",
+        "5%",
+    ];
+    let text = stdout(&sweep(&flags));
+    assert!(text.contains("with jitter"), "{text}");
+    for wrong in ["120%", "-1", "x"] {
+        let flag = format!("--jitter={wrong}");
+        let flags = [
+            "--schedule",
+            "1f1b",
+            "--devices",
+            "2",
+            "--micro",
+            "2",
+            &flag,
+        ];
+        assert!(refused(&sweep(&flags), 2).contains("a share from 0 to 100 %"));
+    }
+}
+
+#[test]
+fn failures_say_how_often_to_write_a_checkpoint() {
+    let flags = [
+        "--forward-us",
+        "1s",
+        "--mtbf",
+        "6h",
+        "--checkpoint-time",
+        "30s",
+        "--restart-time",
+        "5min",
+    ];
+    let numbers = simulate("1f1b", 4, 16, &flags);
+    let of = |key: &str| number(&numbers["failures"][key]);
+    // Young's interval: the square root of 2 · 30 s · 21 600 s.
+    assert!((of("young_us") / 1e6 - 1_138.42).abs() < 0.01);
+    assert!(of("daly_us") < of("young_us"));
+    let time = of("checkpoint_steps") * number(&numbers["makespan_us"]);
+    assert!((time - of("daly_us")).abs() <= number(&numbers["makespan_us"]));
+    assert!((0.9..0.95).contains(&of("goodput")), "{numbers}");
+    let alone = [
+        "--schedule",
+        "1f1b",
+        "--devices",
+        "2",
+        "--micro",
+        "2",
+        "--mtbf",
+        "6h",
+    ];
+    assert!(refused(&sweep(&alone), 2).contains("--checkpoint-time"));
+    let none = [&alone[..6], &["--mtbf", "0", "--checkpoint-time", "1s"]].concat();
+    assert!(refused(&sweep(&none), 2).contains("--mtbf: must be more than no time"));
+}
+
+#[test]
+fn a_computed_schedule_says_how_far_from_the_best_it_can_be() {
+    let numbers = simulate("auto", 3, 6, &[]);
+    let [step, bound] = ["makespan_us", "lower_bound_us"].map(|key| number(&numbers[key]));
+    assert!(bound <= step && number(&numbers["gap"]) >= 0.0, "{numbers}");
+    let text = stdout(&sweep(&[
+        "--schedule",
+        "auto",
+        "--devices",
+        "3",
+        "--micro",
+        "6",
+    ]));
+    assert!(text.contains("no schedule"), "{text}");
+    assert!(simulate("1f1b", 3, 6, &[]).get("lower_bound_us").is_none());
+}
