@@ -66,6 +66,17 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "gradient-bytes",
         ],
     ),
+    (
+        "Jitter and failures",
+        &[
+            "jitter",
+            "jitter-runs",
+            "jitter-seed",
+            "mtbf",
+            "checkpoint-time",
+            "restart-time",
+        ],
+    ),
     ("Measuring", &["quick", "low-memory", "budget"]),
     (
         "Training",
@@ -115,6 +126,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "json",
             "format",
             "compare",
+            "sweep",
         ],
     ),
 ];

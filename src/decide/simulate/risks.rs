@@ -24,7 +24,7 @@ pub(super) struct Risks {
     jitter_runs: usize,
     /// What jitter is drawn from: the same seed gives the same numbers.
     #[arg(long, value_name = "N", default_value = "0", requires = "jitter")]
-    seed: u64,
+    jitter_seed: u64,
     /// Mean time between failures of anything that stops the run, such as 6h: how often to write a
     /// checkpoint (Young, Daly), and the goodput. Of n devices it is 1/n of one device's.
     #[arg(long, value_name = "TIME", requires = "checkpoint_time", value_parser = input::micros)]
@@ -46,7 +46,7 @@ impl Risks {
     pub(super) fn jitter(&self) -> Result<Option<Jitter>, Failure> {
         let jitter = self
             .jitter
-            .map(|share| Jitter::new(share, self.jitter_runs, self.seed));
+            .map(|share| Jitter::new(share, self.jitter_runs, self.jitter_seed));
         let wrong = |error| Failure::Usage(format!("--jitter: {error}"));
         jitter.transpose().map_err(wrong)
     }

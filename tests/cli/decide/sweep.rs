@@ -126,7 +126,14 @@ fn jitter_costs_time_and_the_same_seed_costs_the_same() {
     assert_eq!(one, jitter(&["--jitter", "0.05", "--jitter-runs", "50"]));
     assert_ne!(
         one["jitter"],
-        jitter(&["--jitter", "5%", "--jitter-runs", "50", "--seed", "1"])["jitter"]
+        jitter(&[
+            "--jitter",
+            "5%",
+            "--jitter-runs",
+            "50",
+            "--jitter-seed",
+            "1"
+        ])["jitter"]
     );
     let of = |key: &str| number(&one["jitter"][key]);
     assert!(of("mean_us") > number(&one["makespan_us"]));
