@@ -137,6 +137,7 @@ target/tools/bin/mdbook:
 # What in the book is made from code: the pages about commands and configuration, the
 # pictures of timelines.
 pages: setup
+	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-partitioner --test published page::
 	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book -- configuration:: pictures:: reference::
 
 # The partitioner as WebAssembly for the book's playground: book/src/playground/module.js. rustup

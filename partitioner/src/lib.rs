@@ -22,6 +22,7 @@
 // The expected times of tests are exact in binary.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 
+pub mod analytic;
 pub mod auto;
 pub mod builtin;
 pub mod check;
@@ -52,6 +53,7 @@ mod value_error;
 mod walk;
 pub mod words;
 
+pub use analytic::{TensorGroup, Transformer};
 pub use auto::{Auto, AutoCandidate, Effort, auto, auto_within};
 pub use builtin::{ScheduleError, ScheduleKind};
 pub use check::{CheckError, CheckedSchedule, CsvFormat};
@@ -69,7 +71,10 @@ pub use machine::cluster::{Card, Cluster, ClusterError, Layout, NodeKind};
 pub use machine::{AllReduce, Device, Machine, MachineError, Neighbours, Nodes, NodesError, VOTES};
 pub use model::ModelId;
 pub use partition::{Partition, PartitionError};
-pub use plan::cluster::{ClusterOptions, More, TooLarge, plan_cluster, too_large, what_more};
+pub use plan::cluster::{
+    ClusterOptions, More, TooLarge, TransformerOptions, TransformerPlan, plan_cluster,
+    plan_transformer, too_large, what_more,
+};
 pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
 pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
 pub use schedule::{Action, ActionKind, CsvError, OffloadMove, Placement, Schedule, Shape};

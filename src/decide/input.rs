@@ -8,7 +8,8 @@ use std::str::FromStr;
 use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
 use gpipe_partitioner::words::whole_number;
 use gpipe_partitioner::{
-    AllReduce, Bytes, DeviceNames, HostLink, Link, Micros, Neighbours, Profile, ScheduleKind, When,
+    AllReduce, Bytes, DeviceNames, HostLink, Link, Micros, Neighbours, Profile, ScheduleKind,
+    Transformer, When,
 };
 
 use super::Failure;
@@ -39,6 +40,10 @@ pub(crate) fn link(text: &str) -> Result<Link, String> {
 }
 
 pub(crate) fn host_link(text: &str) -> Result<HostLink, String> {
+    parsed(text)
+}
+
+pub(crate) fn transformer(text: &str) -> Result<Transformer, String> {
     parsed(text)
 }
 

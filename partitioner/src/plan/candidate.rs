@@ -333,6 +333,7 @@ impl PlanCandidate {
             computed: (self.job.kind == ScheduleKind::Auto)
                 .then(|| self.schedule.schedule().clone()),
             replicas: self.job.replicas,
+            tensor_parallel: 1,
             neighbours: self.problem.neighbours(),
             shard_optimizer: false,
             nodes: self.problem.nodes().cloned(),

@@ -58,6 +58,8 @@ pub struct Plan {
     pub computed: Option<Schedule>,
     /// How many times the pipeline is there.
     pub replicas: usize,
+    /// Cards that are one device together (tensor parallelism); 1 where each is one.
+    pub tensor_parallel: usize,
     /// Which devices are next to each other, where there are several replicas.
     pub neighbours: Neighbours,
     /// Whether each replica keeps its share of the optimizer's state alone (ZeRO-1).

@@ -67,6 +67,7 @@ struct PlanFields {
     replicas: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     nodes: Option<Object<NodesFields>>,
     // Plans for a cluster.
+    tensor_parallel: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     neighbours: Option<NamedNeighbours>,
     shard_optimizer: Option<bool>,
     lower_bound_us: Option<Time>,
@@ -192,6 +193,7 @@ impl Plan {
             placement: fields.placement.map(|device| DeviceId(device.size())),
             schedule,
             replicas,
+            tensor_parallel: fields.tensor_parallel.map_or(1, Whole::size),
             neighbours: fields.neighbours.map_or(Neighbours::default(), |own| own.0),
             shard_optimizer: fields.shard_optimizer.unwrap_or(false),
             lower_bound: fields.lower_bound_us.map(Time::micros),

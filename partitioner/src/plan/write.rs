@@ -29,6 +29,9 @@ impl Plan {
         if self.replicas > 1 {
             value["replicas"] = json!(self.replicas);
         }
+        if self.tensor_parallel > 1 {
+            value["tensor_parallel"] = json!(self.tensor_parallel);
+        }
         if self.neighbours != Neighbours::default() {
             value["neighbours"] = json!(self.neighbours.name());
         }

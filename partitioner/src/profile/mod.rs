@@ -8,6 +8,7 @@ mod footprint;
 mod layer;
 mod read;
 mod scale;
+mod scale_to;
 mod spread;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub(crate) use read::Doubts;
 pub use footprint::Footprint;
 pub use layer::{LayerProfile, LayerTimes};
 pub use scale::LayerCost;
+pub use scale_to::ScaleError;
 pub use spread::Spread;
 
 /// The version of `profile.json` that this build reads and writes.

@@ -19,6 +19,13 @@ pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
 /// The recipe that says what the plan says, where it fits the others and the model.
 pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
     let wrong = |rule: String| Failure::Usage(format!("--plan: {rule}"));
+    if plan.tensor_parallel > 1 {
+        return Err(wrong(format!(
+            "its devices are groups of {} cards that share every layer (tensor parallelism), which \
+             `train` does not have: make a plan with --tensor-parallel 1",
+            plan.tensor_parallel
+        )));
+    }
     chosen.check_plan(plan).map_err(wrong)?;
     check_devices(plan, recipe).map_err(wrong)?;
     let size = recipe.batch.div_ceil(plan.micro_batches);

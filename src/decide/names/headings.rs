@@ -6,7 +6,15 @@ use clap::Arg;
 const HEADINGS: [(&str, &[&str]); 9] = [
     (
         "Model",
-        &["model", "weights", "loss", "ignore-index", "profile"],
+        &[
+            "model",
+            "weights",
+            "loss",
+            "ignore-index",
+            "profile",
+            "scale-to",
+            "model-shape",
+        ],
     ),
     (
         "Pipeline",
@@ -43,6 +51,8 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "nodes",
             "per-node",
             "pipeline",
+            "tensor-parallel",
+            "no-sequence-parallel",
             "micro-size",
             "speed",
             "cores",

@@ -138,6 +138,12 @@ pub(super) fn options(args: &Args, cluster: Cluster, profile: &Profile) -> Clust
     let micro = args.micro.unwrap_or(4 * cluster.cards());
     let batch = args.batch.unwrap_or(micro.saturating_mul(profile.batch()));
     let mut options = ClusterOptions::new(cluster, batch);
+    fix(args, &mut options);
+    options
+}
+
+/// What flags leave no choice of.
+pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
     options.replicas = args.spread.replicas;
     options.devices = args.cluster.pipeline;
     options.neighbours = args.spread.neighbours;
@@ -147,7 +153,6 @@ pub(super) fn options(args: &Args, cluster: Cluster, profile: &Profile) -> Clust
     options.chunks = args.chunks;
     options.recompute = args.recompute;
     options.shard_optimizer = args.cluster.shard_optimizer;
-    options
 }
 
 /// Where replicas and stages are, what no plan goes below, and what more of something would
@@ -175,10 +180,15 @@ pub(super) fn text(options: &ClusterOptions, plan: &Plan, width: usize) -> Strin
 }
 
 fn placed(options: &ClusterOptions, plan: &Plan) -> String {
+    let group = plan.tensor_parallel;
     let (all, used) = (options.cluster.cards(), plan.devices() * plan.replicas);
+    let things = match group {
+        1 => "cards".to_owned(),
+        _ => format!("groups of {group} cards"),
+    };
     let cards = match all - used {
-        0 => format!("all {all} cards"),
-        idle => format!("{used} of {all} cards ({idle} would not make it faster)"),
+        0 => format!("all {all} {things}"),
+        idle => format!("{used} of {all} {things} ({idle} would not make it faster)"),
     };
     let next = if plan.replicas > 1 && plan.devices() > 1 {
         format!("; next to each other are {}", plan.neighbours.name())
@@ -191,6 +201,7 @@ fn placed(options: &ClusterOptions, plan: &Plan) -> String {
         ""
     };
     let peak = plan.peak_bytes.iter().copied().max().unwrap_or(Bytes::ZERO);
+    let peak = Bytes(peak.get().div_ceil(group as u64));
     format!("{cards}{next}{shared}; the fullest card has {peak}")
 }
 

@@ -6,17 +6,19 @@ mod cluster;
 pub(crate) mod limit;
 pub(crate) mod page;
 pub(crate) mod report;
+mod shape;
 mod work;
 
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
-    Bytes, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
-    ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
+    Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError,
+    PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
 };
 
 use cluster::ClusterFlags;
+use shape::ShapeFlags;
 
 use super::spread::Spread;
 use super::{Failure, input, output, say};
@@ -29,11 +31,19 @@ use super::{Failure, input, output, say};
   gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html
   gpipe-rs plan --profile profile.json --devices 8 --nodes 2 --node-link 100Gbit/s,20us --replicas 2
   gpipe-rs plan --profile profile.json --cluster dgx-a100 --nodes 16 --batch 2048
-  gpipe-rs plan --profile profile.json --nodes 16 --per-node 8 --memory 40GiB --link-inside 450GB/s,3us --link-between 50GB/s,8us")]
+  gpipe-rs plan --profile profile.json --nodes 16 --per-node 8 --memory 40GiB --link-inside 450GB/s,3us --link-between 50GB/s,8us
+  gpipe-rs plan --model-shape gpt3-175b --cluster dgx-a100 --nodes 128 --batch 1536")]
 pub(crate) struct Args {
     /// What the model's layers cost, as `profile` writes it.
-    #[arg(long, value_name = "FILE")]
-    profile: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "model_shape")]
+    profile: Option<PathBuf>,
+    /// Profile of some of the same layers that was measured on the card that is planned for: times
+    /// of --profile are scaled to it, those of layers in both as each differs, the others as all of
+    /// these differ together.
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    scale_to: Option<PathBuf>,
+    #[command(flatten)]
+    shape: ShapeFlags,
     /// Devices of all replicas together.
     #[arg(
         long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count,
@@ -133,39 +143,27 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map_err(|why| Failure::Usage(format!("-o {}: {why}", path.display())))?;
     }
     if let Some(path) = &args.report {
-        let profile = Some(args.profile.as_path());
+        let profile = args.profile.as_deref();
         page::check(
             path,
             &[("--profile", profile), ("-o", args.output.as_deref())],
         )?;
     }
-    let profile = input::profile(&args.profile)?;
-    for doubt in profile.doubts().unwrap_or_default() {
-        say(&format!("note: of the profile: {doubt}"));
-    }
-    let asked = cluster.map(|cluster| cluster::options(args, cluster, &profile));
-    let (mut plan, options) = match (&asked, machine) {
-        (None, Some(machine)) => {
-            let options = options(args, machine, &profile);
-            (plan(&profile, &options).map_err(failure)?, options)
-        }
-        (Some(asked), _) => {
-            if let Some(why) = too_large(&profile, asked) {
-                say(&format!(
-                    "nothing fits: {why}; looking for what would be enough"
-                ));
-            }
-            plan_cluster(&profile, asked).map_err(failure)?
-        }
-        // clap asks for either.
-        (None, None) => {
-            return Err(Failure::Usage(
-                "--devices or --cluster is missing".to_owned(),
-            ));
-        }
+    let Planned {
+        profile,
+        mut plan,
+        options,
+        asked,
+        paragraphs,
+    } = match cluster {
+        Some(cluster) => for_cluster(args, cluster)?,
+        None => for_machine(args, machine)?,
     };
-    for note in notes(&profile, &plan, &options) {
-        say(&note);
+    // What was computed was measured for no size.
+    if !args.shape.is_given() {
+        for note in notes(&profile, &plan, &options) {
+            say(&note);
+        }
     }
     let limit = limit::sentence(&profile, &plan, &options, None);
     if let Some(asked) = &asked {
@@ -183,18 +181,95 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if let Some(asked) = &asked {
             text.push_str(&cluster::text(asked, &plan, width));
         }
+        for paragraph in paragraphs {
+            text.push_str(&format!("\n{}\n", output::wrapped(&paragraph, width)));
+        }
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
         output::write(Some(path), &plan.to_json())?;
     }
     if let Some(path) = &args.report {
-        let name = args.profile.file_stem().unwrap_or_default();
-        let page =
-            ProfilePage::new(&name.to_string_lossy(), &profile, &plan, &options)?.with_limit(limit);
+        let file = args.profile.as_deref().and_then(Path::file_stem);
+        let file = file.map(|name| name.to_string_lossy().into_owned());
+        let name = file.unwrap_or_else(|| args.shape.name());
+        let page = ProfilePage::new(&name, &profile, &plan, &options)?.with_limit(limit);
         output::write(Some(path), &page.html())?;
     }
     Ok(())
+}
+
+/// A plan, with what it was made from.
+struct Planned {
+    profile: Profile,
+    plan: Plan,
+    options: PlanOptions,
+    /// Of a plan for a cluster.
+    asked: Option<ClusterOptions>,
+    /// What else is to be said of it.
+    paragraphs: Vec<String>,
+}
+
+fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure> {
+    // clap asks for either.
+    let Some(machine) = machine else {
+        let why = "--devices or --cluster is missing";
+        return Err(Failure::Usage(why.to_owned()));
+    };
+    let profile = measured(args)?;
+    let options = options(args, machine, &profile);
+    let plan = plan(&profile, &options).map_err(failure)?;
+    Ok(Planned {
+        profile,
+        plan,
+        options,
+        asked: None,
+        paragraphs: Vec::new(),
+    })
+}
+
+fn for_cluster(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
+    if args.shape.is_given() {
+        return shape::planned(args, cluster);
+    }
+    let profile = measured(args)?;
+    let asked = cluster::options(args, cluster, &profile);
+    if let Some(why) = too_large(&profile, &asked) {
+        say(&format!(
+            "nothing fits: {why}; looking for what would be enough"
+        ));
+    }
+    let (plan, options) = plan_cluster(&profile, &asked).map_err(failure)?;
+    Ok(Planned {
+        profile,
+        plan,
+        options,
+        asked: Some(asked),
+        paragraphs: Vec::new(),
+    })
+}
+
+/// The profile that was asked for, scaled where that was, too.
+fn measured(args: &Args) -> Result<Profile, Failure> {
+    // clap asks for it where there is no --model-shape, which needs a cluster.
+    let Some(path) = &args.profile else {
+        let why = "--model-shape needs the cards: --cluster <FILE|NODE>";
+        return Err(Failure::Usage(why.to_owned()));
+    };
+    let profile = input::profile(path)?;
+    for doubt in profile.doubts().unwrap_or_default() {
+        say(&format!("note: of the profile: {doubt}"));
+    }
+    let Some(there) = &args.scale_to else {
+        return Ok(profile);
+    };
+    let wrong = |why: String| Failure::Usage(format!("--scale-to: {why}"));
+    let there = Profile::read(there).map_err(|error| wrong(error.to_string()))?;
+    let scaled = profile
+        .scaled_to(&there)
+        .map_err(|error| wrong(error.to_string()))?;
+    say(&format!("note: {}", scaled.measured().unwrap_or_default()));
+    Ok(scaled)
 }
 
 /// What replicas take to add up their gradients, and processes to agree, where there are several.

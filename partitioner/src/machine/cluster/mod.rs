@@ -4,6 +4,7 @@
 //! [`Layout`] uses some of the cards as replicas of a pipeline; [`Cluster::machine`] says what
 //! such a pipeline runs on.
 
+mod group;
 mod known;
 mod layout;
 mod read;
@@ -15,6 +16,7 @@ use super::{AllReduce, MAX_DEVICES, MachineError, SPEEDS};
 use crate::cost::Link;
 use crate::json::ReadError;
 use crate::units::Bytes;
+use crate::words::count;
 
 /// The most kinds of nodes of a cluster.
 const MAX_KINDS: usize = 16;
@@ -108,6 +110,17 @@ pub enum ClusterError {
         /// How many nodes there are.
         nodes: usize,
     },
+    /// Groups that the cards of a node cannot be divided into.
+    #[error(
+        "nodes of {} cannot be divided in groups of {group}: a group is on one node; its cards \
+         can be {}", count(*.cards, "card"), divisors(*.cards)
+    )]
+    Groups {
+        /// Cards of a node.
+        cards: usize,
+        /// Cards of a group.
+        group: usize,
+    },
     /// A layout that the cluster has no cards for.
     #[error("the layout does not suit the cluster: {0}")]
     Layout(String),
@@ -123,6 +136,16 @@ pub enum ClusterError {
     /// A file that is no cluster.
     #[error(transparent)]
     File(#[from] ReadError),
+}
+
+/// The numbers that divide a number: `1, 2 or 4`.
+fn divisors(number: usize) -> String {
+    let all = (1..=number).filter(|own| number.is_multiple_of(*own));
+    let all: Vec<String> = all.map(|own| own.to_string()).collect();
+    match all.as_slice() {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        all => all.concat(),
+    }
 }
 
 fn names() -> String {

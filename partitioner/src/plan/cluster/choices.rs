@@ -60,9 +60,9 @@ impl Choices {
         layouts.retain(|own| {
             let devices = options.devices.is_none_or(|p| p == own.devices);
             let neighbours = options.neighbours.is_none_or(|n| n == own.neighbours);
-            // Where there is nothing to choose either word is right.
             // The tree in which gradients are added up has as many equal branches as replicas.
-            let tree = own.replicas.is_power_of_two();
+            let tree = !options.tree || own.replicas.is_power_of_two();
+            // Where there is nothing to choose either word is right.
             devices && tree && (neighbours || !own.has_choice_of_neighbours())
         });
         let mut choices = Self {

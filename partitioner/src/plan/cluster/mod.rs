@@ -11,11 +11,13 @@ mod more;
 mod numbers;
 mod search;
 mod shortage;
+mod transformer;
 mod trial;
 
 pub use least_memory::{TooLarge, too_large};
 pub use more::{More, what_more};
 pub use search::plan_cluster;
+pub use transformer::{TransformerOptions, TransformerPlan, plan_transformer};
 
 use super::PlanError;
 use super::options::{MAX_MICRO, check_fewest, check_replicas};
@@ -54,6 +56,9 @@ pub struct ClusterOptions {
     pub shard_optimizer: When,
     /// Bytes of optimizer state per byte of parameters, before it is shared among replicas.
     pub optimizer_state: f64,
+    /// Whether there is a power of two of replicas, as the tree needs it in which `train` adds up
+    /// gradients.
+    pub tree: bool,
 }
 
 impl ClusterOptions {
@@ -72,6 +77,7 @@ impl ClusterOptions {
             recompute: When::Auto,
             shard_optimizer: When::Auto,
             optimizer_state: crate::solve::ADAMW_STATE,
+            tree: true,
         }
     }
 
@@ -121,7 +127,8 @@ impl ClusterOptions {
                 ));
             }
         }
-        self.replicas.map_or(Ok(()), check_replicas)?;
+        let tree = self.replicas.filter(|_| self.tree);
+        tree.map_or(Ok(()), check_replicas)?;
         if let (Some(d), Some(m)) = (self.replicas, self.micro_batches)
             && !m.is_multiple_of(d)
         {

@@ -1,0 +1,149 @@
+//! Flags that describe a model by its shapes, and what is said of a plan for it.
+
+use gpipe_partitioner::analytic::Efficiency;
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{
+    Bytes, Cluster, ClusterOptions, Plan, Profile, Transformer, TransformerOptions,
+    TransformerPlan, plan_transformer,
+};
+
+use super::{Args, Planned, cluster, failure};
+use crate::decide::{Failure, input};
+
+/// A transformer whose costs are computed, and how it is divided within nodes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShapeFlags {
+    /// Transformer to plan for instead of a profile; its layers' costs are computed for the cards of
+    /// --cluster. A name (gpt3-175b, llama2-7b, llama3-8b, llama3-70b), sizes
+    /// (layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200, and where they differ from a GPT's
+    /// kv-heads, feed-forward, family=gpt|llama and attention=flash|stored), or a name and sizes
+    /// that change it.
+    #[arg(
+        long, value_name = "SHAPE", requires = "cluster", conflicts_with_all = ["profile", "devices"],
+        value_parser = input::transformer
+    )]
+    model_shape: Option<Transformer>,
+    /// Cards of a node that share every layer of a --model-shape, as one larger and faster device
+    /// whose all-reduces are priced, or auto: chosen. Replicas and --pipeline then count such
+    /// groups.
+    // The type is named in full because clap takes a plain Option for an optional flag.
+    #[arg(
+        long, value_name = "T", default_value = "auto", allow_negative_numbers = true,
+        requires = "model_shape", value_parser = input::count_or_auto
+    )]
+    tensor_parallel: std::option::Option<usize>,
+    /// Groups of --tensor-parallel have whole norms and dropouts on each card, and so their
+    /// activations, instead of dividing them by the sequence.
+    #[arg(long, requires = "model_shape")]
+    no_sequence_parallel: bool,
+}
+
+impl ShapeFlags {
+    /// Whether a transformer is described.
+    pub(super) fn is_given(&self) -> bool {
+        self.model_shape.is_some()
+    }
+
+    /// What it is called.
+    pub(super) fn name(&self) -> String {
+        let given = self.model_shape.as_ref();
+        given.map_or_else(String::new, |model| model.name.clone())
+    }
+}
+
+/// The plan for the transformer that is described. Without a --batch there are four samples for
+/// each card.
+pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
+    // It is asked for where it is given.
+    let Some(model) = &args.shape.model_shape else {
+        return Err(Failure::Usage("--model-shape is missing".to_owned()));
+    };
+    let batch = args.batch.unwrap_or(4 * cluster.cards());
+    let cards = cluster.cards();
+    let mut options = TransformerOptions::new(cluster, batch);
+    cluster::fix(args, &mut options.cluster);
+    options.tensor_parallel = args.shape.tensor_parallel;
+    options.sequence_parallel = !args.shape.no_sequence_parallel;
+    let chosen = plan_transformer(model, &options).map_err(failure)?;
+    let paragraphs = paragraphs(model, &chosen, cards);
+    let TransformerPlan {
+        profile,
+        asked,
+        plan,
+        options,
+        ..
+    } = chosen;
+    Ok(Planned {
+        profile,
+        plan,
+        options,
+        asked: Some(asked),
+        paragraphs,
+    })
+}
+
+fn paragraphs(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Vec<String> {
+    let plan = &chosen.plan;
+    let seconds = plan.step.get() * 1e-6;
+    let tokens = (chosen.asked.batch * model.sequence) as f64 / seconds;
+    let share = chosen.utilization(model).unwrap_or_default();
+    let work = format!(
+        "{}: {:.1} billion parameters; {:.0} tokens a second, {:.1} % of the peak of {} (model FLOPs, \
+         recompute not counted)",
+        model.name,
+        model.parameters() as f64 / 1e9,
+        tokens,
+        100.0 * share,
+        count(cards, "card"),
+    );
+    let mut paragraphs = vec![work, groups(plan, &chosen.others)];
+    paragraphs.push(assumed(&chosen.profile, &chosen.asked));
+    paragraphs.retain(|own| !own.is_empty());
+    paragraphs
+}
+
+/// What groups of other sizes would take.
+fn groups(plan: &Plan, others: &[(usize, Option<gpipe_partitioner::Micros>)]) -> String {
+    if others.is_empty() {
+        return String::new();
+    }
+    let own = match plan.tensor_parallel {
+        1 => "no layer is shared among cards".to_owned(),
+        cards => format!("each layer is shared among {cards} cards"),
+    };
+    let others = others.iter().map(|(cards, step)| {
+        let among = match cards {
+            1 => "on one card each".to_owned(),
+            cards => format!("among {cards}"),
+        };
+        match step {
+            Some(step) => {
+                let slower = 100.0 * (step.get() / plan.step.get() - 1.0);
+                format!("{among} a step takes {step}, {slower:.1} % more")
+            }
+            None => format!("{among} nothing fits"),
+        }
+    });
+    let others: Vec<String> = others.collect();
+    format!("{own}; {}", others.join("; "))
+}
+
+/// What the costs are computed with.
+fn assumed(profile: &Profile, asked: &ClusterOptions) -> String {
+    let Efficiency {
+        most,
+        half,
+        moved_forward,
+        moved_backward,
+        link,
+    } = Efficiency::STATED;
+    let each = Bytes((2.0 * (2.0 + asked.optimizer_state)) as u64);
+    format!(
+        "{}, at {most} x / (x + {half}) of the peak for products of smallest dimension x, \
+         {moved_forward} bytes moved for each that is stored ({moved_backward} in the backward), \
+         all-reduces within groups at {link} of the link, and {} bytes a parameter for weights, \
+         gradients and optimizer",
+        profile.measured().unwrap_or_default(),
+        each.get(),
+    )
+}

@@ -1,0 +1,81 @@
+//! The book's page "Plan a cluster": its commands are run, and what it shows of their output is
+//! what they print.
+
+use std::fs;
+use std::path::Path;
+
+use crate::run::command;
+
+/// A block of code of the page: its language and its lines.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut open: Option<(String, String)> = None;
+    for line in page.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (Some(_), Some(_)) => all.extend(open.take()),
+            (Some((_, code)), None) => code.extend([line, "\n"]),
+            (None, Some(language)) => open = Some((language.to_owned(), String::new())),
+            (None, None) => {}
+        }
+    }
+    all
+}
+
+/// The commands of a block, without what continues lines.
+fn commands(code: &str) -> Vec<Vec<String>> {
+    let code = code.replace("\\\n", " ");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+    let lines = code.lines().map(words);
+    let own = |words: &Vec<String>| words.first().is_some_and(|first| first == "gpipe-rs");
+    lines.filter(own).collect()
+}
+
+/// That these lines stand in the output in this order; `…` stands for any number of others.
+#[track_caller]
+fn assert_shown(shown: &str, output: &str, command: &str) {
+    let mut rest = output.lines();
+    for line in shown.lines().filter(|line| line.trim() != "…") {
+        let found = rest.any(|own| own.trim_end() == line.trim_end());
+        assert!(
+            found,
+            "`{command}` does not print, or not there:\n{line}\n\n{output}"
+        );
+    }
+}
+
+#[test]
+fn the_page_shows_what_its_commands_print() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("book/src/plan-a-cluster.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut run, mut shown) = (0, 0);
+    let mut last = None;
+    for (language, code) in blocks(&page) {
+        match language.as_str() {
+            "toml" => fs::write(folder.path().join("cluster.toml"), &code).unwrap(),
+            "sh" => {
+                for words in commands(&code) {
+                    let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+                    let mut own = command(folder.path(), &args);
+                    let output = own.env("COLUMNS", "100").output().unwrap();
+                    let text = [output.stdout, output.stderr].concat();
+                    let text = String::from_utf8(text).unwrap();
+                    // A machine on which nothing fits is no wrong use.
+                    assert!(
+                        matches!(output.status.code(), Some(0 | 1)),
+                        "{words:?}\n{text}"
+                    );
+                    run += 1;
+                    last = Some((words.join(" "), text));
+                }
+            }
+            "text" => {
+                let (command, output) = last.as_ref().unwrap();
+                assert_shown(&code, output, command);
+                shown += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(run >= 8 && shown >= 4, "{run} {shown}");
+}

@@ -1,0 +1,223 @@
+//! Plans for models that are described by their shapes, and profiles scaled to another card.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+use super::{gpipe, gpipe_in, refused, stdout};
+
+/// A GPT of 1.7 billion parameters on one node, small enough to be planned at once.
+const SMALL: [&str; 8] = [
+    "plan",
+    "--model-shape",
+    "layers=24,hidden=2304,heads=24,sequence=2048,vocabulary=51200",
+    "--cluster",
+    "dgx-a100",
+    "--batch",
+    "32",
+    "--json",
+];
+
+fn planned(flags: &[&str]) -> Value {
+    let output = gpipe(&[&SMALL, flags].concat());
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+#[test]
+fn a_group_of_cards_is_one_device() {
+    let plan = planned(&["--tensor-parallel", "4", "--replicas", "1"]);
+    assert_eq!(plan["tensor_parallel"], 4);
+    let peaks = plan["peak_bytes"].as_array().unwrap();
+    // Eight cards make two groups at most, whose memory is that of four.
+    assert!((1..=2).contains(&peaks.len()), "{plan:#}");
+    let own = planned(&["--tensor-parallel", "1"]);
+    assert_eq!(own.get("tensor_parallel"), None);
+}
+
+#[test]
+fn what_is_left_open_is_no_slower_than_what_is_fixed() {
+    let step = |flags: &[&str]| planned(flags)["step_us"].as_f64().unwrap();
+    let best = step(&[]);
+    for group in ["1", "2", "8"] {
+        assert!(best <= step(&["--tensor-parallel", group]), "{group}");
+    }
+}
+
+#[test]
+fn slower_links_make_groups_slower() {
+    let step = |link: &str| {
+        let flags = ["--tensor-parallel", "8", "--link-inside", link];
+        planned(&flags)["step_us"].as_f64().unwrap()
+    };
+    assert!(step("30GB/s,3us") > 1.5 * step("300GB/s,3us"));
+}
+
+#[test]
+fn the_text_says_what_it_was_computed_from() {
+    let args = [&SMALL[..7], &["--tensor-parallel", "2"]].concat();
+    let text = stdout(&gpipe(&args)).replace('\n', " ");
+    for part in [
+        "groups of 2 cards",
+        "1.7 billion parameters",
+        "% of the peak of 8 cards",
+        "312 TFLOP/s and 2039 GB/s a card",
+        "0.84 x / (x + 110)",
+        "16 bytes a parameter",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_can() {
+    let gpt3 = ["plan", "--model-shape", "gpt3-175b", "--cluster"];
+    let wrong = |flags: &[&str]| refused(&gpipe(&[&gpt3, flags].concat()), 2);
+    let said = wrong(&["rtx-4090", "--tensor-parallel", "8"]);
+    assert!(said.contains("its cards can be 1, 2 or 4"), "{said}");
+    let said = wrong(&["dgx-a100", "--tensor-parallel", "5"]);
+    assert!(said.contains("must divide the 96 heads"), "{said}");
+    let said = refused(
+        &gpipe(&["plan", "--model-shape", "gpt3", "--cluster", "dgx-a100"]),
+        2,
+    );
+    assert!(said.contains("did you mean `gpt3-175b`?"), "{said}");
+    let said = refused(&gpipe(&["plan", "--model-shape", "gpt3-175b"]), 2);
+    assert!(said.contains("--cluster"), "{said}");
+}
+
+/// The least memory and the fewest cards that would do, whatever groups they are in.
+#[test]
+fn a_model_that_is_too_large_is_told_what_would_be_enough() {
+    let args = [
+        "plan",
+        "--model-shape",
+        "llama3-70b",
+        "--cluster",
+        "rtx-4090",
+        "--batch",
+        "8",
+    ];
+    let said = refused(&gpipe(&args), 1).replace('\n', " ");
+    assert!(said.contains("nothing fits 4 cards of 24.0 GiB"), "{said}");
+    // 16 bytes for each of 70.6 billion parameters.
+    assert!(said.contains("alone are 1.0 TiB"), "{said}");
+    assert!(said.contains("bytes) more on each, or with"), "{said}");
+    assert!(said.contains("cards like these"), "{said}");
+}
+
+#[test]
+fn cards_without_a_peak_are_refused() {
+    let folder = tempdir().unwrap();
+    let cluster = "[[nodes]]\ncount = 1\ncards = 4\nmemory = \"40GiB\"\n";
+    fs::write(folder.path().join("c.toml"), cluster).unwrap();
+    let args = ["plan", "--model-shape", "llama2-7b", "--cluster", "c.toml"];
+    let said = refused(&gpipe_in(folder.path(), &args), 2);
+    assert!(
+        said.contains("give teraflops and memory_bandwidth"),
+        "{said}"
+    );
+}
+
+/// Four cards of an A100 node beside four of half their peak: these get fewer layers, and the
+/// step is shorter than with as many on each.
+#[test]
+fn unequal_cards_get_unequal_stages() {
+    let folder = tempdir().unwrap();
+    let node = |peak: u32, bandwidth: u32, memory: u32| {
+        format!(
+            "[[nodes]]\ncount = 1\ncards = 4\nteraflops = {peak}\nmemory_bandwidth = \
+             \"{bandwidth}GB\"\nmemory = \"{memory}GiB\"\n"
+        )
+    };
+    let links = "[links]\ninside = \"300GB/s,3us\"\nbetween = \"25GB/s,8us\"\n";
+    let file = |name: &str, slow: String| {
+        let text = node(312, 2039, 80) + &slow + links;
+        fs::write(folder.path().join(name), text).unwrap();
+    };
+    file("unequal.toml", node(156, 1019, 40));
+    file("equal.toml", node(312, 2039, 80));
+    let plan = |cluster: &str| {
+        let args = [
+            "plan",
+            "--model-shape",
+            "llama3-8b,layers=64,sequence=4096",
+            "--cluster",
+            cluster,
+            "--batch",
+            "64",
+            "--tensor-parallel",
+            "4",
+            "--pipeline",
+            "2",
+            "--schedule",
+            "1f1b",
+            "--json",
+        ];
+        let output = gpipe_in(folder.path(), &args);
+        serde_json::from_str::<Value>(&stdout(&output)).unwrap()
+    };
+    let (unequal, equal) = (plan("unequal.toml"), plan("equal.toml"));
+    let layers = |plan: &Value| -> Vec<f64> {
+        let balance = plan["balance"].as_array().unwrap();
+        balance.iter().map(|own| own.as_f64().unwrap()).collect()
+    };
+    let (few, many) = (layers(&unequal), layers(&equal));
+    let ratio = |own: &[f64]| {
+        own.iter().copied().fold(0.0, f64::max) / own.iter().copied().fold(f64::MAX, f64::min)
+    };
+    assert!(ratio(&many) < 1.2, "{many:?}");
+    assert!(ratio(&few) > 1.7, "{few:?}");
+    // With equal stages the slow group would take twice as long as the fast one.
+    let step = |plan: &Value| plan["step_us"].as_f64().unwrap();
+    assert!(step(&unequal) < 1.7 * step(&equal));
+}
+
+#[test]
+fn a_profile_is_scaled_by_what_was_measured_there() {
+    let folder = tempdir().unwrap();
+    let layer = |name: &str, us: f64| {
+        json!({
+            "name": name, "forward_us": us, "backward_input_us": us, "backward_weight_us": us,
+            "parameter_bytes": 1000, "activation_bytes": 1000, "output_bytes": 100,
+        })
+    };
+    let profile = |name: &str, device: &str, layers: &[Value]| {
+        let value = json!({"version": 1, "device": device, "batch": 1, "layers": layers});
+        fs::write(folder.path().join(name), value.to_string()).unwrap();
+    };
+    let all: Vec<Value> = (0..4).map(|i| layer(&format!("b.{i}"), 100.0)).collect();
+    profile("here.json", "cpu", &all);
+    profile(
+        "there.json",
+        "cuda",
+        &[layer("b.0", 10.0), layer("b.1", 10.0)],
+    );
+    profile("other.json", "cuda", &[layer("x", 10.0)]);
+    let plan = |flags: &[&str]| {
+        let args = [
+            "plan",
+            "--profile",
+            "here.json",
+            "--devices",
+            "2",
+            "--micro",
+            "4",
+            "--json",
+        ];
+        gpipe_in(folder.path(), &[&args, flags].concat())
+    };
+    let step = |output| {
+        let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        plan["step_us"].as_f64().unwrap()
+    };
+    let scaled = plan(&["--scale-to", "there.json"]);
+    let said = String::from_utf8_lossy(&scaled.stderr).into_owned();
+    assert!(
+        said.contains("2 of 4 layers that were measured on both"),
+        "{said}"
+    );
+    assert!((step(scaled) * 10.0 / step(plan(&[])) - 1.0).abs() < 1e-9);
+    let said = refused(&plan(&["--scale-to", "other.json"]), 2);
+    assert!(said.contains("none of the 4 layers"), "{said}");
+}
