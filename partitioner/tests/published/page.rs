@@ -26,9 +26,8 @@ fn made(rows: &[Row]) -> String {
         reason.push(format!("{}, {}", row.source, row.case));
     }
     text.push_str("\nWhat is missed, and why:\n\n");
-    for (why, cases) in reasons {
-        text.push_str(&format!("- {why} ({}).\n", cases.join("; ")));
-    }
+    let reasons = reasons.iter();
+    text.extend(reasons.map(|(why, cases)| format!("- {why} ({}).\n", cases.join("; "))));
     text + "\n"
 }
 

@@ -53,6 +53,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "pipeline",
             "tensor-parallel",
             "no-sequence-parallel",
+            "optimizer-bytes",
             "micro-size",
             "speed",
             "cores",

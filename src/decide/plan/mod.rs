@@ -181,9 +181,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if let Some(asked) = &asked {
             text.push_str(&cluster::text(asked, &plan, width));
         }
-        for paragraph in paragraphs {
-            text.push_str(&format!("\n{}\n", output::wrapped(&paragraph, width)));
-        }
+        let paragraph = |own: &String| format!("\n{}\n", output::wrapped(own, width));
+        text.extend(paragraphs.iter().map(paragraph));
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {

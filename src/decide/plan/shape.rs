@@ -36,6 +36,14 @@ pub(crate) struct ShapeFlags {
     /// activations, instead of dividing them by the sequence.
     #[arg(long, requires = "model_shape")]
     no_sequence_parallel: bool,
+    /// Bytes of optimizer state for each parameter of a --model-shape, beside 4 for itself and its
+    /// gradient: 12 for Adam in mixed precision (two moments and the parameter in 32 bits each), 4
+    /// for moments in 16 bits alone, 2 for moments in 8 bits alone, 0 for plain SGD.
+    #[arg(
+        long, value_name = "BYTES", default_value_t = 12, allow_negative_numbers = true,
+        requires = "model_shape", value_parser = clap::value_parser!(u8).range(0..=64)
+    )]
+    optimizer_bytes: u8,
 }
 
 impl ShapeFlags {
@@ -63,6 +71,8 @@ pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure>
     let mut options = TransformerOptions::new(cluster, batch);
     cluster::fix(args, &mut options.cluster);
     options.tensor_parallel = args.shape.tensor_parallel;
+    // By byte of a parameter of two.
+    options.cluster.optimizer_state = f64::from(args.shape.optimizer_bytes) / 2.0;
     options.sequence_parallel = !args.shape.no_sequence_parallel;
     let chosen = plan_transformer(model, &options).map_err(failure)?;
     let paragraphs = paragraphs(model, &chosen, cards);

@@ -78,7 +78,7 @@ fn what_cannot_be_is_refused_with_what_can() {
     let said = wrong(&["dgx-a100", "--tensor-parallel", "5"]);
     assert!(said.contains("must divide the 96 heads"), "{said}");
     let said = refused(
-        &gpipe(&["plan", "--model-shape", "gpt3", "--cluster", "dgx-a100"]),
+        &gpipe(&["plan", "--model-shape", "gpt3-175", "--cluster", "dgx-a100"]),
         2,
     );
     assert!(said.contains("did you mean `gpt3-175b`?"), "{said}");
@@ -104,6 +104,22 @@ fn a_model_that_is_too_large_is_told_what_would_be_enough() {
     assert!(said.contains("alone are 1.0 TiB"), "{said}");
     assert!(said.contains("bytes) more on each, or with"), "{said}");
     assert!(said.contains("cards like these"), "{said}");
+}
+
+/// With fewer bytes a parameter the same model fits the same cards.
+#[test]
+fn a_leaner_optimizer_fits_where_adam_does_not() {
+    let run = |bytes: &str| {
+        let args =
+            "plan --model-shape llama2-7b --cluster rtx-4090 --batch 16 --tensor-parallel 1 --json";
+        let args: Vec<&str> = args.split(' ').collect();
+        gpipe(&[&args, &["--optimizer-bytes", bytes][..]].concat())
+    };
+    assert!(refused(&run("12"), 1).contains("nothing fits 4 cards"));
+    let plan: Value = serde_json::from_str(&stdout(&run("4"))).unwrap();
+    let peaks = plan["peak_bytes"].as_array().unwrap();
+    let most = peaks.iter().filter_map(Value::as_u64).max();
+    assert!(most.is_some_and(|most| most <= 24 << 30), "{plan:#}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct More {
 pub fn what_more(profile: &Profile, options: &ClusterOptions, plan: &Plan) -> Vec<More> {
     let cluster = &options.cluster;
     let alone = cluster.nodes() == 1;
+    // Where devices are groups of cards, those have a GiB more each.
+    let group = plan.tensor_parallel;
     let mut more = Vec::new();
     for index in 0..cluster.kinds().len() {
         let mut kinds: Vec<NodeKind> = cluster.kinds().to_vec();
@@ -34,7 +36,10 @@ pub fn what_more(profile: &Profile, options: &ClusterOptions, plan: &Plan) -> Ve
         let own = &mut kinds[index];
         let what = if alone {
             own.cards += 1;
-            "one more card".to_owned()
+            match group {
+                1 => "one more card".to_owned(),
+                _ => format!("one more group of {group} cards"),
+            }
         } else {
             own.nodes += 1;
             let kind = if several {
@@ -54,7 +59,7 @@ pub fn what_more(profile: &Profile, options: &ClusterOptions, plan: &Plan) -> Ve
     }
     if cluster.memory().is_some() {
         let cards = |card: Card| Card {
-            memory: card.memory.map(|own| own + GIB),
+            memory: card.memory.map(|own| own + GIB * group as u64),
             ..card
         };
         let larger = cluster.clone().with_cards(cards).ok();
