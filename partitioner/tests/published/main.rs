@@ -8,4 +8,5 @@ mod layer_times;
 mod megatron;
 mod page;
 mod table;
+mod unequal;
 mod zero_bubble;

@@ -177,9 +177,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let width = output::width(None);
         let mut text = report::text(&plan, &profile, width);
         text.push_str(&beside(&profile, &plan, &options));
-        text.push_str(&choices::text(&profile, &plan, &options, width));
-        if let Some(asked) = &asked {
-            text.push_str(&cluster::text(asked, &plan, width));
+        match &asked {
+            Some(asked) => text.push_str(&cluster::text(asked, &plan, width)),
+            // Neither offload nor CUDA graphs are chosen for a cluster.
+            None => text.push_str(&choices::text(&profile, &plan, &options, width)),
         }
         let paragraph = |own: &String| format!("\n{}\n", output::wrapped(own, width));
         text.extend(paragraphs.iter().map(paragraph));

@@ -3,7 +3,7 @@
 use gpipe_partitioner::analytic::Efficiency;
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
-    Bytes, Cluster, ClusterOptions, Plan, Profile, Transformer, TransformerOptions,
+    Cluster, ClusterOptions, Micros, Plan, Profile, Transformer, TransformerOptions,
     TransformerPlan, plan_transformer,
 };
 
@@ -113,7 +113,7 @@ fn paragraphs(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Ve
 }
 
 /// What groups of other sizes would take.
-fn groups(plan: &Plan, others: &[(usize, Option<gpipe_partitioner::Micros>)]) -> String {
+fn groups(plan: &Plan, others: &[(usize, Option<Micros>)]) -> String {
     if others.is_empty() {
         return String::new();
     }
@@ -147,13 +147,12 @@ fn assumed(profile: &Profile, asked: &ClusterOptions) -> String {
         moved_backward,
         link,
     } = Efficiency::STATED;
-    let each = Bytes((2.0 * (2.0 + asked.optimizer_state)) as u64);
+    let each = 2.0 * (2.0 + asked.optimizer_state);
     format!(
         "{}, at {most} x / (x + {half}) of the peak for products of smallest dimension x, \
          {moved_forward} bytes moved for each that is stored ({moved_backward} in the backward), \
-         all-reduces within groups at {link} of the link, and {} bytes a parameter for weights, \
+         all-reduces within groups at {link} of the link, and {each} bytes a parameter for weights, \
          gradients and optimizer",
         profile.measured().unwrap_or_default(),
-        each.get(),
     )
 }
