@@ -8,7 +8,7 @@ use gpipe_partitioner::{
     ScheduleKind, Transformer, TransformerOptions, TransformerPlan, When, plan_transformer,
 };
 
-use crate::table::{Limit, Row, Unit, assert_met};
+use crate::table::{Limit, Row, Unit};
 
 struct Case {
     heads: usize,
