@@ -133,8 +133,8 @@ fn bytes(amount: f64) -> Bytes {
     Bytes(amount.ceil() as u64)
 }
 
-/// A layer at one size of micro-batch.
-type Sized = (LayerTimes, Footprint);
+/// What a layer takes at one size of micro-batch.
+type Priced = (LayerTimes, Footprint);
 
 impl Transformer {
     /// The costs of its layers on a group of cards: the embedding, the blocks, the head with the
@@ -143,7 +143,7 @@ impl Transformer {
     /// # Errors
     /// [`ReadError`] where a layer has more bytes than a profile may name.
     pub fn profile(&self, group: &TensorGroup) -> Result<Profile, ReadError> {
-        let layer = |name: String, parameters: u64, of: &dyn Fn(f64) -> Sized| {
+        let layer = |name: String, parameters: u64, of: &dyn Fn(f64) -> Priced| {
             let sized = SIZES.map(|size| (size, of(size as f64)));
             let (_, (times, footprint)) = sized[0];
             let mut layer = LayerProfile::new(name, times);
@@ -195,7 +195,7 @@ impl Transformer {
         WIDTH * size * self.sequence as f64 * self.hidden as f64
     }
 
-    fn block(&self, group: &TensorGroup, size: f64) -> Sized {
+    fn block(&self, group: &TensorGroup, size: f64) -> Priced {
         let tokens = size * self.sequence as f64;
         let cards = group.cards as f64;
         let (h, f) = (self.hidden as f64, self.feed_forward as f64);
@@ -230,7 +230,7 @@ impl Transformer {
         (times(forward, input, products), footprint)
     }
 
-    fn embedding(&self, group: &TensorGroup, size: f64) -> Sized {
+    fn embedding(&self, group: &TensorGroup, size: f64) -> Priced {
         let values = self.values(size);
         let (each, all) = group.stored((0.0, values));
         let curve = group.efficiency;
@@ -245,7 +245,7 @@ impl Transformer {
         (times(forward, 0.0, weight), footprint)
     }
 
-    fn head(&self, group: &TensorGroup, size: f64) -> Sized {
+    fn head(&self, group: &TensorGroup, size: f64) -> Priced {
         let tokens = size * self.sequence as f64;
         let cards = group.cards as f64;
         let (h, words) = (self.hidden as f64, self.vocabulary as f64);

@@ -157,8 +157,8 @@ impl Case {
                 Limit::Percent(5.0),
                 Some(
                     "smaller groups in longer pipelines are predicted to be faster than the paper's \
-                     groups of a whole node: values between stages are assumed to be sent beside the \
-                     work, which Megatron-LM did not do then",
+                     groups of a whole node; the paper does not measure them for these models, so \
+                     that which of the two is wrong is not known",
                 ),
             ),
         ]
