@@ -19,7 +19,7 @@
   function behind(text) {
     // A label on a bar has a rim in the bar's colour.
     if (text.closest('g')) { return getComputedStyle(text).stroke; }
-    return getComputedStyle(text.closest('svg').querySelector('.ground')).fill;
+    return getComputedStyle(text.closest('.tl').querySelector('.ground')).fill;
   }
   var poor = [], texts = 0;
   Array.prototype.forEach.call(document.querySelectorAll('body *'), function (element) {

@@ -87,8 +87,8 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     // Device 0's second action begins at 500 us of 99.5 ms: 70 + 1120 * 0.5 / 99.5.
     assert_eq!(opened("").0, " false 0 76");
     let click = "document.querySelector('[data-step=\"+\"]').click()";
-    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 286 93");
-    // Eight times as wide all names fit, and the axis has finer ticks.
+    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 0 93");
+    // Four times as wide no name of two digits fits, eight times all do, and the axis has finer ticks.
     let (seen, dom) = opened("press('+');press('=');press('+')");
     assert_eq!(seen, "8 true 1536 115");
     for text in [

@@ -69,10 +69,11 @@
   }
   function pixels() { return svg.getBoundingClientRect().width / width(); }
   function keepNames() { if (side) { side.setAttribute('x', chart.scrollLeft / pixels()); } }
-  // What is at `at`, pixels from the chart's left edge, stays there.
+  function left() { return svg.getBoundingClientRect().left; }
+  // What is at `at`, pixels from the window's left edge, stays there.
   function set(next, at) {
     next = Math.min(Math.max(next, 1), most);
-    var held = (chart.scrollLeft + at) / pixels(), before = zoom;
+    var held = (at - left()) / pixels(), before = zoom;
     if (next === before) { return; }
     zoom = next;
     svg.setAttribute('viewBox', '0 0 ' + width() + ' ' + tall);
@@ -81,12 +82,15 @@
     lanes.forEach(function (lane) { lane.setAttribute('width', width() - LEFT - RIGHT); });
     ends.forEach(function (own) { own.line.setAttribute('transform', 'translate(' + (place(own.x) - own.x) + ' 0)'); });
     ticks();
-    chart.scrollLeft = (LEFT + (held - LEFT) / before * zoom) * pixels() - at;
+    chart.scrollLeft += left() + (LEFT + (held - LEFT) / before * zoom) * pixels() - at;
     chart.classList.toggle('zoomed', zoom > 1);
     chart.dataset.zoom = zoom;
     keepNames();
   }
-  function middle(factor) { set(zoom * factor, chart.clientWidth / 2); }
+  function middle(factor) {
+    var box = chart.getBoundingClientRect();
+    set(zoom * factor, (box.left + box.right) / 2);
+  }
   var steps = { '+': 2, '=': 2, '-': 0.5, '0': 0 };
   Array.prototype.forEach.call(document.querySelectorAll('.zoom button'), function (button) {
     button.addEventListener('click', function () { middle(steps[button.dataset.step]); });
@@ -98,7 +102,7 @@
   });
   chart.addEventListener('wheel', function (event) {
     if (!event.ctrlKey) { return; }
-    set(zoom * Math.exp(-event.deltaY / 200), event.clientX - chart.getBoundingClientRect().left);
+    set(zoom * Math.exp(-event.deltaY / 200), event.clientX);
     event.preventDefault();
   }, { passive: false });
   var grip = null;
