@@ -93,7 +93,7 @@ impl Pipeline {
         };
         let last = shape.stages() - 1;
         let mut stages: Vec<Stage> = Vec::with_capacity(shape.stages());
-        for stage in 0..shape.stages() {
+        for (stage, &own) in owner.iter().enumerate() {
             stages.push(Stage {
                 onward: if stage < last {
                     way(stage, stage + 1)
@@ -101,7 +101,7 @@ impl Pipeline {
                     None
                 },
                 back: stage.checked_sub(1).and_then(|before| way(stage, before)),
-                ..Stage::new(costs, stage, owner[stage])
+                ..Stage::new(costs, stage, own)
             });
         }
         let device = |device| Device::new(device, &stages, caps, costs);

@@ -52,6 +52,7 @@ const MIDDLE: Model = ("6.2 B", 32, 32, 4096, 3, 8);
 const LARGE: Model = ("14.6 B", 48, 40, 5120, 1, 16);
 const LARGEST: Model = ("28.3 B", 64, 48, 6144, 1, 32);
 
+#[allow(clippy::approx_constant)] // 6.28 % is a published rate.
 #[rustfmt::skip]
 pub(crate) const SETTINGS: [Setting; 12] = [
     setting(SMALL, 24, [18.522, 18.086, 9.337, 0.601], [24.31, 10.55, 15.85, 10.83, 15.85, 4.33]),

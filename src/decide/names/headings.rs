@@ -3,7 +3,7 @@
 use clap::Arg;
 
 /// Headings, and which flags stand below them, in every verb that has many.
-const HEADINGS: [(&str, &[&str]); 9] = [
+const HEADINGS: [(&str, &[&str]); 10] = [
     (
         "Model",
         &[

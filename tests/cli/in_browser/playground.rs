@@ -69,7 +69,8 @@ fn said(folder: &Path, question: &Value, chunks: usize, format: &str) -> String 
         asked.micro_batches
     );
     if let Some(link) = asked.link {
-        args += &format!(" --link {link}");
+        args.push_str(" --link ");
+        args.push_str(&link);
     }
     printed(folder, args.as_str())
 }
