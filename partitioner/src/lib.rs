@@ -54,7 +54,7 @@ mod walk;
 pub mod words;
 
 pub use analytic::{TensorGroup, Transformer};
-pub use auto::{Auto, AutoCandidate, Effort, auto, auto_within};
+pub use auto::{Auto, AutoCandidate, AutoInARow, Effort, auto, auto_in_a_row, auto_within};
 pub use builtin::{ScheduleError, ScheduleKind};
 pub use check::{CheckError, CheckedSchedule, CsvFormat};
 pub use cores::{Cores, CoresError};

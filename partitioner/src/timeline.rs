@@ -176,7 +176,7 @@ impl Timeline {
         let (mut busy, mut available) = (0.0, 0.0);
         for device in (0..self.devices).map(DeviceId) {
             let spans = self.spans_on(device);
-            if steps < 3 || spans.len() % steps != 0 {
+            if steps < 3 || !spans.len().is_multiple_of(steps) {
                 return None;
             }
             let each = spans.len() / steps;

@@ -21,6 +21,7 @@
 mod beam;
 mod bound;
 mod greedy;
+mod in_a_row;
 mod local;
 mod memory;
 mod pipeline;
@@ -42,6 +43,8 @@ use state::State;
 /// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
 /// bits, and there is little to gain.
 const LARGEST: usize = 1 << 16;
+
+pub use in_a_row::{AutoInARow, auto_in_a_row};
 
 /// A schedule that has been simulated for the costs at hand.
 #[derive(Clone, Debug)]
