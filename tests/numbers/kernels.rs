@@ -196,7 +196,7 @@ fn bits_do_not_depend_on_cut_schedule_or_recomputation() {
         ScheduleKind::GPipe,
         ScheduleKind::OneFOneB,
         ScheduleKind::ZbH1,
-        ScheduleKind::ZbV,
+        ScheduleKind::Zbv,
     ] {
         for recompute in [Recompute::Never, Recompute::Always] {
             let two = trained(Kernels::ONEDNN, |builder| {

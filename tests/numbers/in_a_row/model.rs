@@ -68,8 +68,8 @@ impl Layer for Marked {
             None => {}
             Some(Fault::Error) => anyhow::bail!("layer {} gives up", self.number),
             Some(Fault::Panic) => panic!("layer {} panics", self.number),
-            Some(Fault::Nan) => rest = rest * f64::NAN,
-            Some(Fault::Huge) => rest = rest * 60000.0,
+            Some(Fault::Nan) => rest = &rest * f64::NAN,
+            Some(Fault::Huge) => rest = &rest * 60000.0,
             Some(Fault::Backward) => {
                 rest = rest.exp();
                 let _ = gpipe::tch::no_grad(|| rest.fill_(2.0));
