@@ -1,4 +1,5 @@
-//! A search over all orders in which devices can do their actions: exact, as long as it may keep
+//! A search over all orders in which devices can do their actions, with each stage's forwards,
+//! input gradients and weight gradients in the order of micro-batches: exact, as long as it may keep
 //! all states that matter.
 //!
 //! Schedules are built up action by action, in the order in which actions begin. States that have
@@ -6,7 +7,7 @@
 //! superfluous. States whose lower bound is no better than the best schedule known are dropped.
 //! All that are left of one size are extended before larger ones (dynamic programming by the
 //! number of actions); where they are more than `width`, those with the worst bounds are
-//! dropped, and the least of these bounds is remembered: no schedule is better than that and than
+//! dropped, and the least of these bounds is remembered: no such schedule is better than that and than
 //! the best one found.
 //!
 //! Why it suffices to begin actions as soon as their order allows, and to let no device wait past
@@ -161,6 +162,12 @@ impl BeamSearch<'_> {
     /// link busy when `then` ends.
     fn is_harmless(&self, state: &State, first: &Choice, then: &Choice) -> bool {
         let own = &self.pipeline.stages[first.stage];
+        // A later joint backward of this micro-batch is longer than the half that fits here: where
+        // it saves work, it may be better than both halves.
+        let saves = |joint: f64| own.halves.is_some_and(|[i, w]| joint < i + w);
+        if first.what == Move::Input && own.joint.is_some_and(saves) {
+            return false;
+        }
         let way = match first.what {
             Move::Forward => own.onward,
             Move::Joint | Move::Input => own.back,

@@ -1,8 +1,8 @@
 //! A schedule that has been decided up to some action of each device.
 //!
-//! Micro-batches cost the same, and gradients are added up in their order, so that a stage's
-//! forwards, gradients and weight passes are in the order of micro-batches: what has been done is
-//! three counts a stage.
+//! A stage's forwards, input gradients and weight gradients are each in the order of micro-batches,
+//! as in all built-in schedules: what has been done is three counts a stage. (Where a joint backward
+//! saves work on some stages, another order can be shorter by a little.)
 
 use super::pipeline::{Pipeline, Way};
 use crate::schedule::{Action, ActionKind};

@@ -98,7 +98,8 @@ fn auto_is_within_two_percent_of_the_optimum() {
     assert!(proved >= 290, "{proved}");
 }
 
-/// All orders of a stage's actions in which gradients are added up in order.
+/// All orders of a stage's actions in which forwards, input gradients and weight gradients are each
+/// in the order of micro-batches.
 fn orders(stage: usize, m: usize) -> Vec<Vec<Action>> {
     let mut orders = Vec::new();
     for joint in 0..1 << m {
@@ -122,9 +123,15 @@ fn permuted(begin: &mut Vec<Action>, left: &[Action], orders: &mut Vec<Vec<Actio
         orders.push(begin.clone());
     }
     for (at, &action) in left.iter().enumerate() {
-        // A micro-batch's own actions stay in order, and so do sums of gradients.
+        // A micro-batch's own actions stay in order, and so do those of one sort.
+        let sorts: [fn(ActionKind) -> bool; 3] = [
+            |kind| kind == ActionKind::Forward,
+            |kind| matches!(kind, ActionKind::Backward | ActionKind::BackwardInput),
+            ActionKind::accumulates,
+        ];
         let before = |other: &Action| {
-            other.micro == action.micro || (other.kind.accumulates() && action.kind.accumulates())
+            let both = |is: &fn(ActionKind) -> bool| is(other.kind) && is(action.kind);
+            other.micro == action.micro || sorts.iter().any(both)
         };
         if left[..at].iter().any(before) {
             continue;
@@ -149,7 +156,7 @@ fn no_order_is_shorter_than_what_is_proved() {
     let m = 2;
     let all: HashMap<usize, Vec<Vec<Action>>> =
         (0..2).map(|stage| (stage, orders(stage, m))).collect();
-    assert!(all[&0].len() > 20);
+    assert!(all[&0].len() > 10);
     for number in 0..40 {
         let (costs, caps) = case(&mut random, 2);
         let mut best: Option<Micros> = None;

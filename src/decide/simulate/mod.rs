@@ -30,7 +30,8 @@ struct Case {
     kind: ScheduleKind,
     chunks: usize,
     simulation: Simulation,
-    /// Of a computed schedule: no schedule of this shape, cut and memory takes less.
+    /// Of a computed schedule: no schedule of this shape, cut and memory that takes micro-batches in
+    /// order is shorter.
     lower_bound: Option<Micros>,
     /// Where the simulation is of several steps in a row.
     row: Option<Row>,

@@ -117,10 +117,11 @@ fn bound(case: &Case) -> Option<String> {
     let bound = case.lower_bound?;
     let gap = gap(case, bound);
     Some(if gap == 0.0 {
-        "no schedule is faster here: the step is the lower bound of all".to_owned()
+        "no schedule that takes micro-batches in order is faster here".to_owned()
     } else {
         format!(
-            "no schedule takes less than {bound} here: this one is at most {:.1} % from the best",
+            "no schedule that takes micro-batches in order takes less than {bound} here: this one is at \
+             most {:.1} % from the best",
             100.0 * gap
         )
     })
