@@ -27,7 +27,6 @@ mod shim {
         "marks.cpp",
         "memory.cpp",
         "nccl.cpp",
-        "onednn.cpp",
         "operators.cpp",
         "optim.cpp",
         "pool.cpp",

@@ -323,7 +323,6 @@ impl PlanCandidate {
         Plan {
             model: None,
             precision: None,
-            kernels: None,
             doubts: Vec::new(),
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))

@@ -274,8 +274,7 @@ impl Trained {
         }
         let mut builder = Pipeline::builder(model)
             .devices(devices)
-            .micro_batches(micro)
-            .kernels(self.settings.kernels);
+            .micro_batches(micro);
         if let Some(threads) = self.settings.threads_per_stage {
             builder = builder.threads_per_stage(threads);
         }

@@ -26,7 +26,6 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "balance",
             "recompute",
             "precision",
-            "kernels",
             "cuda-graphs",
             "threads-per-stage",
             "patience",

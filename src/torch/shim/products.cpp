@@ -1,4 +1,3 @@
-#include "onednn.h"
 #include "products.h"
 #include "shim.h"
 
@@ -128,10 +127,6 @@ bool add_product(Node& node, const Product& product, const at::Tensor& grad) {
   if (!parameter.requires_grad() || !parameter.is_contiguous() || !sum.defined() ||
       sum.numel() < kSmallest || sum.numel() > kLargest ||
       at::autocast::is_autocast_enabled(at::kCPU)) {
-    return false;
-  }
-  // The product that adds is MKL's.
-  if (gpipe::onednn_is_on()) {
     return false;
   }
   const auto input = first_factor(node);
