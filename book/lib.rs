@@ -46,6 +46,8 @@ mod pages {
     struct AddSchedule;
     #[doc = include_str!("src/engine.md")]
     struct Engine;
+    #[doc = include_str!("src/micro-batch.md")]
+    struct Engine;
     #[doc = include_str!("src/extending.md")]
     struct Extending;
     #[doc = include_str!("src/inputs.md")]

@@ -157,7 +157,12 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
     if let Err(failure) = result {
         let failure = first(&world, failure);
         let code = failure.code();
-        world.lose(&failure.said());
+        // Others that hear of a failure end as this one does; only a loss is worth a new start.
+        if code == RESTART_MAY_HELP {
+            world.lose(&failure.said());
+        } else {
+            world.abort(&failure.said());
+        }
         world.ends(code);
         ended(Err(failure));
         world.exit(code);

@@ -189,8 +189,10 @@ impl RunFolder {
         let other = path.filter(|own| *own != run.path());
         let other = other.map(|own| {
             let (own, leads) = (own.display(), run.path().display());
+            let rank = pipe.world().map_or(0, |world| world.rank());
             format!(
-                "its run is to be in `{own}`, and that of rank 0 in `{leads}`: give all the same"
+                "the run of rank {rank} is to be in `{own}`, and that of rank 0 in `{leads}`: give all \
+                 processes the same folder"
             )
         });
         pipe.agree(what, other)?;

@@ -250,11 +250,38 @@ mod words {
             let output = process.wait_with_output().unwrap();
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(!output.status.success(), "rank {rank}: {errors}");
-            let said =
-                "its run is to be in `run-1`, and that of rank 0 in `run-0`: give all the same";
+            let said = "the run of rank 1 is to be in `run-1`, and that of rank 0 in `run-0`";
             assert!(errors.contains(said), "rank {rank}: {errors}");
         }
         assert!(!folder.path().join("run-1").exists());
+    }
+
+    /// Others took it for a loss, with an exit code on which launchers start all processes again.
+    #[test]
+    fn a_wrong_use_of_one_process_is_no_loss_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = "train --data synthetic --model mlp --steps 1 --devices cpu --batch 4 --micro 2 \
+                    --threads-per-stage 1 --out run";
+        assert!(gpipe(folder.path(), args).status.success());
+        let port = free_port();
+        let start = |rank: usize| {
+            let own = as_rank(rank, port, folder.path(), args).spawn();
+            own.unwrap()
+        };
+        let ended = [start(0), start(1)].map(|process| process.wait_with_output().unwrap());
+        let errors = ended
+            .each_ref()
+            .map(|own| String::from_utf8_lossy(&own.stderr));
+        let codes = ended.each_ref().map(|own| own.status.code());
+        assert_eq!(codes, [Some(2), Some(1)], "{errors:?}");
+        assert!(
+            errors[0].contains("the folder already holds a run"),
+            "{errors:?}"
+        );
+        assert!(
+            errors[1].contains("rank 0") && errors[1].contains(" failed: "),
+            "{errors:?}"
+        );
     }
 }
 

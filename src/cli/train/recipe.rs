@@ -94,7 +94,8 @@ settings! {
         /// kernels. It changes no numbers; activations are then not measured.
         cuda_graphs: bool = rows::cuda_graphs();
 
-        /// Intra-op threads of each stage; by default the stages share the cores.
+        /// Intra-op threads of each stage; by default the stages share the cores. On CPUs the last
+        /// bits of the numbers depend on it.
         threads_per_stage: Option<usize> = rows::threads_per_stage();
 
         /// Ends the run with an error when a stage has been in one action for so many seconds, and
