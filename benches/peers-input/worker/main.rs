@@ -42,12 +42,22 @@ fn memory() -> anyhow::Result<u64> {
         << 10)
 }
 
+/// What importing TensorFlow or PyTorch has touched already: the code and the tables of the library that
+/// any tensor needs.
+fn touch() -> anyhow::Result<()> {
+    let two = Tensor::f_zeros([2], (Kind::Float, gpipe::tch::Device::Cpu))?;
+    let four = Tensor::f_stack(&[two.f_add_scalar(1.0)?, two], 0)?;
+    anyhow::ensure!(four.f_sum(Kind::Float)?.double_value(&[]) > 1.0, "no sum");
+    Ok(())
+}
+
 /// Takes batches for so long, after the first one.
 fn run<S: Source, B: Send + 'static>(
     settings: &Settings,
     batches: impl FnOnce() -> anyhow::Result<Batches<S, B>>,
     look: impl Fn(&B) -> &Tensor,
 ) -> anyhow::Result<Value> {
+    touch()?;
     let (before, start) = (memory()?, Instant::now());
     let batches = batches()?.workers(settings.workers).prefetch(2).endless();
     let mut loader = batches.load()?;
