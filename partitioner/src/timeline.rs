@@ -167,6 +167,29 @@ impl Timeline {
         (1.0 - busy.get() / available).max(0.0)
     }
 
+    /// Of `steps` steps in a row ([`Schedule::in_a_row`](crate::Schedule::in_a_row)), which have
+    /// equally many actions on each device: the share of all devices' time in which they do not
+    /// work, 0 to 1, from where each begins the second step to where it begins the last one. So
+    /// the pipeline's filling and draining is left out. None for fewer than three steps, and
+    /// where devices do not have as many actions in each.
+    pub fn steady_bubble(&self, steps: usize) -> Option<f64> {
+        let (mut busy, mut available) = (0.0, 0.0);
+        for device in (0..self.devices).map(DeviceId) {
+            let spans = self.spans_on(device);
+            if steps < 3 || spans.len() % steps != 0 {
+                return None;
+            }
+            let each = spans.len() / steps;
+            let steady = &spans[each..spans.len() - each];
+            let (Some(first), Some(next)) = (steady.first(), spans.get(spans.len() - each)) else {
+                continue;
+            };
+            busy += steady.iter().map(Span::duration).sum::<Micros>().get();
+            available += (next.start - first.start).get();
+        }
+        (available > 0.0).then(|| (1.0 - busy / available).max(0.0))
+    }
+
     /// The median duration of the actions of `kind` of `stage` (of an even number
     /// the mean of the middle two); none if there are none.
     ///

@@ -5,6 +5,7 @@
 
 mod action;
 mod csv;
+mod in_a_row;
 mod offload;
 mod placement;
 mod recompute;
