@@ -19,6 +19,8 @@ pub enum Phase {
     Exchange(usize),
     /// Sending what this round of an exchange has made to a device of another process.
     SendExchange(usize),
+    /// [`Stage::close_step`](super::Stage::close_step), of this step of several in a row.
+    CloseStep(usize),
     /// [`Stage::end`](super::Stage::end).
     End,
     /// [`Stage::abort`](super::Stage::abort).
@@ -36,6 +38,7 @@ impl fmt::Display for Phase {
             Self::SendExchange(round) => {
                 return write!(f, "sending after {}", Self::Exchange(*round));
             }
+            Self::CloseStep(step) => return write!(f, "close of step {step} in a row"),
             Self::Begin => "begin of the step",
             Self::Action(ActionKind::Forward) => "forward",
             Self::Action(ActionKind::Backward) => "backward",

@@ -152,6 +152,7 @@ mod event;
 mod failure;
 mod gather;
 mod handle;
+mod in_a_row;
 mod in_memory;
 mod inboxes;
 mod mailbox;

@@ -60,7 +60,7 @@ pub(super) struct DeviceProgram {
 }
 
 /// One task, with its inputs and outputs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Op {
     pub(super) task: Task,
     /// The stage's index among the device's stages, in increasing order.

@@ -105,6 +105,20 @@ pub trait Stage: 'static {
         anyhow::bail!("it has no exchange, without which replicas cannot train")
     }
 
+    /// The stage's last action of one of several steps in a row is done
+    /// ([`Program::in_a_row`](super::Program::in_a_row)), so that its gradients of the step are
+    /// whole: it updates its weights, and gets ready for the next step, of which its next action
+    /// is, if there is one. `step` counts from 0. Other stages may still be at this step, or may
+    /// be at the next one already; if one of them fails, `abort` follows, and what the stage has
+    /// updated since `begin` does not count.
+    ///
+    /// # Errors
+    /// Any error, and any panic, fails all of the steps. A stage that does not say how fails.
+    #[doc(alias = "post-validation")]
+    fn close_step(&mut self, step: usize) -> anyhow::Result<()> {
+        anyhow::bail!("it cannot go from step {step} to the next one without an end of the step")
+    }
+
     /// The last action of the step on this device is done; other devices may
     /// still be at work.
     ///
