@@ -9,7 +9,7 @@
 use gpipe::engine::{ActionEvent, Engine, Entry, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{
     Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape,
-    StageId, StageTimes, simulate,
+    StageId, StageTimes, Timeline, simulate,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,6 +35,10 @@ impl Stage for Fixed {
         wait(duration(self.0.of(action.kind)));
         let gives = action.kind == ActionKind::Forward || action.kind.gives_input_gradient();
         Ok(vec![(); usize::from(gives)])
+    }
+
+    fn close_step(&mut self, _: usize) -> anyhow::Result<()> {
+        Ok(())
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
@@ -125,6 +129,22 @@ impl Rig {
             .engine
             .step(&self.program, Arc::clone(&self.step), entries)?
             .events)
+    }
+
+    /// Runs so many steps in a row, without a barrier between them.
+    pub fn in_a_row(&mut self, steps: usize) -> anyhow::Result<Timeline> {
+        let program = Arc::new(self.program.in_a_row(steps)?);
+        let (edge, value) = (gpipe::engine::EdgeId(0), ());
+        let entry = |micro| Entry {
+            edge,
+            micro: MicroId(micro),
+            value,
+        };
+        let entries = (0..program.micro_batches()).map(entry).collect();
+        let outcome = self
+            .engine
+            .step(&program, Arc::clone(&self.step), entries)?;
+        Ok(outcome.timeline)
     }
 
     pub fn schedule(&self) -> &CheckedSchedule {

@@ -50,7 +50,7 @@ mod value_error;
 mod walk;
 pub mod words;
 
-pub use auto::{Auto, AutoCandidate, auto};
+pub use auto::{Auto, AutoCandidate, AutoInARow, auto, auto_in_a_row};
 pub use builtin::{ScheduleError, ScheduleKind};
 pub use check::{CheckError, CheckedSchedule, CsvFormat};
 pub use cores::{Cores, CoresError};

@@ -14,6 +14,7 @@
 
 mod bound;
 mod greedy;
+mod in_a_row;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
@@ -23,6 +24,8 @@ use crate::schedule::{Placement, Shape};
 use crate::simulate::{Simulation, simulate};
 use crate::units::{Bytes, Micros};
 use greedy::Policy;
+
+pub use in_a_row::{AutoInARow, auto_in_a_row};
 
 /// A schedule that has been simulated for the costs at hand.
 #[derive(Clone, Debug)]

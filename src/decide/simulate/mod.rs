@@ -1,6 +1,7 @@
 //! `gpipe-rs simulate`: a schedule's timeline, bubble and memory on paper.
 
 mod compare;
+mod in_a_row;
 mod options;
 mod report;
 mod workload;
@@ -11,6 +12,7 @@ use super::{Failure, output};
 
 pub(super) use options::Args;
 
+use in_a_row::Row;
 use options::{Format, Options};
 use workload::Refusal;
 
@@ -26,6 +28,8 @@ struct Case {
     kind: ScheduleKind,
     chunks: usize,
     simulation: Simulation,
+    /// Where the simulation is of several steps in a row.
+    row: Option<Row>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -78,6 +82,7 @@ impl Case {
     fn with_chunks(options: &Options, kind: ScheduleKind, chunks: usize) -> Result<Self, Refusal> {
         let shape = Shape::new(options.devices, options.micro).with_chunks(chunks);
         let cells = shape.stages().checked_mul(shape.micro_batches);
+        let cells = cells.and_then(|cells| cells.checked_mul(options.steps.unwrap_or(1)));
         if cells.is_none_or(|cells| cells > MAX_CELLS) {
             return Err(Refusal::new(format!(
                 "{} stages times {} micro-batches are too many to simulate here: at most {MAX_CELLS}",
@@ -85,11 +90,19 @@ impl Case {
                 shape.micro_batches
             )));
         }
-        let simulation = options.workload.simulate(kind, shape)?;
+        let step = options.workload.simulate(kind, shape)?;
+        let (simulation, row) = match options.steps {
+            None => (step, None),
+            Some(steps) => {
+                let (all, row) = Row::of(kind, &step, steps)?;
+                (all, Some(row))
+            }
+        };
         Ok(Self {
             kind,
             chunks,
             simulation,
+            row,
         })
     }
 
@@ -99,8 +112,9 @@ impl Case {
 
     /// The schedule's name, for `auto` with what it chose.
     fn name(&self) -> String {
-        let schedule = self.simulation.schedule().schedule();
-        match (self.kind, schedule.name()) {
+        let step = self.row.as_ref().map(|row| row.schedule.as_str());
+        let schedule = step.unwrap_or_else(|| self.simulation.schedule().schedule().name());
+        match (self.kind, schedule) {
             (ScheduleKind::Auto, "auto") => "auto (computed)".to_owned(),
             (ScheduleKind::Auto, name) => format!("auto (here {name})"),
             (kind, _) => kind.to_string(),

@@ -16,6 +16,7 @@ use super::workload::{Given, Profiled, Workload};
 #[command(after_help = "Examples:
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
+  gpipe-rs simulate --schedule zb-h2 --devices 4 --micro 8 --steps 20
   gpipe-rs simulate --compare --devices 8 --micro 32 --input-us 1200 --link 25GB/s,5us --output-bytes 16MiB
   gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json")]
@@ -34,6 +35,13 @@ pub(crate) struct Args {
     /// Micro-batches of a mini-batch.
     #[arg(long, value_name = "M", allow_negative_numbers = true, value_parser = input::at_least_one)]
     micro: usize,
+    /// Steps in a row with no barrier between them, and the bubble of their steady state; one step,
+    /// unless this is given.
+    #[arg(
+        long, value_name = "N", allow_negative_numbers = true,
+        conflicts_with_all = ["compare", "processes", "replicas", "nodes"], value_parser = input::at_least_one
+    )]
+    steps: Option<usize>,
     /// Stages per device; by default 2 where the schedule has several, else 1.
     #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
     chunks: Option<usize>,
@@ -130,6 +138,8 @@ pub(super) struct Options {
     pub(super) devices: usize,
     /// Of each replica.
     pub(super) micro: usize,
+    /// In a row, where they are asked for.
+    pub(super) steps: Option<usize>,
     pub(super) machine: Machine,
     pub(super) chunks: Option<usize>,
     pub(super) workload: Workload,
@@ -150,6 +160,7 @@ impl Options {
             kind: args.schedule,
             devices: machine.devices().len(),
             micro: args.spread.each(args.micro, "micro-batches")?,
+            steps: args.steps,
             chunks: args.chunks,
             workload: workload(args, &machine)?,
             machine,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::simulate::SensitivityTarget;
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, DeviceId, Nodes, VOTES, render};
 use serde_json::{Value, json};
 
@@ -35,11 +36,16 @@ fn headline(options: &Options, case: &Case) -> String {
         chunks => format!(" x {chunks} chunks"),
     };
     let (replicas, nodes, each) = spread(options);
+    let steps = case.row.as_ref().map_or(1, |row| row.steps);
+    let row = match &case.row {
+        Some(_) => format!(", {} in a row", count(steps, "step")),
+        None => String::new(),
+    };
     format!(
-        "{}: {replicas}{} devices{chunks}{nodes}, {} micro-batches{each}",
+        "{}: {replicas}{} devices{chunks}{nodes}, {} micro-batches{each}{row}",
         case.name(),
         schedule.devices(),
-        schedule.micro_batches()
+        schedule.micro_batches() / steps
     )
 }
 
@@ -63,8 +69,11 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     text.push_str(&render::text(&case.simulation.timeline, width));
     text.push('\n');
     text.push_str(&devices(case));
+    // Writing to a String cannot fail, here and below.
+    if let Some(row) = &case.row {
+        let _ = write!(text, "\n{}\n", row.words());
+    }
     if let Some(exchange) = output::exchange(&case.simulation.timeline) {
-        // Writing to a String cannot fail, here and below.
         let _ = write!(text, "\n{exchange}\n");
     }
     if let Some(agreement) =
@@ -149,6 +158,12 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
         "peak_in_flight": in_flight.collect::<Vec<f64>>(),
         "peak_bytes": simulation.peak_bytes(),
     });
+    if let Some(row) = &case.row {
+        numbers["steps"] = json!(row.steps);
+        numbers["steady_bubble_fraction"] = json!(row.steady_bubble);
+        numbers["step_us"] = json!(row.step);
+        numbers["barrier_step_us"] = json!(row.with_barrier);
+    }
     if replicas > 1 {
         numbers["replicas"] = json!(replicas);
         numbers["exposed_us"] = json!(simulation.timeline.exposed());

@@ -339,3 +339,38 @@ fn devices_may_share_cores() {
     assert!(makespan(&["--cores", "2"]) > makespan(&[]));
     assert!((makespan(&["--cores", "3"]) - makespan(&[])).abs() < 1e-9);
 }
+
+#[test]
+fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
+    let steady = |json: &Value| number(&json["steady_bubble_fraction"]);
+    for (p, m) in [(4, 8), (4, 32), (8, 32)] {
+        for schedule in ["zb-h2", "zbv", "auto"] {
+            let json = simulate(schedule, p, m, &["--steps", "20"]);
+            assert!(steady(&json).abs() < 1e-9, "{json}");
+            assert!(number(&json["step_us"]) < number(&json["barrier_step_us"]));
+            assert_eq!(json["steps"], 20);
+        }
+    }
+    // (p - 1) / (3 m + p - 1), with a barrier and without.
+    let json = simulate("zb-h1", 4, 8, &["--steps", "20"]);
+    assert!((steady(&json) - 3.0 / 27.0).abs() < 1e-9, "{json}");
+    let json = simulate("zb-h2", 4, 8, &["--steps", "2"]);
+    assert!(json["steady_bubble_fraction"].is_null(), "{json}");
+    let words = "simulate --schedule zb-h2 --devices 4 --micro 8 --steps 20";
+    let words: Vec<&str> = words.split(' ').collect();
+    let text = stdout(&gpipe(&words));
+    assert!(
+        text.starts_with("zb-h2: 4 devices, 8 micro-batches, 20 steps in a row\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("0.00 % idle in the steady state; with one 27.00 ms, 11.11 % idle"),
+        "{text}"
+    );
+    let replicas = [&words[..], &["--replicas", "2"]].concat();
+    let error = refused(&gpipe(&replicas), 2);
+    assert!(
+        error.contains("--steps") && error.contains("--replicas"),
+        "{error}"
+    );
+}

@@ -1,0 +1,95 @@
+//! The schedule that is the fastest over steps in a row.
+
+use super::{Auto, auto};
+use crate::builtin::{ScheduleError, ScheduleKind};
+use crate::check::CheckedSchedule;
+use crate::cost::Costs;
+use crate::ids::DeviceId;
+use crate::schedule::{Placement, Shape};
+use crate::simulate::{Simulation, simulate};
+use crate::units::Bytes;
+
+/// What [`auto_in_a_row`] found.
+#[derive(Clone, Debug)]
+pub struct AutoInARow {
+    /// The schedule of one step.
+    pub schedule: CheckedSchedule,
+    /// The prediction of all steps.
+    pub simulation: Simulation,
+}
+
+/// As [`auto`], for `steps` steps in a row with no barrier between them
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)): of the built-in training schedules, and what
+/// [`auto`] finds for one step, the one whose steps are over first. One step that is as short as it
+/// can be begins and ends at the same time on all devices; steps in a row are shorter where each
+/// device begins when the one before it has something for it.
+///
+/// # Errors
+/// Those of [`auto`].
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::{Costs, Micros, Shape, auto, auto_in_a_row};
+///
+/// let unit = Micros::new(1.0)?;
+/// let costs = Costs::uniform(4, unit, unit, unit);
+/// let found = auto_in_a_row(Shape::new(4, 8), &costs, &[], None, 20)?;
+/// assert_eq!(found.schedule.schedule().name(), "zb-h2");
+/// assert_eq!(found.simulation.timeline.steady_bubble(20), Some(0.0));
+/// // Alone, another one is as short and needs less memory.
+/// let alone = auto(Shape::new(4, 8), &costs, &[], None)?;
+/// assert_eq!(alone.schedule.schedule().name(), "zb-h1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn auto_in_a_row(
+    shape: Shape,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+    placement: Option<Placement>,
+    steps: usize,
+) -> Result<AutoInARow, ScheduleError> {
+    let Auto { schedule, .. } = auto(shape, costs, caps, placement)?;
+    let mut best = run(schedule, costs, steps)?;
+    for kind in ScheduleKind::ALL.into_iter().filter(|kind| kind.trains()) {
+        let Ok(schedule) = kind.generate(shape) else {
+            continue;
+        };
+        if !is_placed(&schedule, placement, shape) {
+            continue;
+        }
+        let found = run(schedule, costs, steps)?;
+        if found.simulation.makespan() < best.simulation.makespan() && fits(&found.simulation, caps)
+        {
+            best = found;
+        }
+    }
+    Ok(best)
+}
+
+fn run(
+    schedule: CheckedSchedule,
+    costs: &Costs,
+    steps: usize,
+) -> Result<AutoInARow, ScheduleError> {
+    let all = schedule.schedule().in_a_row(steps).check()?;
+    Ok(AutoInARow {
+        simulation: simulate(&all, costs),
+        schedule,
+    })
+}
+
+/// Whether the stages are where they may be.
+fn is_placed(schedule: &CheckedSchedule, wanted: Option<Placement>, shape: Shape) -> bool {
+    let stages = 0..shape.stages();
+    let own: Vec<DeviceId> = stages
+        .map(|stage| schedule.device_of(crate::ids::StageId(stage)))
+        .collect();
+    wanted.is_none_or(|placement| own == placement.devices(shape))
+}
+
+fn fits(simulation: &Simulation, caps: &[Option<Bytes>]) -> bool {
+    let peaks = simulation.peak_bytes().into_iter().zip(caps);
+    peaks
+        .into_iter()
+        .all(|(peak, cap)| cap.is_none_or(|cap| peak <= cap))
+}
