@@ -71,8 +71,8 @@ pub use {
     error::{Error, Setting, SettingsError, SettingsRule, StageCount},
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
-        GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepNumbers,
-        StepReport,
+        GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepInARow,
+        StepNumbers, StepReport, StepsInARow,
     },
     profile::{
         Doubt, LayerSpread, MeasuredLink, ProfileOptions, ProfileProgress, Profiled, Sample,

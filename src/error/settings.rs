@@ -34,6 +34,8 @@ pub enum Setting {
     ShardOptimizer,
     /// Steps that each replica does alone.
     LocalSteps,
+    /// That steps in a row have no barrier between them.
+    StepsInARow,
     /// How replicas that train alone are brought together.
     Outer,
     /// Micro-batches of a mini-batch.
@@ -229,6 +231,7 @@ impl Setting {
             Self::Replicas => "replicas",
             Self::ShardOptimizer => "shard_optimizer",
             Self::LocalSteps => "local_steps",
+            Self::StepsInARow => "StepsInARow::required",
             Self::Outer => "outer",
             Self::MicroBatches => "micro_batches",
             Self::Tree => "tree",

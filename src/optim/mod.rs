@@ -131,6 +131,20 @@ impl Optimizer {
         self.id
     }
 
+    /// The same with this learning rate, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::groups`].
+    pub(crate) fn groups_at(&self, lr: Option<f64>) -> Result<Groups, Error> {
+        let mut groups = self.groups.clone();
+        if let Some(lr) = lr {
+            groups.set_lr(lr);
+        }
+        let checked = groups.check();
+        checked.map_err(|why| SettingsError::invalid(Setting::Optimizer, why))?;
+        Ok(groups)
+    }
+
     /// Which parameters are updated how.
     ///
     /// # Errors

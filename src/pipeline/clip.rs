@@ -16,6 +16,10 @@ use crate::torch::{clip_factor, clip_there, operators, total_norm};
 pub struct GradNorm(LateNumber);
 
 impl GradNorm {
+    pub(super) fn known(norm: f64) -> Self {
+        Self(LateNumber::known(norm))
+    }
+
     /// The number; the host waits for a device that is not there yet.
     ///
     /// # Errors

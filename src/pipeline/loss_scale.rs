@@ -151,6 +151,11 @@ impl Scaler {
         self.state
     }
 
+    /// Good steps in a row until the scale is doubled.
+    pub(super) fn growth_interval(&self) -> u64 {
+        self.growth_interval
+    }
+
     /// The steps since then do not count.
     pub(super) fn go_back(&mut self, state: State) {
         self.state = state;
@@ -181,7 +186,11 @@ impl State {
         Ok(())
     }
 
-    fn succeeded(&mut self, growth_interval: u64) {
+    pub(super) fn scale(self) -> f64 {
+        self.scale
+    }
+
+    pub(super) fn succeeded(&mut self, growth_interval: u64) {
         self.good_steps += 1;
         if self.good_steps >= growth_interval {
             self.good_steps = 0;

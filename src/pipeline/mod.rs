@@ -8,6 +8,7 @@ mod device_loss_scale;
 mod device_times;
 mod finite_check;
 mod host_wait;
+mod in_a_row;
 mod inference;
 mod local_steps;
 mod loss_scale;
@@ -39,6 +40,7 @@ pub use builder::PipelineBuilder;
 pub(crate) use builder::check_model;
 use builder::check_names;
 pub use clip::GradNorm;
+pub use in_a_row::{StepInARow, StepsInARow};
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::{StepNumbers, StepReport};
@@ -86,6 +88,10 @@ pub struct Pipeline {
     threads: usize,
     seed: u64,
     steps: u64,
+    /// How steps without a barrier between them have gone.
+    row_pace: in_a_row::Pace,
+    /// What was last kept for them.
+    row_bytes: u64,
 }
 
 impl Pipeline {

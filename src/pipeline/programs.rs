@@ -1,5 +1,7 @@
 //! Schedules compiled for the numbers of micro-batches that occur.
 
+mod in_a_row;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use super::wiring::{Purpose, Wiring};
 use crate::engine::{Mesh, Program};
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::Recompute;
+use in_a_row::InARow;
 
 /// Rounds of an exchange between replicas: a reduce-scatter and an all-gather.
 const ROUNDS: usize = 2;
@@ -39,6 +42,8 @@ pub(super) struct Programs {
     /// By device, of those of all replicas: whether it is in this process.
     here: Vec<bool>,
     made: HashMap<(Purpose, usize), Arc<Program>>,
+    /// The last one of several steps in a row.
+    row: Option<InARow>,
 }
 
 /// Makes the schedules.
@@ -98,6 +103,7 @@ impl Programs {
             wiring,
             here,
             made: HashMap::new(),
+            row: None,
         };
         let input_gradient = false;
         programs.get(Purpose::Train { input_gradient }, shape.micro_batches)?;
@@ -185,6 +191,7 @@ impl Programs {
             Arc::make_mut(&mut self.maker).measured = Some(costs()?);
             self.made
                 .retain(|(purpose, _), _| *purpose == Purpose::Infer);
+            self.row = None;
         }
         Ok(())
     }
@@ -253,6 +260,16 @@ impl Maker {
                 ..self.shape
             })?,
         };
+        self.with_recomputes(schedule, share, all)
+    }
+
+    /// The same with recomputes in their places.
+    fn with_recomputes(
+        &self,
+        schedule: CheckedSchedule,
+        share: Range<usize>,
+        all: usize,
+    ) -> Result<CheckedSchedule, Error> {
         if self.recomputing.contains(&true) {
             let wanted = |stage: StageId, MicroId(micro)| {
                 let micro = MicroId(share.start + micro);
@@ -265,17 +282,23 @@ impl Maker {
     }
 
     fn computed(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {
+        let (shape, costs, placement) = self.to_compute(micro_batches);
+        Ok(auto(shape, &costs, &[], placement)?.schedule)
+    }
+
+    /// What a schedule is computed for: equal times, unless a step has been measured.
+    fn to_compute(&self, micro_batches: usize) -> (Shape, Costs, Option<Placement>) {
         let shape = Shape {
             micro_batches,
             ..self.shape
         };
         let unit = Micros::new(1.0).unwrap_or_default();
-        let equal = Costs::uniform(shape.stages(), unit, unit, unit);
-        let costs = self.measured.as_ref().unwrap_or(&equal);
+        let equal = || Costs::uniform(shape.stages(), unit, unit, unit);
+        let costs = self.measured.clone().unwrap_or_else(equal);
         let placement = [Placement::Loop, Placement::Vee]
             .into_iter()
             .find(|placement| placement.devices(shape) == self.placement);
-        Ok(auto(shape, costs, &[], placement)?.schedule)
+        (shape, costs, placement)
     }
 
     /// Forwards only: each device does the micro-batches of its first stage, then

@@ -1,6 +1,7 @@
 //! The stages as the pipeline drives them: the engine, and how what it does joins what
 //! the caller does on accelerators before and after.
 
+mod in_a_row;
 mod owners;
 mod step;
 mod swap;
@@ -56,8 +57,17 @@ pub(crate) struct Stages {
     sums: Sums,
     /// The rounds of replicas that train alone.
     local: Option<LocalSteps>,
-    /// An update that an error has stopped.
-    unfinished: Option<Update>,
+    /// What an error has stopped.
+    unfinished: Option<Unfinished>,
+}
+
+/// What is finished before anything else is done.
+#[derive(Debug)]
+enum Unfinished {
+    /// An update.
+    Update(Update),
+    /// Steps in a row are undone.
+    Row,
 }
 
 /// What there is to join.

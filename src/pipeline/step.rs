@@ -252,7 +252,7 @@ impl Pipeline {
 
     /// What part each micro-batch of these samples has in the loss: of all samples, or, where
     /// replicas train alone, of its replica's.
-    fn shares(&self, program: &Program, sizes: &[i64]) -> Shares {
+    pub(super) fn shares(&self, program: &Program, sizes: &[i64]) -> Shares {
         let together: Vec<Range<usize>> = if self.engine.train_alone() {
             let all = 0..self.replicas();
             all.map(|replica| program.micro_batches_of(replica))

@@ -35,6 +35,11 @@ impl Wiring {
         }
     }
 
+    /// Whether a skip goes from one stage to another.
+    pub(super) fn has_portals(&self) -> bool {
+        !self.portals.is_empty()
+    }
+
     /// The input enters the first stage, the target the last; each stage hands its
     /// outputs to the next, and skips straight to whom they are for; the loss (or
     /// the output) leaves the last. A stage relies on this order.

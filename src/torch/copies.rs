@@ -28,6 +28,12 @@ pub(super) fn like(other: &Tensor, values: &Tensor) -> Result<Tensor, TorchError
     Ok(new)
 }
 
+/// A copy with the same strides, which autograd does not know of.
+pub(super) fn plain(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    let _no_grad = tch::no_grad_guard();
+    ffi::copy(&tensor.f_detach()?)
+}
+
 /// A copy with the same strides, which requires a gradient where the tensor does.
 pub(super) fn same_strides(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let copy = tch::no_grad(|| ffi::copy(tensor))?;

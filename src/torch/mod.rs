@@ -74,8 +74,8 @@ pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{
-    Copies, DeviceMeter, Graphing, MemoryLevels, OuterStep, Portable, Role, StageSpec, StepMemory,
-    Sums, TorchStage,
+    Copies, DeviceMeter, Graphing, MemoryLevels, OuterStep, Portable, Role, Row, RowStep,
+    StageSpec, StepMemory, Sums, TorchStage, Votes,
 };
 pub(crate) use step::{Mode, StepSettings};
 

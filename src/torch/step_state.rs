@@ -20,6 +20,10 @@ pub trait StepState: Debug {
     /// The step ended well on every stage: what was gathered counts. Called before the next
     /// step begins and before the caller sees parameters or buffers.
     ///
+    /// In [`Pipeline::train_steps`](crate::Pipeline::train_steps) it is called when the step has
+    /// ended on the layer's own stage. Where it does not count after all, the stage puts its
+    /// buffers back; so it is there that a commit leaves what it changes.
+    ///
     /// # Errors
     /// Whatever stops the layer; the call that needed the outcome fails.
     fn commit(&self) -> anyhow::Result<()>;

@@ -4,6 +4,7 @@
 
 mod batch_norm;
 mod gradients;
+mod in_a_row;
 mod in_place;
 mod joint_backward;
 mod local_steps;

@@ -196,7 +196,7 @@ impl Stages {
     }
 
     /// Micro-batches for each edge from the caller that leads to a stage here.
-    fn entries(
+    pub(super) fn entries(
         &self,
         program: &Program,
         columns: Vec<Vec<Values>>,

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::Stages;
+use super::{Stages, Unfinished};
 use crate::error::Error;
 use crate::fail_point::fail_point;
 use crate::pipeline::local_steps::{InRound, LocalSteps};
@@ -46,15 +46,17 @@ impl Stages {
     /// # Errors
     /// It could not be finished.
     pub(in crate::pipeline) fn update(&mut self, update: Update) -> Result<(), Error> {
-        self.unfinished = Some(update);
+        self.unfinished = Some(Unfinished::Update(update));
         self.finish_update()
     }
 
     /// Finishes what an error has stopped, if there is any.
     pub(super) fn finish_update(&mut self) -> Result<(), Error> {
         // Not to be finished by its own tasks.
-        let Some(mut update) = self.unfinished.take() else {
-            return Ok(());
+        let mut update = match self.unfinished.take() {
+            None => return Ok(()),
+            Some(Unfinished::Row) => return self.undo_row(),
+            Some(Unfinished::Update(update)) => update,
         };
         let done = self.apply(&mut update);
         if done.is_ok() && update.round.is_some() {
@@ -65,7 +67,7 @@ impl Stages {
                 // Others are at the end of it, or have gone on.
                 ranks.lose(&error);
             }
-            self.unfinished = Some(update);
+            self.unfinished = Some(Unfinished::Update(update));
             if self.is_lost() {
                 return error;
             }

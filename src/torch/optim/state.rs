@@ -12,6 +12,7 @@ use tch::Tensor;
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
+use crate::torch::sequential::bytes;
 use crate::torch::streams::DeviceStreams;
 use chosen::{Batch, Chosen, batches, split};
 use offloaded::Staging;
@@ -95,6 +96,34 @@ impl OptimizerState {
             staging,
         });
         Ok(())
+    }
+
+    /// Whether some of it is in the host's memory.
+    pub(crate) fn is_offloaded(&self) -> bool {
+        self.offloaded.contains(&true)
+    }
+
+    /// A copy, which shares no memory with it; of a state between updates.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn copied(&self) -> Result<Self, TorchError> {
+        let slots = self.slots.iter().map(|slot| {
+            let copy = slot.as_ref().map(OptimizerSlot::copied);
+            copy.transpose()
+        });
+        Ok(Self {
+            slots: slots.collect::<Result<_, _>>()?,
+            offloaded: self.offloaded.clone(),
+            ready: None,
+            begun: None,
+        })
+    }
+
+    /// Bytes of what it remembers.
+    pub(crate) fn bytes(&self) -> u64 {
+        let moments = self.slots.iter().flatten().flat_map(OptimizerSlot::moments);
+        moments.map(bytes).sum()
     }
 
     /// Frees what [`OptimizerState::prepare`] took.

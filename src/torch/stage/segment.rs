@@ -83,6 +83,13 @@ impl Segments {
         }
     }
 
+    /// Whether a layer gives out parameters or buffers in training; none where that is unknown.
+    pub(super) fn give_out_own(&self) -> Option<bool> {
+        let owners = self.all.iter().map(Segment::owners);
+        let owners: Option<Vec<&[usize]>> = owners.collect();
+        Some(owners?.iter().any(|own| !own.is_empty()))
+    }
+
     /// Whether another segment of the stage comes behind it.
     pub(super) fn has_next(&self, unit: RunUnit) -> bool {
         matches!(unit, RunUnit::Segment(number) if number + 1 < self.all.len())

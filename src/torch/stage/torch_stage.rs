@@ -7,6 +7,7 @@ use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 
 use super::exchange::{Copies, Sums};
 use super::graphs::{GraphUse, Graphs};
+use super::in_a_row::InRow;
 use super::lost_device;
 use super::meter::{DeviceMeter, StageMeter, StepMemory};
 use super::optimizers::Optimizers;
@@ -40,6 +41,8 @@ pub(crate) struct TorchStage {
     /// Where replicas train alone: what the outer step remembers.
     outer: Outer,
     meter: Option<StageMeter>,
+    /// Where it is in several steps without a barrier between them.
+    row: Option<Box<InRow>>,
 }
 
 impl TorchStage {
@@ -57,6 +60,7 @@ impl TorchStage {
             updating: Vec::new(),
             outer: Outer::default(),
             meter,
+            row: None,
         })
     }
 
@@ -135,6 +139,18 @@ impl TorchStage {
 
     pub(super) fn set_updating(&mut self, places: Vec<usize>) {
         self.updating = places;
+    }
+
+    pub(super) fn row(&self) -> Option<&InRow> {
+        self.row.as_deref()
+    }
+
+    pub(super) fn set_row(&mut self, row: Option<Box<InRow>>) {
+        self.row = row;
+    }
+
+    pub(super) fn take_row(&mut self) -> Option<Box<InRow>> {
+        self.row.take()
     }
 
     pub(super) fn passes(&self) -> &Passes {
@@ -365,6 +381,14 @@ impl Stage for TorchStage {
             let device = self.passes.compute().layers().device();
             let error = OutOfMemory::explain(device, error);
             self.explain_loss(Phase::Exchange(round), None, error)
+        })
+    }
+
+    fn close_step(&mut self, step: usize) -> anyhow::Result<()> {
+        let closed = caught(|| self.close_step_in_row(step));
+        closed.map_err(|error| {
+            let device = self.passes.compute().layers().device();
+            OutOfMemory::explain(device, error)
         })
     }
 
