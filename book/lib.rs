@@ -47,7 +47,7 @@ mod pages {
     #[doc = include_str!("src/engine.md")]
     struct Engine;
     #[doc = include_str!("src/micro-batch.md")]
-    struct Engine;
+    struct MicroBatch;
     #[doc = include_str!("src/extending.md")]
     struct Extending;
     #[doc = include_str!("src/inputs.md")]

@@ -90,7 +90,7 @@ impl Failures {
     /// let seconds = |seconds: f64| Micros::new(seconds * 1e6);
     /// let failures = Failures::new(seconds(6.0 * 3600.0)?, seconds(30.0)?, seconds(300.0)?)?;
     /// let interval = failures.interval(seconds(10.0)?).expect("steps take time");
-    /// assert_eq!(interval.steps, 113);
+    /// assert_eq!(interval.steps, 112);
     /// assert!((interval.goodput - 0.936).abs() < 1e-3);
     /// # Ok::<(), gpipe_partitioner::Error>(())
     /// ```

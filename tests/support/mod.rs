@@ -148,11 +148,17 @@ pub(crate) fn assert_same_bits(left: &[(String, Tensor)], right: &[(String, Tens
     assert_eq!(names(left), names(right), "{what}");
     for ((name, left), (_, right)) in left.iter().zip(right) {
         assert!(
-            left.equal(right),
+            is_same(left, right),
             "{what}: {name} differs by {}",
             (left - right).abs().max()
         );
     }
+}
+
+/// Equal, where NaN is NaN.
+fn is_same(left: &Tensor, right: &Tensor) -> bool {
+    let rest = |of: &Tensor| of.masked_fill(&of.isnan(), 0);
+    left.equal(right) || left.isnan().equal(&right.isnan()) && rest(left).equal(&rest(right))
 }
 
 #[track_caller]

@@ -74,9 +74,7 @@ fn a_sweep_is_a_table_and_a_page() {
     ];
     let text = stdout(&sweep(&flags));
     assert_eq!(
-        text.lines()
-            .filter(|line| line.starts_with("zbv"))
-            .count(),
+        text.lines().filter(|line| line.starts_with("zbv")).count(),
         2,
         "{text}"
     );
