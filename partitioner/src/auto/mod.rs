@@ -88,8 +88,9 @@ pub struct Auto {
 ///   one was through;
 /// - what the search has proved: the step itself, where it was never short of states.
 ///
-/// It holds for every schedule with the placements that may be taken that adds up gradients in the
-/// order of micro-batches, and never exceeds the step.
+/// It holds for every schedule with the placements that may be taken whose stages do their forwards,
+/// input gradients and weight gradients each in the order of micro-batches, and never exceeds the
+/// step.
 ///
 /// # Errors
 /// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
@@ -215,7 +216,7 @@ struct CandidateSearch<'a> {
 
 impl Auto {
     /// How much longer than the lower bound the step is, as a share of that: 0 where no schedule
-    /// is better.
+    /// that takes micro-batches in order is better.
     pub fn gap(&self) -> f64 {
         let bound = self.lower_bound.get().max(f64::MIN_POSITIVE);
         self.simulation.makespan().get() / bound - 1.0
