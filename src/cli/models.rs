@@ -122,7 +122,7 @@ fn one(spec: &ModelSpec) -> Result<String, Failure> {
         thousands(spec.parameters()?),
         model.len(),
         Bytes(bytes),
-        shapes(spec.inputs()),
+        inputs(spec),
         or_none(&shapes(spec.targets())),
     );
     if let Some(file) = spec.exported() {
@@ -190,6 +190,8 @@ fn facts(spec: &ModelSpec) -> Result<Map<String, Value>, Failure> {
     if let Some(file) = spec.exported() {
         let names: Vec<&str> = model.names().collect();
         facts.insert("names".into(), json!(names));
+        let inputs: Vec<&str> = file.input_names().collect();
+        facts.insert("input_names".into(), json!(inputs));
         facts.insert("checksum".into(), json!(file.fingerprint()));
     }
     Ok(facts)
@@ -241,6 +243,16 @@ pub(super) fn shapes(all: &[Synthetic]) -> String {
         format!("{} [{}]", kind(one), all.join(", "))
     };
     all.iter().map(shape).collect::<Vec<_>>().join(", ")
+}
+
+/// The inputs of a program by their names, `x float32 [batch, 8]`, of others by their shapes.
+fn inputs(spec: &ModelSpec) -> String {
+    let Some(file) = spec.exported() else {
+        return shapes(spec.inputs());
+    };
+    let named = file.input_names().zip(spec.inputs());
+    let named = named.map(|(name, one)| format!("{name} {}", shapes(std::slice::from_ref(one))));
+    named.collect::<Vec<_>>().join(", ")
 }
 
 fn kind(of: &Synthetic) -> &'static str {

@@ -64,9 +64,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         return judged.run(args, &trained, &mut pipe, (batch, micro));
     }
     let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
+    let judge = Judge::choose(&trained, data)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let context = args.context.map_or(context, |own| own.min(context));
-    let judge = Judge::choose(&trained, data)?;
     let mut pipe = trained.pipeline(&args.on.devices, micro)?;
     let mut sum = Sum::default();
     let batches = Batches::new();

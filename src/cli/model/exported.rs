@@ -9,6 +9,10 @@ use crate::models::{ExportedModel, LossKind, NamedLoss};
 /// What the name of such a file ends with.
 const END: &str = "pt2";
 
+/// What the names of files end with that hold weights or programs of PyTorch's: each is opened and told
+/// what it is.
+const OTHERS: [&str; 7] = ["pt", "pth", "bin", "ckpt", "onnx", "safetensors", "zip"];
+
 /// The loss that was asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::cli) struct AskedLoss {
@@ -32,10 +36,13 @@ impl AskedLoss {
     }
 }
 
-/// Whether this names such a file, be it there or not.
+/// Whether this names such a file, be it there or not; one of another ending has to be there.
 pub(in crate::cli) fn is_exported(model: &str) -> bool {
-    let end = Path::new(model).extension();
-    end.is_some_and(|end| end.eq_ignore_ascii_case(END))
+    let path = Path::new(model);
+    path.extension().is_some_and(|end| {
+        let is = |own: &&str| end.eq_ignore_ascii_case(own);
+        is(&END) || (OTHERS.iter().any(|own| is(own)) && path.is_file())
+    })
 }
 
 /// The model in a file, and the loss that it is trained with: the one that was asked for, or the
@@ -56,6 +63,17 @@ pub(in crate::cli) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> b
     let micro = micro.clamp(1, samples.max(1));
     let sizes = model.micro_batch_sizes();
     sizes.contains(&(samples / micro)) && sizes.contains(&samples.div_ceil(micro))
+}
+
+/// That a file that was trained, with a checksum, is still there.
+pub(in crate::cli) fn check_there(model: &str, trained: Option<&str>) -> Result<(), String> {
+    if trained.is_none() || Path::new(model).exists() {
+        return Ok(());
+    }
+    Err(format!(
+        "the run was trained from the exported program {model}, which is not there: put it back, or \
+         name it with --model FILE"
+    ))
 }
 
 /// That a file is the one that was trained.

@@ -78,6 +78,8 @@ impl Job {
             None => (recipe, None),
         };
         let loss = recipe.asked_loss();
+        let there = exported::check_there(&recipe.model, recipe.fingerprint.as_deref());
+        there.map_err(Failure::Usage)?;
         let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes, loss)?;
         chosen.check_trains().map_err(Failure::Usage)?;
         let same = exported::check_same(&chosen.spec, recipe.fingerprint.as_deref());

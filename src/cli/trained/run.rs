@@ -247,15 +247,10 @@ fn exported_program(
     path: &Path,
 ) -> Result<ModelSpec, String> {
     let fingerprint = config.get("model").and_then(|own| own.get("fingerprint"));
-    if !path.exists() {
-        return Err(format!(
-            "the run was trained from the exported program {}, which is not there: put it back, or \
-             name it with --model FILE",
-            path.display()
-        ));
-    }
+    let fingerprint = fingerprint.and_then(toml::Value::as_str);
+    exported::check_there(&path.display().to_string(), fingerprint)?;
     let spec = exported::read(path, asked)?;
-    exported::check_same(&spec, fingerprint.and_then(toml::Value::as_str))?;
+    exported::check_same(&spec, fingerprint)?;
     Ok(spec)
 }
 

@@ -10,6 +10,12 @@ const EXPORT: &str = "in Python, load it into the model and write `torch.export.
 /// A pickle, with which files of `torch.save` of before 1.6 begin.
 const PICKLE: [u8; 1] = [0x80];
 
+/// What zip archives begin with, and so exported programs do.
+pub(super) const ARCHIVE: [u8; 2] = *b"PK";
+
+const CUT_OFF: &str = "begins as a zip archive, whose directory at the end is missing: the file is cut off; \
+                       copy or download it again";
+
 /// Why an archive with these entries is no exported program.
 pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedReason {
     let (mut pickled, mut script) = (false, false);
@@ -30,6 +36,9 @@ pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedRe
 
 /// Why a file that begins so, and is no archive, is no exported program.
 pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
+    if first.starts_with(&ARCHIVE) {
+        return damaged("the file", CUT_OFF);
+    }
     let kind = if first.starts_with(&PICKLE) {
         "was written by an old torch.save: it has weights or pickled objects, and no program"
     } else if first.get(8) == Some(&b'{') {

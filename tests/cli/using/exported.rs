@@ -53,9 +53,10 @@ fn its_layers_are_listed_profiled_planned_and_trained() {
         about["inputs"],
         read(r#"[{"shape": [6], "kind": "int64"}]"#)
     );
+    assert_eq!(about["input_names"], read(r#"["ids"]"#));
     let text = printed(here, "models decoder.pt2");
     assert!(
-        text.contains("input   int64 [batch, 6]\ntarget  none"),
+        text.contains("input   ids int64 [batch, 6]\ntarget  none"),
         "{text}"
     );
 
@@ -151,7 +152,7 @@ fn a_file_that_moved_is_named_and_another_one_is_refused() {
         refused(here, verb, &gone);
         printed(here, &format!("{verb} --model moved.pt2"));
     }
-    refused(here, "train --resume run --steps 4", &["decoder.pt2"]);
+    refused(here, "train --resume run --steps 4", &gone);
     printed(
         here,
         "train --resume run --steps 4 --model moved.pt2 --quiet",
@@ -236,14 +237,27 @@ fn what_does_not_fit_is_told_before_training() {
     let here = folder(&["decoder", "encoder", "fixed", "judged", "mlp"]);
     let here = here.path();
     fs::write(here.join("broken.pt2"), "PK").unwrap();
-    let cases: [(&str, &[&str]); 16] = [
+    fs::copy(here.join("mlp.pt2"), here.join("mlp.pth")).unwrap();
+    fs::write(here.join("weights.pth"), [0x80, 2, 0x8a]).unwrap();
+    let cases: [(&str, &[&str]); 18] = [
         (
             "--model gone.pt2",
             &["--model gone.pt2: cannot be read", "No such file"],
         ),
         (
             "--model broken.pt2",
-            &["broken.pt2: the file: is no zip archive"],
+            &["broken.pt2: the file: begins as a zip archive", "cut off"],
+        ),
+        (
+            "--model mlp.pth",
+            &["--loss is missing: `mlp.pth` computes none itself"],
+        ),
+        (
+            "--model weights.pth",
+            &[
+                "weights.pth: the file: was written by an old torch.save",
+                "torch.export.save",
+            ],
         ),
         (
             "--model mlp.pt2",

@@ -117,10 +117,13 @@ fn models_without_text_have_nothing_to_say() {
     let extras = Extras::new(1).config(text);
     save(&run, &mut pipe, &Optimizer::new(AdamW::default()), extras);
     fs::write(run.join("config.toml"), text).unwrap();
-    for verb in ["generate --prompt C", "eval"] {
-        let wanted = ["`mlp` is no model of texts: it maps float32 [batch, 4]"];
-        refused(path, &format!("{verb} --run run"), &wanted);
-    }
+    let wanted = ["`mlp` is no model of texts: it maps float32 [batch, 4]"];
+    refused(path, "generate --run run --prompt C", &wanted);
+    // What is wrong is the data and not the model.
+    let wanted = [
+        "it was trained on made-up data, of which none is held out; name other data with --data FILE",
+    ];
+    refused(path, "eval --run run", &wanted);
     refused(
         path,
         "export --run run -o out",
