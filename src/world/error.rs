@@ -44,6 +44,19 @@ pub enum WorldError {
         /// What the last try said.
         why: String,
     },
+    /// Something else is where the store should be.
+    #[error(
+        "what is at {host}:{port} is no store of a run: {why} (MASTER_PORT must be a port of the host \
+         MASTER_ADDR that nobody else has)"
+    )]
+    NoStore {
+        /// As the words have it.
+        host: String,
+        /// As the words have it.
+        port: u16,
+        /// What it did.
+        why: String,
+    },
     /// Not all processes have come.
     #[error(
         "of {size} processes, rank{} {} did not come within {} s: look at what they printed",

@@ -1,14 +1,17 @@
 //! How the processes of a world find each other.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Words, WorldError, files, keys};
+use super::{Words, WorldError, files, keys, spawned};
 use crate::torch::Store;
 
 /// How long one try to connect may take, and how long is between two of them.
 const TRY: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(10);
+/// How long what takes a connection may be silent, be it a store on a host that has much to do.
+const ANSWER: Duration = Duration::from_mins(1);
 
 /// The connection of a process to the others.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ pub(super) fn meet(
         (store, reach(master, port, begin, limit)?)
     } else {
         let address = reach(master, port, begin, limit)?;
-        (Store::open(master, port, false, limit)?, address)
+        (open(master, port, limit)?, address)
     };
     let store = store.below(&keys::prefix(&words.run, words.restarts))?;
     let hosts = gather(&store, words, own_host, begin, limit)?;
@@ -65,6 +68,31 @@ pub(super) fn meet(
         serves,
         server: (master.to_owned(), port),
     })
+}
+
+/// The store that another process serves. Where something else answers at its port, libtorch waits
+/// for its words without an end: that thread is left to it.
+fn open(host: &str, port: u16, limit: Duration) -> Result<Store, WorldError> {
+    let none = |why: String| WorldError::NoStore {
+        host: host.to_owned(),
+        port,
+        why,
+    };
+    let (told, heard) = mpsc::channel();
+    let server = host.to_owned();
+    spawned("world-connect", move || {
+        // Nobody listens any more where it took too long.
+        let _ = told.send(Store::open(&server, port, false, limit));
+    })
+    .map_err(WorldError::Thread)?;
+    let patience = ANSWER.min(limit);
+    match heard.recv_timeout(patience) {
+        Ok(opened) => opened.map_err(|error| none(error.to_string())),
+        Err(_) => Err(none(format!(
+            "it takes connections, and says nothing for {} s",
+            patience.as_secs_f64()
+        ))),
+    }
 }
 
 /// The address of this host from which the store is reached: which of the host's networks is

@@ -218,6 +218,25 @@ fn who_does_not_come_is_named() {
     );
 }
 
+/// libtorch waits for its words without an end.
+#[test]
+fn what_answers_and_is_no_store_is_not_waited_for() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let times = Times {
+        meeting: Duration::from_millis(700),
+        ..TIMES
+    };
+    let error = World::join_with(words(1, 2, port), times).unwrap_err();
+    assert!(matches!(error, WorldError::NoStore { .. }), "{error}");
+    let said = error.to_string();
+    let wanted = format!(
+        "what is at 127.0.0.1:{port} is no store of a run: it takes connections, and says nothing"
+    );
+    assert!(said.starts_with(&wanted), "{said}");
+    drop(other);
+}
+
 /// Though to come together may take an hour.
 #[test]
 fn a_store_that_goes_right_behind_the_meeting_is_missed_at_once() {
