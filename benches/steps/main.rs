@@ -1,12 +1,24 @@
-//! Steps in a row without a barrier between them, over stages that wait for a fixed time: the bubble
-//! of the steady state as measured and as simulated.
-//! `cargo bench --no-default-features --bench steps [-- FILTER]`
+//! Steps in a row without a barrier between them: the bubble of the steady state as measured and as
+//! simulated, over stages that wait for a fixed time; and, unless it is built with
+//! `--no-default-features`, what real stages gain over steps with a barrier.
+//! `cargo bench [--no-default-features] --bench steps [-- FILTER]`
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "../engine_support/mod.rs"]
 mod engine_support;
+#[cfg(feature = "models")]
+#[path = "../peers/worker/layers.rs"]
+mod layers;
+#[cfg(feature = "models")]
+#[path = "../peers/worker/numbers.rs"]
+mod numbers;
+#[cfg(feature = "models")]
+mod real;
 #[path = "../report_support/mod.rs"]
 mod report_support;
+#[cfg(feature = "models")]
+#[path = "../peers/worker/workloads.rs"]
+mod workloads;
 
 use engine_support::{Rig, sleep_precisely};
 use gpipe_partitioner::{
@@ -147,6 +159,10 @@ fn main() -> anyhow::Result<()> {
     }
     claims(&rows, &mut report);
     rows.iter().for_each(|row| report.row(row));
+    #[cfg(feature = "models")]
+    if measuring() {
+        real::measure(&mut report)?;
+    }
     report.write()
 }
 
