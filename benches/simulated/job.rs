@@ -21,7 +21,7 @@ pub(crate) const GPT_1B3: Gpt = Gpt {
 
 /// What is left of the 80 GiB when the driver, gaps between tensors and values that arrive long
 /// before they are used have their part.
-const MEMORY: Bytes = Bytes(70 << 30);
+pub(crate) const MEMORY: Bytes = Bytes(70 << 30);
 /// Steps before those that are measured, in which graphs are captured, and these.
 const STEPS: [usize; 2] = [6, 5];
 /// Of a job whose step takes many seconds.
@@ -40,6 +40,12 @@ pub(crate) fn near_the_host() -> String {
     format!("8,time={}", path(NEAR_THE_HOST))
 }
 
+/// Two nodes of so many devices, which have 25 GB/s each way to those of the other node (as with a
+/// network card of 200 Gbit/s each), and 20 us.
+pub(crate) fn two_nodes(of: usize) -> String {
+    format!("{},time={}", 2 * of, path(&format!("nodes-of-{of}")))
+}
+
 /// Devices between which copies take no time.
 pub(crate) fn no_links() -> String {
     format!("8,time={}", path(NO_LINKS))
@@ -53,6 +59,8 @@ pub(crate) fn no_time() -> String {
 const NEAR_THE_HOST: &str = "near-the-host";
 const NO_LINKS: &str = "no-links";
 const NO_TIME: &str = "no-time";
+/// Devices of a node where there are two.
+pub(crate) const NODES: [usize; 2] = [4, 8];
 
 /// Writes what the devices are that differ from an H100.
 pub(crate) fn write_devices() -> Result<()> {
@@ -67,6 +75,10 @@ pub(crate) fn write_devices() -> Result<()> {
     let mut no_time: Vec<String> = rates.iter().map(|rate| format!("{rate}=1e30")).collect();
     let times = ["launch", "peer_latency", "host_latency"];
     no_time.extend(times.iter().map(|time| format!("{time}=0")));
+    for of in NODES {
+        let node = format!("node={of}\nnode_bandwidth=25e9\nnode_latency=20e-6\n");
+        std::fs::write(path(&format!("nodes-of-{of}")), node)?;
+    }
     std::fs::write(path(NEAR_THE_HOST), "host_bandwidth=4e11\n")?;
     std::fs::write(path(NO_LINKS), "peer_bandwidth=1e18\npeer_latency=0\n")?;
     Ok(std::fs::write(path(NO_TIME), no_time.join("\n"))?)

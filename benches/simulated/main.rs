@@ -10,6 +10,7 @@
 #[path = "../../tests/cuda/apart.rs"]
 mod apart;
 mod choices;
+mod clusters;
 mod copies;
 mod host;
 mod job;
@@ -29,7 +30,7 @@ use report_support::Report;
 /// A measurement in a process of its own: its name, the devices' settings, and what it gives.
 type Part = (&'static str, fn() -> String, fn() -> Result<Value>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 9] = [
     ("schedules", job::h100s, schedules::measure),
     ("host_limit", job::h100s, host::limit),
     ("host_cost", job::no_time, host::cost),
@@ -37,6 +38,12 @@ const PARTS: [Part; 7] = [
     ("copies_that_take_no_time", job::no_links, copies::measure),
     ("cuda_graphs", job::two_h100s, choices::graphs),
     ("offload", job::near_the_host, choices::offload),
+    ("cluster_of_8", || job::two_nodes(4), clusters::eight_cards),
+    (
+        "cluster_of_16",
+        || job::two_nodes(8),
+        clusters::sixteen_cards,
+    ),
 ];
 
 /// For one part.
@@ -84,6 +91,11 @@ fn main() -> Result<()> {
     for name in ["cuda_graphs", "offload"] {
         if let Some(found) = of(&[name]) {
             choices::claims(&mut report, name, found[0]);
+        }
+    }
+    for name in ["cluster_of_8", "cluster_of_16"] {
+        if let Some(found) = of(&[name]) {
+            clusters::claims(&mut report, name, found[0]);
         }
     }
     report.row(&all);

@@ -17,6 +17,7 @@ mod real;
 #[path = "../report_support/mod.rs"]
 mod report_support;
 #[cfg(feature = "models")]
+#[allow(dead_code, reason = "the workers use the rest")]
 #[path = "../peers/worker/workloads.rs"]
 mod workloads;
 

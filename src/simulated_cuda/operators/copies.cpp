@@ -35,7 +35,7 @@ double seconds(Unit unit, const Tensor& to, const Tensor& from) {
     case Unit::kernel:
       return timing::kernel_seconds(0, to.scalar_type(), timing::bytes_in(from) + timing::bytes_in(to));
     case Unit::copy_peer:
-      return timing::model().peer_copy(double(to.nbytes()));
+      return timing::model().copy_between(from.device().index(), to.device().index(), double(to.nbytes()));
     default:
       return timing::model().host_copy(double(to.nbytes()));
   }

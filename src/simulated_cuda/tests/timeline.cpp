@@ -57,6 +57,9 @@ TEST(units_of_devices_do_not_wait_for_each_other) {
   same(units.copy_peer(0, 2, 0, 10, 0), 0, "over another link");
   same(units.copy_peer(1, 0, 0, 10, 0), 0, "the other way");
   same(units.copy_peer(0, 1, 0, 10, 0), 10, "over the same link");
+  same(units.copy_away(0, 0, 10, 0), 0, "to another node");
+  same(units.copy_away(0, 0, 10, 0), 10, "to whichever, the next");
+  same(units.copy_away(1, 0, 10, 0), 0, "from another device");
 }
 
 TEST_TIMED(kernels_take_their_operations_or_their_bytes) {

@@ -42,6 +42,9 @@ double begin_of(const Entry& entry, int device, double from, double now) {
     case Unit::copy_out:
       return units().copy_out(device, from, length, now);
     case Unit::copy_peer:
+      if (model().apart(device, entry.peer)) {
+        return units().copy_away(device, from, length, now);
+      }
       return units().copy_peer(device, entry.peer, from, length, now);
     case Unit::nothing:
       break;

@@ -65,6 +65,8 @@ const std::map<std::string, Field>& fields() {
       {"peer_latency", &DeviceModel::peer_latency},
       {"host_bandwidth", &DeviceModel::host_bandwidth},
       {"host_latency", &DeviceModel::host_latency},
+      {"node_bandwidth", &DeviceModel::node_bandwidth},
+      {"node_latency", &DeviceModel::node_latency},
   };
   return *all;
 }
@@ -97,10 +99,12 @@ DeviceModel from_file(const std::string& path) {
     const auto value = equals == std::string::npos ? 0 : number(line.substr(equals + 1), where);
     if (what == "memory") {
       own.memory = static_cast<size_t>(value);
+    } else if (what == "node") {
+      own.node = static_cast<size_t>(value);
     } else if (auto field = fields().find(what); field != fields().end()) {
       own.*(field->second) = value;
     } else {
-      std::string known = "memory";
+      std::string known = "memory, node";
       for (const auto& [name, at] : fields()) {
         known += ", " + name;
       }
@@ -111,6 +115,9 @@ DeviceModel from_file(const std::string& path) {
     if (rate == 0) {
       throw std::invalid_argument(path + ": a rate is 0");
     }
+  }
+  if ((own.node > 0) != (own.node_bandwidth > 0)) {
+    throw std::invalid_argument(path + ": `node` and `node_bandwidth` come together");
   }
   return own;
 }

@@ -19,12 +19,21 @@ struct DeviceModel {
   // Links, each direction by itself: bytes a second, and what any copy takes, in seconds.
   double peer_bandwidth = 0, peer_latency = 0;
   double host_bandwidth = 0, host_latency = 0;
+  // Devices of a node, in order, and the link to those of other nodes, of which each device has one of its
+  // own; 0: all are on one node.
+  size_t node = 0;
+  double node_bandwidth = 0, node_latency = 0;
   // Bytes of memory.
   size_t memory = 0;
 
   // A kernel that does so many operations of numbers of so many bytes, and moves so many.
   double kernel(double flops, size_t number, double bytes) const;
   double peer_copy(double bytes) const { return peer_latency + bytes / peer_bandwidth; }
+  // Whether two devices are on different nodes.
+  bool apart(int one, int other) const { return node > 0 && size_t(one) / node != size_t(other) / node; }
+  double copy_between(int one, int other, double bytes) const {
+    return apart(one, other) ? node_latency + bytes / node_bandwidth : peer_copy(bytes);
+  }
   double host_copy(double bytes) const { return host_latency + bytes / host_bandwidth; }
 };
 

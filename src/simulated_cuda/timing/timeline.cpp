@@ -8,7 +8,7 @@ namespace {
 
 // Two times as close as this are the same: sums of doubles are not exact.
 constexpr double kSame = 1e-10;
-enum { kKernels, kCopyIn, kCopyOut, kPeers };
+enum { kKernels, kCopyIn, kCopyOut, kAway, kPeers };
 
 }  // namespace
 
@@ -60,6 +60,10 @@ double Units::copy_in(int device, double from, double length, double now) {
 
 double Units::copy_out(int device, double from, double length, double now) {
   return unit(device, kCopyOut).take(from, length, now);
+}
+
+double Units::copy_away(int from_device, double from, double length, double now) {
+  return unit(from_device, kAway).take(from, length, now);
 }
 
 double Units::copy_peer(int from_device, int to_device, double from, double length, double now) {

@@ -24,7 +24,7 @@ class Busy {
 };
 
 // The units of so many devices: each has one for kernels, one for copies from the host, one
-// for those to it, and one for each other device that it copies to.
+// for those to it, one to other nodes, and one for each other device of its node that it copies to.
 class Units {
  public:
   explicit Units(int devices);
@@ -32,6 +32,7 @@ class Units {
   double copy_in(int device, double from, double length, double now);
   double copy_out(int device, double from, double length, double now);
   double copy_peer(int from_device, int to_device, double from, double length, double now);
+  double copy_away(int from_device, double from, double length, double now);
 
  private:
   struct Unit {
