@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -80,6 +80,13 @@ input-verdicts: setup
 links: setup
 	cargo build --release --locked --example links_worker
 	python3 benches/links/links.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker $(ARGS)
+
+# The plan for four processes on two nodes with a slow link between them, and the plans that it names
+# next, measured. Needs root; two minutes.
+plans: setup
+	cargo build --release --locked --example links_worker
+	python3 benches/links/plans.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker \
+		examples/data/profiles/gpt.json $(ARGS)
 
 scale: setup
 	cargo build --release --locked --example links_worker

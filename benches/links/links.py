@@ -36,19 +36,19 @@ def refuse(why):
 
 
 class Namespaces:
-    """Two of them with the link between."""
+    """Some of them, every `node` of which are a node, with links between the nodes."""
 
-    def __init__(self, wire, delay, bits, settings):
-        self.names = [f"gpipe-links-{os.getpid()}-{i}" for i in range(2)]
+    def __init__(self, wire, delay, bits, settings, count=2, node=1):
+        self.names = [f"gpipe-links-{os.getpid()}-{i}" for i in range(count)]
         self.folders = [f"/etc/netns/{name}" for name in self.names]
         for name, folder in zip(self.names, self.folders):
             subprocess.check_call(["ip", "netns", "add", name])
             # libtorch looks up the name of each address; nothing here answers.
             os.makedirs(folder)
             with open(f"{folder}/hosts", "w") as hosts:
-                hosts.write("127.0.0.1 localhost\n10.9.0.1 first\n10.9.0.2 second\n")
+                hosts.write("127.0.0.1 localhost\n" + "".join(f"10.9.0.{i + 1} host{i}\n" for i in range(count)))
         self.wire = subprocess.Popen(
-            [wire, *self.names, str(delay), str(bits)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [wire, str(delay), str(bits), str(node), *self.names], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         for name in self.names:
             # One that every kernel has and allows. Some systems use bbr, which spreads a message
@@ -59,25 +59,30 @@ class Namespaces:
             self.close()
             refuse("no link")
 
-    def start(self, rank, worker, task, environment):
-        words = dict(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, MASTER_ADDR="10.9.0.1", MASTER_PORT=PORT)
+    def start(self, rank, members, worker, task, environment):
+        words = dict(RANK=rank, WORLD_SIZE=len(members), LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, MASTER_ADDR=f"10.9.0.{members[0] + 1}", MASTER_PORT=PORT)
         words = {key: str(value) for key, value in words.items()}
-        command = ["ip", "netns", "exec", self.names[rank], worker, json.dumps(task)]
+        command = ["ip", "netns", "exec", self.names[members[rank]], worker, json.dumps(task)]
         return subprocess.Popen(
             command, env={**os.environ, "OMP_NUM_THREADS": "1", **words, **environment}, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, worker, task, environment):
-        both = [self.start(rank, worker, task, environment) for rank in range(2)]
+    def lines(self, worker, task, environment, members):
+        """What rank 0 of the processes in these namespaces answers."""
+        ranks = range(len(members))
+        all_of_them = [self.start(rank, members, worker, task, environment) for rank in ranks]
         try:
-            said = [own.communicate(timeout=120)[0] for own in both]
+            said = [own.communicate(timeout=300)[0] for own in all_of_them]
         except subprocess.TimeoutExpired:
-            for own in both:
+            for own in all_of_them:
                 own.kill()
             raise
-        if any(own.returncode for own in both):
+        if any(own.returncode for own in all_of_them):
             raise RuntimeError("a worker failed")
-        return json.loads(said[0].splitlines()[-1])
+        return [json.loads(line) for line in said[0].splitlines()]
+
+    def run(self, worker, task, environment):
+        return self.lines(worker, task, environment, [0, 1])[-1]
 
     def close(self):
         self.wire.stdin.close()

@@ -7,6 +7,7 @@
 mod fixed;
 mod layers;
 mod line;
+mod planned;
 mod scale;
 
 use std::io::{Write as _, stdout};
@@ -29,6 +30,10 @@ enum Task {
     Steps(Steps),
     /// Joining, and then to be there until standard input ends.
     Join,
+    /// The link between two processes is told.
+    Line,
+    /// Plans for all processes, measured.
+    Planned(planned::Planned),
     /// The program of one device of many.
     Program(scale::Shape),
 }
@@ -151,14 +156,27 @@ fn main() -> anyhow::Result<()> {
     match task {
         Task::Program(shape) => scale::program(&shape),
         Task::Join => scale::join(),
-        Task::Steps(steps) => {
-            let world = Arc::new(World::from_env()?);
-            match steps.stages {
-                Sort::Fixed => fixed::run(&world, &steps)?,
-                Sort::Layers => layers::run(&world, &steps)?,
+        Task::Steps(steps) => together(|world| match steps.stages {
+            Sort::Fixed => fixed::run(world, &steps),
+            Sort::Layers => layers::run(world, &steps),
+        }),
+        Task::Line => together(|world| {
+            let (_, line) = measured_link(world)?;
+            if world.rank() > 0 {
+                return Ok(());
             }
-            let world = Arc::into_inner(world).context("an engine is left")?;
-            Ok(world.leave()?)
-        }
+            answer(&json!({
+                "one_way": line.one_way,
+                "bytes_per_second": line.bytes_per_second,
+            }))
+        }),
+        Task::Planned(task) => together(|world| planned::run(world, &task)),
     }
+}
+
+fn together(work: impl FnOnce(&Arc<World>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let world = Arc::new(World::from_env()?);
+    work(&world)?;
+    let world = Arc::into_inner(world).context("an engine is left")?;
+    Ok(world.leave()?)
 }

@@ -1,0 +1,199 @@
+//! The plan for a profile over processes on two nodes, and the plans that it names next: each stage
+//! waits as long as its layers take, and hands on as many bytes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpipe::Values;
+use gpipe::engine::{EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
+use gpipe::partitioner::{
+    Action, ActionKind, Bytes, DeviceId, Link, Machine, MicroId, Nodes, Plan, PlanOptions, Profile,
+    StageId, StageTimes, When, plan, simulate,
+};
+use gpipe::tch::{Device, Kind, Tensor};
+use gpipe::world::{World, WorldCarrier};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{WARMING, answer, median, micros};
+
+const LIMIT: u64 = 1 << 32;
+/// Of an engine's step.
+const VOTES: usize = 1;
+
+/// What is planned.
+#[derive(Deserialize)]
+pub struct Planned {
+    profile: PathBuf,
+    batch: usize,
+    micro_batches: usize,
+    /// The links inside a node and between nodes.
+    inside: Line,
+    between: Line,
+    /// Plans beside the chosen one.
+    others: usize,
+    steps: usize,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Line {
+    bytes_per_second: f64,
+    one_way: f64,
+}
+
+impl Line {
+    fn link(self) -> anyhow::Result<Link> {
+        let bandwidth = Bytes(self.bytes_per_second as u64);
+        Ok(Link::new(bandwidth, micros(self.one_way))?)
+    }
+}
+
+struct Waits {
+    times: StageTimes,
+    /// What it hands to the next stage, and to the one before.
+    output: Tensor,
+    gradient: Tensor,
+}
+
+impl Stage for Waits {
+    type Value = Values;
+    type Step = ();
+
+    fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, action: Action, _: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+        std::thread::sleep(Duration::from_secs_f64(
+            self.times.of(action.kind).get() / 1e6,
+        ));
+        let value = |own: &Tensor| vec![Values::from(own.shallow_clone())];
+        Ok(match action.kind {
+            ActionKind::Forward => value(&self.output),
+            ActionKind::Backward | ActionKind::BackwardInput => value(&self.gradient),
+            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
+        })
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&mut self) {}
+}
+
+fn bytes(of: Bytes) -> Tensor {
+    Tensor::zeros([of.get().max(1) as i64], (Kind::Uint8, Device::Cpu))
+}
+
+impl Planned {
+    fn options(&self, processes: usize) -> anyhow::Result<PlanOptions> {
+        let nodes = Nodes::even(2, processes, self.between.link()?)?.with_nic_per_device(true);
+        let machine = Machine::new(processes)?
+            .with_link(self.inside.link()?)
+            .with_nodes(nodes)?
+            .with_processes(processes)?;
+        let mut options = PlanOptions::new(machine);
+        options.batch = Some(self.batch);
+        options.micro_batches = Some(self.micro_batches);
+        options.recompute = When::Never;
+        Ok(options)
+    }
+
+    /// The chosen one and the next, with other schedules or cuts.
+    fn plans(&self, profile: &Profile, options: &PlanOptions) -> anyhow::Result<Vec<Plan>> {
+        let chosen = plan(profile, options)?;
+        let mut plans = vec![chosen.clone()];
+        let named = chosen.alternatives.iter().filter(|own| own.step.is_some());
+        for other in named.take(self.others) {
+            let mut alone = options.clone();
+            alone.schedule = Some(other.schedule);
+            alone.chunks = Some(other.chunks);
+            plans.push(plan(profile, &alone)?);
+        }
+        Ok(plans)
+    }
+
+    /// Milliseconds of a call as planned and as measured.
+    fn measure(
+        &self,
+        world: &Arc<World>,
+        plan: &Plan,
+        (profile, options): (&Profile, &PlanOptions),
+    ) -> anyhow::Result<(f64, f64)> {
+        let schedule = plan.generate()?;
+        let costs = plan.costs(profile, options, &schedule);
+        let joins = options.machine.joins(VOTES).unwrap_or_default();
+        let step = simulate(&schedule, &costs.clone().with_joins(joins)).timeline;
+        let planned = step.makespan() + options.machine.agreement(&step, VOTES);
+
+        let own = DeviceId(world.rank());
+        let size_of =
+            |of: Bytes| Bytes(of.get() * plan.micro_batch_size as u64 / profile.batch() as u64);
+        let after = |stage: usize| match stage {
+            0 => Bytes(1),
+            stage => {
+                let last = plan.partition.range(StageId(stage - 1)).end - 1;
+                size_of(profile.layers()[last].footprint.output)
+            }
+        };
+        let stages = schedule.schedule().stages();
+        let here = (0..stages).filter(|stage| schedule.device_of(StageId(*stage)) == own);
+        let here: Vec<_> = here
+            .map(|stage| {
+                let waits = Waits {
+                    times: costs.stage(StageId(stage)),
+                    output: bytes(if stage + 1 == stages {
+                        Bytes(1)
+                    } else {
+                        after(stage + 1)
+                    }),
+                    gradient: bytes(after(stage)),
+                };
+                (StageId(stage), waits)
+            })
+            .collect();
+        let devices = world.size();
+        let carrier = Arc::new(WorldCarrier::connect(world, (0..devices).collect(), LIMIT)?);
+        let builder: StageBuilder<Waits> = Box::new(move || Ok(here));
+        let mut engine = Engine::part(devices, vec![(own, builder)], None, carrier)?;
+        let first = schedule.device_of(StageId(0)) == own;
+        let program = Program::part(schedule, &Topology::chain(stages), |one| one == own)?;
+        let program = Arc::new(program);
+        let mut calls = Vec::new();
+        for step in 0..WARMING + self.steps {
+            let entry = |micro| Entry {
+                edge: EdgeId(0),
+                micro: MicroId(micro),
+                value: Values::from(bytes(Bytes(1))),
+            };
+            let entries = (0..plan.micro_batches).filter(|_| first).map(entry);
+            let begin = Instant::now();
+            engine.step(&program, Arc::new(()), entries.collect())?;
+            if step >= WARMING {
+                calls.push(begin.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        Ok((planned.get() / 1e3, median(calls)))
+    }
+}
+
+pub fn run(world: &Arc<World>, task: &Planned) -> anyhow::Result<()> {
+    let text = std::fs::read(&task.profile)?;
+    let profile = Profile::from_json(&text, &task.profile.display().to_string())?;
+    let options = task.options(world.size())?;
+    for plan in task.plans(&profile, &options)? {
+        let (planned, measured) = task.measure(world, &plan, (&profile, &options))?;
+        if world.rank() == 0 {
+            answer(&json!({
+                "schedule": plan.schedule.name(),
+                "chunks": plan.chunks,
+                "balance": plan.partition.balance(),
+                "planned_ms": planned,
+                "measured_ms": measured,
+            }))?;
+        }
+    }
+    Ok(())
+}
