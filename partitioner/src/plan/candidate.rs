@@ -18,6 +18,8 @@ use crate::units::{Bytes, Micros};
 const POLISH_ACTIONS: usize = 8_000_000;
 /// By how much less is tried for each of many schedules than for a single one.
 const EFFORT: usize = 8;
+/// How often a schedule is computed until one fits.
+const COMPUTED: usize = 3;
 /// Where there are no more cuts than this, all of them are tried.
 const ALL_CUTS: usize = 1000;
 /// Steps that are this much apart, relative to them, are the same but for what f64 rounds in sums of
@@ -239,25 +241,40 @@ impl PlanCandidate {
         let placement = [Placement::Loop, Placement::Vee].into_iter().find(placed)?;
         let devices = options.machine.devices().iter();
         let caps: Vec<Option<Bytes>> = devices.map(|device| device.memory).collect();
-        let costs = costs(&self.problem, &self.solution);
         let usual = Effort::usual(shape);
         let effort = Effort {
             states: usual.states / EFFORT,
             moves: usual.moves / EFFORT,
         };
-        let found = auto_within(shape, &costs, &caps, Some(placement), effort).ok()?;
-        let step = found.simulation.makespan();
-        if step >= self.step || found.schedule.schedule().name() != ScheduleKind::Auto.name() {
-            return None;
+        let job = PlanJob {
+            kind: ScheduleKind::Auto,
+            ..self.job
+        };
+        // A schedule asks for other memory than the one that it was computed from, for which its
+        // costs then are; so once more where it does not fit.
+        let mut problem = self.problem.clone();
+        for _ in 0..COMPUTED {
+            let costs = costs(&problem, &self.solution);
+            let found = auto_within(shape, &costs, &caps, Some(placement), effort).ok()?;
+            if found.schedule.schedule().name() != ScheduleKind::Auto.name() {
+                return None;
+            }
+            problem = problem.under(&found.schedule);
+            let Solution {
+                partition,
+                recompute,
+                offload,
+                ..
+            } = &self.solution;
+            let Some(solution) = problem.with_ways(partition, recompute, offload) else {
+                continue;
+            };
+            let other = Self::new(job, problem.clone(), found.schedule, solution);
+            if other.fits() {
+                return (other.step < self.step).then_some(other);
+            }
         }
-        let kind = ScheduleKind::Auto;
-        Some(Self {
-            job: PlanJob { kind, ..self.job },
-            bubble: found.simulation.timeline.bubble_fraction(),
-            schedule: found.schedule,
-            step,
-            ..self.clone()
-        })
+        None
     }
 
     /// The same with one cut moved by a layer, if that fits.

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cost::HostLink;
 use crate::machine::Machine;
-use crate::profile::{LayerProfile, LayerTimes, Profile};
+use crate::profile::{Footprint, LayerProfile, LayerTimes, Profile};
 use crate::simulate::simulate;
 use crate::solve::{Problem, When};
 
@@ -43,6 +43,53 @@ fn a_plan_is_what_its_own_simulation_says() {
             .iter()
             .any(|a| a.reason.contains("% slower: idle"))
     );
+}
+
+/// It holds other micro-batches at a time than the schedule that it was computed from.
+#[test]
+fn a_plan_with_a_computed_schedule_is_what_its_own_simulation_says() {
+    let times = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0];
+    let layers = profile(&times).layers().to_vec();
+    // As with most layers, the input half of a backward leaves more than the forward.
+    let layers = layers.into_iter().map(|layer| LayerProfile {
+        footprint: Footprint {
+            after_input: Some(Bytes(6 << 20)),
+            ..layer.footprint
+        },
+        ..layer
+    });
+    let profile = Profile::new("cpu", 4, layers.collect()).unwrap();
+    let mut computed = 0;
+    for (chunks, memory) in [
+        (1, None),
+        (1, Some("90MiB")),
+        (2, None),
+        (2, Some("100MiB")),
+    ] {
+        let mut options = options(3);
+        options.schedule = Some(ScheduleKind::Auto);
+        options.chunks = Some(chunks);
+        options.micro_batches = Some(6);
+        let link = "1GB/s,2us".parse().unwrap();
+        options.machine = options.machine.with_link(link);
+        let limit: Option<Bytes> = memory.map(|text| text.parse().unwrap());
+        if let Some(limit) = limit {
+            options.machine = options.machine.with_memory(&[limit]).unwrap();
+        }
+        let Ok(plan) = plan(&profile, &options) else {
+            panic!("{chunks} chunks, {memory:?}");
+        };
+        computed += usize::from(plan.computed.is_some());
+        let schedule = plan.generate().unwrap();
+        let costs = plan.costs(&profile, &options, &schedule);
+        let simulation = simulate(&schedule, &costs);
+        let what = format!("{chunks} chunks, {memory:?}");
+        assert_eq!(simulation.makespan(), plan.step, "{what}");
+        assert_eq!(simulation.peak_bytes(), plan.peak_bytes, "{what}");
+        let most = plan.peak_bytes.iter().max().copied();
+        assert!(limit.is_none_or(|limit| most <= Some(limit)), "{what}");
+    }
+    assert!(computed > 1, "{computed} computed schedules");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use super::page::{Fact, Page, Table, chart, percent};
 use super::svg::svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
-use crate::timeline::Timeline;
-use crate::units::Bytes;
+use crate::timeline::{Span, Timeline};
+use crate::units::{Bytes, Micros};
 use std::cmp::Reverse;
 
 /// A page with the picture of [`svg`](super::svg()), the details of the action under
@@ -48,7 +48,12 @@ pub fn simulation_html(simulation: &Simulation, title: &str) -> String {
 fn facts(timeline: &Timeline) -> Vec<Fact> {
     let mut facts = vec![
         Fact::new("Step", timeline.makespan().to_string(), String::new()),
-        bubble(timeline.bubble_fraction()),
+        if timeline.exchanges().is_empty() {
+            bubble(timeline.bubble_fraction())
+        } else {
+            let note = "device time without an action, the all-reduce\u{2019}s included".to_owned();
+            Fact::new("Bubble", percent(timeline.bubble_fraction()), note)
+        },
         Fact::new(
             "Actions",
             timeline.spans().len().to_string(),
@@ -70,6 +75,28 @@ pub(super) fn exposed(timeline: &Timeline) -> Option<Fact> {
     (!timeline.exchanges().is_empty()).then_some(fact)
 }
 
+/// How long a device does nothing but exchange gradients.
+fn exposed_on(timeline: &Timeline, device: DeviceId) -> Micros {
+    let spans = timeline.spans_on(device);
+    let mut exchanges: Vec<(Micros, Micros)> = timeline
+        .exchanges_on(device)
+        .map(|own| (own.start, own.end))
+        .collect();
+    exchanges.sort();
+    let (mut alone, mut done) = (Micros::ZERO, Micros::ZERO);
+    for (start, end) in exchanges {
+        // Those of several stages may be at the same time.
+        let start = start.max(done);
+        if end > start {
+            let during =
+                |span: &Span| span.end.min(end).max(start) - span.start.max(start).min(end);
+            alone = alone + (end - start) - spans.iter().map(during).sum();
+            done = end;
+        }
+    }
+    alone
+}
+
 /// The idle share as a fact.
 pub(super) fn bubble(share: f64) -> Fact {
     let note = "device time that is idle".to_owned();
@@ -78,20 +105,25 @@ pub(super) fn bubble(share: f64) -> Fact {
 
 /// Each device's busy and idle time.
 pub(super) fn devices(timeline: &Timeline) -> String {
-    let columns = ["device", "busy", "idle", "idle within", "busy share"];
+    let exchanges = !timeline.exchanges().is_empty();
+    let mut columns = vec!["device", "busy", "idle", "idle within", "busy share"];
+    if exchanges {
+        columns.insert(3, "of it in the all-reduce");
+    }
     let mut table = Table::new("Each device\u{2019}s time", &columns);
     let step = timeline.makespan().get().max(f64::MIN_POSITIVE);
     for device in (0..timeline.devices()).map(DeviceId) {
         let busy = timeline.busy(device);
-        table.row(
-            &device.to_string(),
-            &[
-                busy.to_string(),
-                timeline.idle(device).to_string(),
-                timeline.idle_within(device).to_string(),
-                percent(busy.get() / step),
-            ],
-        );
+        let mut cells = vec![
+            busy.to_string(),
+            timeline.idle(device).to_string(),
+            timeline.idle_within(device).to_string(),
+            percent(busy.get() / step),
+        ];
+        if exchanges {
+            cells.insert(2, exposed_on(timeline, device).to_string());
+        }
+        table.row(&device.to_string(), &cells);
     }
     table.finish()
 }

@@ -80,8 +80,34 @@ impl Problem {
         machine: &Machine,
         schedule: &CheckedSchedule,
     ) -> Self {
+        let devices = schedule.schedule().devices();
+        assert!(devices <= machine.devices().len(), "a device short");
+        let mut costs = profile.costs(batch);
+        if !schedule.is_training() {
+            costs.iter_mut().for_each(LayerCost::drop_backward);
+        }
+        let problem = Self {
+            costs,
+            input: profile.input_for(batch),
+            machine: machine.clone(),
+            stages: Vec::new(),
+            training: schedule.is_training(),
+            ways: ways(schedule),
+            transfer: Transfer::Waited,
+            recompute: When::Auto,
+            offload: When::Never,
+            replay: None,
+            state: ADAMW_STATE,
+            micro_batches: schedule.schedule().micro_batches(),
+            sets: 1,
+        };
+        problem.under(schedule)
+    }
+
+    /// The same under another schedule of as many stages and micro-batches.
+    #[must_use]
+    pub(crate) fn under(mut self, schedule: &CheckedSchedule) -> Self {
         let plan = schedule.schedule();
-        assert!(plan.devices() <= machine.devices().len(), "a device short");
         let (split, backward) = backwards(schedule);
         let offloading = offloading(schedule);
         let slot = |stage: usize| Slot {
@@ -94,34 +120,18 @@ impl Problem {
             split: split[stage],
             leaves: offloading[stage].1,
         };
-        let stages: Vec<Slot> = (0..plan.stages()).map(slot).collect();
+        self.stages = (0..plan.stages()).map(slot).collect();
         let deep = |(stage, slot): (usize, &Slot)| {
             slot.held.in_flight >= plan.micro_batches().min(plan.stages() - stage + 1) as u64
         };
-        let overlapped = !schedule.is_training() || stages.iter().enumerate().all(deep);
-        let mut costs = profile.costs(batch);
-        if !schedule.is_training() {
-            costs.iter_mut().for_each(LayerCost::drop_backward);
-        }
-        Self {
-            costs,
-            input: profile.input_for(batch),
-            machine: machine.clone(),
-            stages,
-            training: schedule.is_training(),
-            ways: ways(schedule),
-            transfer: if overlapped {
-                Transfer::Overlapped
-            } else {
-                Transfer::Waited
-            },
-            recompute: When::Auto,
-            offload: When::Never,
-            replay: None,
-            state: ADAMW_STATE,
-            micro_batches: plan.micro_batches(),
-            sets: 1,
-        }
+        let overlapped = !schedule.is_training() || self.stages.iter().enumerate().all(deep);
+        self.transfer = if overlapped {
+            Transfer::Overlapped
+        } else {
+            Transfer::Waited
+        };
+        self.ways = ways(schedule);
+        self
     }
 
     /// The same with another rule for the offload of activations, where the machine has a link

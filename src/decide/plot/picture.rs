@@ -22,7 +22,7 @@ const GAP: f64 = 22.0;
 const LONGEST: usize = 60;
 
 const STYLE: &str = "<style>\
-.plot text{fill:#15181c}.plot .name{font-weight:bold}\
+.plot{background:#fff}.plot text{fill:#15181c}.plot .name{font-weight:bold}\
 .plot .ground{fill:#fff}.plot .panel{fill:#f4f6f8;stroke:#8d97a3;stroke-width:.8}\
 .plot .grid{stroke:#8d97a3;stroke-width:.5;stroke-opacity:.7;fill:none}\
 .plot .mean{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\
@@ -103,7 +103,7 @@ fn begin(height: f64, words: &str) -> String {
     );
     colours(&mut svg, &LIGHT);
     svg.push_str(
-        "@media (prefers-color-scheme:dark){.plot text{fill:#eceff3}.plot .ground{fill:#15171b}\
+        "@media (prefers-color-scheme:dark){.plot{background:#15171b}.plot text{fill:#eceff3}.plot .ground{fill:#15171b}\
          .plot .panel{fill:#1f2329}",
     );
     colours(&mut svg, &DARK);

@@ -206,13 +206,14 @@ fn lasting(levels: &[MemoryLevel]) -> impl Iterator<Item = &MemoryLevel> {
 }
 
 fn ticks(svg: &mut String, scale: &Scale, floor: f64) {
-    let half = Bytes(scale.tick.get() / 2);
-    let ticks = [Bytes::ZERO, half, scale.tick];
     // Names would touch where panels are low.
-    let shown = ticks
-        .into_iter()
-        .filter(|&t| t != half || scale.plot > 50.0);
-    for tick in shown {
+    let step = if scale.plot > 50.0 {
+        (scale.tick.get() / 2).max(1)
+    } else {
+        scale.tick.get()
+    };
+    let ticks = (0..).map(|count: u64| Bytes(count * step));
+    for tick in ticks.take_while(|&tick| scale.shows(tick)) {
         let y = floor - scale.height(tick);
         let _ = writeln!(
             svg,

@@ -15,10 +15,10 @@ pub(super) struct Look {
 pub(super) const fn look(kind: ActionKind) -> Look {
     let (name, color, hatch) = match kind {
         ActionKind::Forward => ("forward (F)", 0x8e_c8f2, ""),
-        ActionKind::Backward => ("backward (B)", 0x8f_d3a4, "M0 8L8 0"),
-        ActionKind::BackwardInput => ("input gradient (I)", 0xf6_bd62, "M0 4H8"),
-        ActionKind::BackwardWeight => ("weight gradient (W)", 0xc4_a5e8, "M4 0V8"),
-        ActionKind::Recompute => ("recompute (R)", 0xe3_e3e3, "M0 0L8 8M0 8L8 0"),
+        ActionKind::Backward => ("backward (B)", 0x8f_d3a4, "M0 10L10 0"),
+        ActionKind::BackwardInput => ("input gradient (I)", 0xf6_bd62, "M0 1.5H10"),
+        ActionKind::BackwardWeight => ("weight gradient (W)", 0xc4_a5e8, "M5 0V10"),
+        ActionKind::Recompute => ("recompute (R)", 0xe3_e3e3, "M0 0L10 10M0 10L10 0"),
     };
     Look { name, color, hatch }
 }
@@ -27,7 +27,7 @@ pub(super) const fn look(kind: ActionKind) -> Look {
 pub(super) const EXCHANGE: Look = Look {
     name: "all-reduce (A)",
     color: 0xf3_a6b5,
-    hatch: "M0 4H8M4 0V8",
+    hatch: "M0 1.5H10M5 0V10",
 };
 
 /// The most shades of a colour that an eye tells apart.
@@ -45,13 +45,13 @@ pub(super) const fn shade(chunk: usize, chunks: usize) -> usize {
 /// Colours of everything but the bars, for light and dark surroundings. Labels have
 /// a rim in their bar's colour, so that the hatching does not cross them out.
 const STYLE: &str = "<style>\
-.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#f1f3f5}.tl .tick{stroke:#333}\
+.tl{background:#fff}.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#e6eaee}.tl .tick{stroke:#333}\
 .tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
 .tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10.5px}\
 .tl g .s{font-size:8.5px}.tl .side{overflow:visible}\
 .tl g:hover rect{stroke:#000;stroke-width:2.5}\
 @media (prefers-color-scheme:dark){\
-.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick{stroke:#bbb}\
+.tl{background:#15171b}.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick{stroke:#bbb}\
 .tl g text{fill:#000}.tl g:hover rect{stroke:#fff}}";
 
 /// Style and patterns of every picture.
@@ -108,11 +108,13 @@ pub(super) fn exchange(svg: &mut String) {
     );
 }
 
+/// As high as a third of a row's distance to the next, so that a hatching is the same in all rows: lines
+/// across pass above and below a label.
 fn pattern(svg: &mut String, name: &str, color: u32, hatch: &str) {
     let _ = writeln!(
         svg,
-        "<pattern id=\"k{name}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
-         <rect width=\"8\" height=\"8\" fill=\"#{color:06x}\"/>\
+        "<pattern id=\"k{name}\" width=\"10\" height=\"10\" patternUnits=\"userSpaceOnUse\">\
+         <rect width=\"10\" height=\"10\" fill=\"#{color:06x}\"/>\
          <path d=\"{hatch}\" stroke=\"#000\" stroke-opacity=\".3\"/></pattern>"
     );
 }
