@@ -296,7 +296,7 @@ fn a_profile_says_whose_kernels_it_was_measured_with() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let flags = ["--plan", "plan.json", "-o", "profile.json"];
-    let own = [&["--kernels", "onednn", "--quick"][..], &flags].concat();
+    let own = [&["--kernels", "onednn"][..], &flags].concat();
     succeeded(profiled(folder, &own), "profile");
     let profile = Profile::read(folder.join("profile.json")).unwrap();
     let plan = Plan::read(folder.join("plan.json")).unwrap();

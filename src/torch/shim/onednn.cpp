@@ -443,3 +443,6 @@ GP_API int gp_onednn_set(int64_t from, int64_t* previous) {
 
 // How many products, convolutions and backwards of these oneDNN has computed for this thread.
 GP_API int64_t gp_onednn_computed() { return computed; }
+
+// Whether oneDNN's products are there for this processor.
+GP_API int gp_onednn_has_products() { return has_products() ? 1 : 0; }
