@@ -27,6 +27,7 @@ mod shim {
         "marks.cpp",
         "memory.cpp",
         "nccl.cpp",
+        "onednn.cpp",
         "operators.cpp",
         "optim.cpp",
         "pool.cpp",

@@ -80,9 +80,10 @@ pub use {
     },
     torch::{
         Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GatheredParts,
-        GraphUse, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision,
-        Recompute, Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available,
-        intra_op_threads, layers, libtorch_version, memory, on_values, parse_devices, streams,
+        GraphUse, IntoLoss, KernelScope, Kernels, Layer, Loss, LossFn, NonFinite, OptimizerKind,
+        OutOfMemory, Precision, Recompute, Sequential, Sgd, StepState, TorchError, Values,
+        Variable, cuda_available, intra_op_threads, layers, libtorch_version, memory, on_values,
+        parse_devices, streams,
     },
 };
 

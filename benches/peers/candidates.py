@@ -10,11 +10,14 @@ LIGHT = ("W2", "W3")        # small enough to keep every m in one process
 
 OURS = "gpipe-rs"
 EXPORTED = "PT2"            # the same engine, with the model as PyTorch exported it
+ONEDNN = "oneDNN"           # the same engine, with oneDNN's kernels in place of libtorch's choice
+OWN = (OURS, EXPORTED, ONEDNN)
 OUR_SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zbv")
 
 NAMES = {"P0": "PyTorch, one process", "P1": "torch.distributed.pipelining", "P2": "torchgpipe",
          "P2x": "torchgpipe with a thread a stage (patched)", "P3": "DeepSpeed",
-         "P4": "DistributedDataParallel", OURS: OURS, EXPORTED: "gpipe-rs, the model as .pt2", "IDEAL": "ideal"}
+         "P4": "DistributedDataParallel", OURS: OURS, EXPORTED: "gpipe-rs, the model as .pt2",
+         ONEDNN: "gpipe-rs with oneDNN", "IDEAL": "ideal"}
 SCHEDULES = {"i1f1b": "Interleaved1F1B", "izb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble",
              "gpipe": "GPipe", "1f1b": "1F1B"}
 
@@ -39,6 +42,11 @@ def candidates(w, cores):
     if w == "W1":
         for s in ("1f1b", "zbv"):
             add(EXPORTED, 2, sched=s)
+    if w != "W3":                   # its products are too small to be oneDNN's
+        add(ONEDNN, 1, sched="1f1b")
+        add(ONEDNN, 1, sched="1f1b", threads=cores)
+        for s in OUR_SCHEDULES:
+            add(ONEDNN, 2, sched=s)
     for s in OUR_SCHEDULES:
         add(OURS, 2, 2, s)
     add("P1", 1, 1, "gpipe")
@@ -70,10 +78,10 @@ def key(row):
 
 
 def label(row):
-    how = row["sched"] if row["cand"] in (OURS, EXPORTED) else SCHEDULES.get(row["sched"], row["sched"]) or row["chk"]
+    how = row["sched"] if row["cand"] in OWN else SCHEDULES.get(row["sched"], row["sched"]) or row["chk"]
     if row["cand"] == "P2" or row["cand"] == "P2x":
         how = "checkpoint " + row["chk"].replace("_", " ")
-    devices = row["p"] if row["cand"] in ("P2", "P2x", OURS, EXPORTED) else row["ranks"]
+    devices = row["p"] if row["cand"] in ("P2", "P2x", *OWN) else row["ranks"]
     d = row.get("d", 1)
     shape = f"p = {row['p']}, d = {d}" if d > 1 else f"p = {devices}"
     shape += ", 2 processes" if row["cand"] == OURS and row["ranks"] == 2 else ""

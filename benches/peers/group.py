@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 
-from candidates import EXPORTED, OURS
+from candidates import EXPORTED, ONEDNN, OURS, OWN
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = sys.executable
@@ -55,11 +55,12 @@ class Group:
                    PYTHONUNBUFFERED="1", PYTHONWARNINGS="ignore", TOKENIZERS_PARALLELISM="false",
                    DS_ACCELERATOR="cpu", PATH=os.path.dirname(PYTHON) + ":" + os.environ["PATH"])
         more = {"program": exported(cfg["w"])} if cfg["cand"] == EXPORTED else {}
+        more["kernels"] = "onednn" if cfg["cand"] == ONEDNN else "libtorch"
         for rank in range(cfg["ranks"]):
             log = open(os.path.join(TMP, f"log{PORT[0]}_{rank}"), "w+b")
             self.logs.append(log)
             given = json.dumps(dict(cfg, **more, rank=rank, store=os.path.join(TMP, f"store{PORT[0]}"), port=PORT[0]))
-            command = [ours] if cfg["cand"] in (OURS, EXPORTED) else [PYTHON, os.path.join(HERE, "worker.py")]
+            command = [ours] if cfg["cand"] in OWN else [PYTHON, os.path.join(HERE, "worker.py")]
             self.ps.append(subprocess.Popen(command + [given], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=log, env=env, bufsize=0))
 

@@ -4,7 +4,7 @@ import os
 import statistics
 import sys
 
-from candidates import EXPORTED, MS, OURS, key, label
+from candidates import EXPORTED, MS, ONEDNN, OURS, key, label
 
 TOLERANCE = 1e-5        # how far first losses may be apart
 FEW = 3                 # with fewer undisturbed samples than this, the least disturbed half is taken
@@ -33,6 +33,8 @@ CLAIMS = {
                        {("W1", m): 1.0 for m in (4, 8, 16)}),
     "ideal": ("Of the throughput that the stages, timed with both cores busy, allow under 1F1B",
               {("W1", 16): 0.95, ("W2", 16): 0.95}),
+    "kernels": ("oneDNN's kernels against libtorch's choice, two stages, each with its fastest schedule",
+                {(w, m): None for w in ("W1", "W2", "W4") for m in MS}),
     "memory": ("Resident memory of the whole run under 1F1B, of that of PyTorch's processes", {("W1", 16): 0.6}),
 }
 
@@ -154,7 +156,7 @@ def of_ideal(results, w, m):
 
 def compared(results, claim, w, m):
     """(theirs, ours) of a claim, and the ratios of one to the other."""
-    two = lambda r: r["cand"] == OURS and r["p"] == 2 and (r["threads"], r["ranks"], r.get("d", 1)) == (1, 1, 1)  # noqa: E731
+    two = lambda r: r["cand"] in (OURS, ONEDNN) and r["p"] == 2 and (r["threads"], r["ranks"], r.get("d", 1)) == (1, 1, 1)  # noqa: E731
     if claim == "own-processes":
         plain = lambda ranks: lambda r: (r["cand"], r["p"], r["ranks"], r["sched"]) == (OURS, 2, ranks, "1f1b")  # noqa: E731
         pair = [results.at(w, m, plain(ranks)) for ranks in (1, 2)]
@@ -165,12 +167,15 @@ def compared(results, claim, w, m):
         return all(pair) and (pair[0][0], pair[1][0], ratios(pair[0][0], pair[1][0])) or None
     if claim == "exported-eager":
         two = lambda r: r["cand"] == EXPORTED  # noqa: E731
+    if claim == "kernels":
+        pair = [fastest(results.at(w, m, lambda r: two(r) and r["cand"] == cand)) for cand in (OURS, ONEDNN)]  # noqa: B023
+        return all(pair) and (*pair, ratios(*pair)) or None
     if claim == "replicas":
         two = lambda r: r["cand"] == OURS and r.get("d", 1) == 2 and r["ranks"] == 2  # noqa: E731
     if claim in ("processes", "processes-deepspeed"):
         two = lambda r: (r["cand"], r["p"], r["ranks"]) == (OURS, 2, 2)  # noqa: E731
     if claim == "memory":
-        mine = results.at(w, m, lambda r: two(r) and r["sched"] == "1f1b" and "rss_peak_mb" in r)
+        mine = results.at(w, m, lambda r: two(r) and r["cand"] == OURS and r["sched"] == "1f1b" and "rss_peak_mb" in r)
         other = results.at(w, m, lambda r: r["cand"] == "P1" and r["ranks"] == 2 and r["sched"] == "1f1b" and "rss_peak_mb" in r)
         if not mine or not other:
             return None

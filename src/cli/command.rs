@@ -77,6 +77,7 @@ pub(super) fn with_values(command: Command, zoo: &Zoo) -> Command {
         Known::new("train", "recompute", trains),
         Known::new(None, "recompute", ["auto", "never", "always"]),
         Known::new(None, "precision", ["f32", "bf16", "fp16"]),
+        Known::new(None, "kernels", ["libtorch", "onednn"]),
         Known::new(None, "optimizer", ["adamw", "adam", "sgd"]),
         Known::new(
             None,

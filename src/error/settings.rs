@@ -52,6 +52,8 @@ pub enum Setting {
     Recompute,
     /// The type of numbers.
     Precision,
+    /// Whose kernels compute on the CPU.
+    Kernels,
     /// The loss scale of fp16.
     LossScale,
     /// Intra-op threads of a stage.
@@ -240,6 +242,7 @@ impl Setting {
             Self::Schedule => "schedule",
             Self::Recompute => "recompute",
             Self::Precision => "precision",
+            Self::Kernels => "kernels",
             Self::LossScale => "loss_scale",
             Self::ThreadsPerStage => "threads_per_stage",
             Self::Patience => "patience",

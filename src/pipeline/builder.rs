@@ -16,7 +16,7 @@ use super::loss_scale::LossScale;
 use super::programs::Source;
 use crate::error::Error;
 use crate::torch::streams::Recorder;
-use crate::torch::{NonFinite, OuterStep, Precision, Recompute, Sequential};
+use crate::torch::{Kernels, NonFinite, OuterStep, Precision, Recompute, Sequential};
 use crate::world::World;
 pub(crate) use check::check_model;
 use devices::Limit;
@@ -43,6 +43,7 @@ pub struct PipelineBuilder {
     schedule: Source,
     recompute: Recompute,
     precision: Precision,
+    kernels: Kernels,
     loss_scale: LossScale,
     non_finite: NonFinite,
     measure_memory: bool,
@@ -80,6 +81,7 @@ impl PipelineBuilder {
             schedule: Source::Kind(ScheduleKind::OneFOneB),
             recompute: Recompute::Never,
             precision: Precision::F32,
+            kernels: Kernels::Libtorch,
             loss_scale: LossScale::default(),
             non_finite: NonFinite::Allow,
             measure_memory: false,
@@ -197,6 +199,15 @@ impl PipelineBuilder {
     #[must_use]
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
+        self
+    }
+
+    /// Which library's kernels compute products and convolutions on CPU devices; libtorch's own
+    /// choice by default, with the bits of plain libtorch. With oneDNN's they are others, and
+    /// again the same for every cut, schedule, recomputation and number of processes.
+    #[must_use]
+    pub fn kernels(mut self, kernels: Kernels) -> Self {
+        self.kernels = kernels;
         self
     }
 

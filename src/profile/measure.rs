@@ -64,7 +64,7 @@ impl MeasureTask<'_> {
     }
 
     fn measure(&self, others: &Receiver<()>) -> Result<Measurements, Error> {
-        let prepared = prepare_thread(self.plan.device, self.threads);
+        let prepared = self.prepare_thread();
         let layers = self.plan.layers.len();
         let mut outcome = Measurements {
             series: vec![Vec::new(); self.sizes.len()],
@@ -206,9 +206,15 @@ impl MeasureTask<'_> {
         ))
     }
 
+    /// Sets what a thread of a stage has, on this one.
+    fn prepare_thread(&self) -> Result<(), TorchError> {
+        prepare_thread(self.plan.device, self.threads)?;
+        self.options.kernels.set_here(self.plan.device)
+    }
+
     /// Does what the measuring thread does, until that is done.
     fn keep_busy(&self, ready: Sender<()>, stop: &AtomicBool) {
-        let prepared = prepare_thread(self.plan.device, self.threads).is_ok();
+        let prepared = self.prepare_thread().is_ok();
         let built = caught(|| Ok(Chain::build(&self.plan, all(&self.plan), self.loss())?));
         // Where the measuring thread is gone nobody listens, and `stop` is set soon.
         let _ = ready.send(());

@@ -32,8 +32,8 @@ use tch::Device;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::batch;
 use crate::torch::{
-    self, LossFn, Precision, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
-    shared_cores,
+    self, Kernels, LossFn, Precision, Sequential, Values, libtorch_version, max_concurrent,
+    share_of_cores, shared_cores,
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
@@ -107,6 +107,8 @@ pub struct ProfileOptions {
     pub sizes: Vec<usize>,
     /// The type of numbers that layers compute in.
     pub precision: Precision,
+    /// Whose kernels compute products and convolutions on CPU devices.
+    pub kernels: Kernels,
     /// Intra-op threads of a stage; by default the CPU devices share the cores.
     pub threads_per_stage: Option<usize>,
     /// One layer at a time: no more than its parameters are in memory, and nobody
@@ -133,6 +135,7 @@ impl Default for ProfileOptions {
             devices: vec![Device::Cpu],
             sizes: Vec::new(),
             precision: Precision::F32,
+            kernels: Kernels::Libtorch,
             threads_per_stage: None,
             low_memory: false,
             brief: false,
@@ -302,6 +305,9 @@ pub fn profile_watched(
         .with_origin(Some(libtorch_version()), Some(how))
         .with_precision(options.precision.name())
         .with_doubts(doubts.iter().map(ToString::to_string).collect());
+    if options.kernels != Kernels::Libtorch {
+        profile = profile.with_kernels(&options.kernels.to_string());
+    }
     if let Some(link) = link {
         profile = profile.with_link(link.link());
     }

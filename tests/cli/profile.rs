@@ -290,3 +290,33 @@ fn a_profile_says_in_which_precision_and_a_run_in_another_one_hears_of_it() {
         "{errors}"
     );
 }
+
+#[test]
+fn a_profile_says_whose_kernels_it_was_measured_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let flags = ["--plan", "plan.json", "-o", "profile.json"];
+    let own = [&["--kernels", "onednn"][..], &flags].concat();
+    succeeded(profiled(folder, &own), "profile");
+    let profile = Profile::read(folder.join("profile.json")).unwrap();
+    let plan = Plan::read(folder.join("plan.json")).unwrap();
+    assert_eq!(
+        (profile.kernels(), plan.kernels.as_deref()),
+        (Some("onednn"), Some("onednn"))
+    );
+    let warned = |kernels: &str| {
+        let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 1 --vocab 40 \
+                     --threads-per-stage 1 --data synthetic --plan plan.json --kernels";
+        let (_, errors) = succeeded(gpipe(folder, &format!("{train} {kernels}")), train);
+        errors.contains("warning: the plan is for the kernels `onednn`")
+    };
+    assert!(warned("libtorch") && !warned("onednn"));
+    let wrong = profiled(folder, &["--kernels", "mkl"]);
+    let errors = String::from_utf8_lossy(&wrong.stderr);
+    assert!(
+        wrong.status.code() == Some(2)
+            && errors.contains("`mkl`")
+            && errors.contains("must be libtorch, onednn or onednn:MULTIPLICATIONS"),
+        "{errors}"
+    );
+}

@@ -1,6 +1,7 @@
 //! Runs programs from seeds, and tells of those that differ.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::sync::{Mutex, Once, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpipe::tch;
+use gpipe::{Kernels, tch};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
@@ -24,6 +25,11 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// So many failures are shrunk and told before the rest is left out.
 const TOLD: usize = 10;
 
+thread_local! {
+    /// Those with which programs run, plainly and as pipelines.
+    pub(crate) static KERNELS: Cell<Kernels> = const { Cell::new(Kernels::Libtorch) };
+}
+
 /// What became of a program.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -36,7 +42,10 @@ pub(crate) enum Outcome {
 /// Compares a pipeline's run of a program with the plain one.
 pub(crate) fn outcome(program: &Program) -> Outcome {
     let (program, (done, wait)) = (program.clone(), mpsc::channel());
+    let kernels = KERNELS.get();
     let worker = thread::spawn(move || {
+        KERNELS.set(kernels);
+        let _scope = kernels.scope().unwrap();
         let outcome = match plainly(&program) {
             Err(why) => Outcome::Invalid(why),
             Ok(wanted) => match compared(&program, &wanted) {
@@ -185,13 +194,14 @@ pub(crate) fn one(program: &Program) {
     }
 }
 
-/// Runs the programs of these seeds.
-pub(crate) fn all(seeds: Range<u64>) {
+/// Runs the programs of these seeds with these kernels.
+pub(crate) fn all(seeds: Range<u64>, kernels: Kernels) {
     begin();
     let began = Instant::now();
     let (next, valid) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let failures = Mutex::new(Vec::new());
     let work = || {
+        KERNELS.set(kernels);
         while failures.lock().unwrap().len() < TOLD {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {

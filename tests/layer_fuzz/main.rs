@@ -27,6 +27,8 @@ mod schedule;
 mod sums;
 mod ways;
 
+use gpipe::Kernels;
+
 /// So many programs belong to the suite.
 const PROGRAMS: u64 = 300;
 
@@ -41,5 +43,14 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn a_pipeline_computes_what_plain_tch_does() {
     let (first, count) = (number("LAYER_FUZZ_SEED", 0), number("LAYER_FUZZ", PROGRAMS));
-    check::all(first..first + count);
+    check::all(first..first + count, Kernels::Libtorch);
+}
+
+#[test]
+fn nor_do_they_differ_with_kernels_of_onednn() {
+    let (first, count) = (
+        number("LAYER_FUZZ_SEED", 0),
+        number("LAYER_FUZZ", PROGRAMS) / 2,
+    );
+    check::all(first..first + count.max(1), Kernels::OneDnn { from: 0 });
 }

@@ -10,6 +10,7 @@ use gpipe::{
 };
 
 use crate::batch::{Given, loss};
+use crate::check::KERNELS;
 use crate::layer::{Body, CPU, Pass, Plan, plans};
 use crate::machine::skip;
 use crate::program::{After, Program, Recomputing, Scheduled, Settings};
@@ -96,7 +97,8 @@ impl Fitted {
             .recompute(self.recompute)
             .offload(&self.offload)
             .offload_at_least(Bytes(0))
-            .threads_per_stage(1);
+            .threads_per_stage(1)
+            .kernels(KERNELS.get());
         let pipe = match self.schedule {
             Scheduled::Kind(kind) => pipe.schedule(kind),
             Scheduled::Random { choices, halves } => {

@@ -7,6 +7,7 @@ mod gradients;
 mod in_a_row;
 mod in_place;
 mod joint_backward;
+mod kernels;
 mod local_steps;
 mod optim;
 mod precision;

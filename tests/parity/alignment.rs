@@ -1,7 +1,7 @@
 //! Where in memory numbers lie changes no bit.
 
 use gpipe::tch::{self, Kind, Tensor, nn};
-use gpipe::{Context, Sequential, Values};
+use gpipe::{Context, Kernels, Sequential, Values};
 
 use crate::operators::{Operator, operators};
 use crate::support::batch;
@@ -95,6 +95,16 @@ fn no_operator_looks_at_where_its_operands_begin() {
         for threads in [1, 2] {
             found.extend(differing(kind, threads));
         }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn nor_does_one_of_onednn() {
+    let mut found = Vec::new();
+    for threads in [1, 2] {
+        let _kernels = Kernels::OneDnn { from: 0 }.scope().unwrap();
+        found.extend(differing(Kind::Float, threads));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -1,10 +1,11 @@
 //! What is combined with what.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 
 use gpipe::partitioner::{ScheduleKind, Shape};
-use gpipe::{Pipeline, PipelineBuilder, Recompute};
+use gpipe::{Kernels, Pipeline, PipelineBuilder, Recompute};
 
 use crate::support::models::Model;
 use crate::support::{covering, cpus};
@@ -12,6 +13,11 @@ use crate::support::{covering, cpus};
 const DEVICES: [usize; 4] = [1, 2, 3, 4];
 /// With so many micro-batches, every other stage or layer recomputes as well.
 const MIXED: usize = 4;
+
+thread_local! {
+    /// Those of the suite that runs on this thread.
+    pub(crate) static KERNELS: Cell<Kernels> = const { Cell::new(Kernels::Libtorch) };
+}
 
 /// One combination.
 pub(crate) struct Case {
@@ -77,6 +83,7 @@ impl Case {
             .micro_batches(self.micro_batches)
             .schedule(self.schedule)
             .threads_per_stage(1)
+            .kernels(KERNELS.get())
             .seed(11)
     }
 }

@@ -28,7 +28,8 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use case::{Case, cases, covering};
+use case::{Case, KERNELS, cases, covering};
+use gpipe::Kernels;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
 use support::models::{self, Model, Plainly};
@@ -79,8 +80,17 @@ impl Counts {
 /// Runs every combination for `model`; fails at the end with the names of those
 /// that differ, or at once where one does not end.
 fn suite(model: Model) {
+    suite_with(model, Kernels::Libtorch);
+}
+
+/// The same with these kernels, in the reference, too.
+fn suite_with(model: Model, kernels: Kernels) {
     let (say, hear) = mpsc::channel();
-    let worker = thread::spawn(move || run(&model, &say));
+    let worker = thread::spawn(move || {
+        KERNELS.set(kernels);
+        let _scope = kernels.scope().unwrap();
+        run(&model, &say);
+    });
     let mut last = String::new();
     loop {
         match hear.recv_timeout(Duration::from_mins(2)) {
@@ -299,6 +309,24 @@ fn mlp() {
 #[test]
 fn convolutions_with_batch_norm() {
     suite(models::convnet());
+}
+
+/// All products and convolutions by oneDNN, however small.
+const ONEDNN: Kernels = Kernels::OneDnn { from: 0 };
+
+#[test]
+fn convolutions_with_batch_norm_by_onednn() {
+    suite_with(models::convnet(), ONEDNN);
+}
+
+#[test]
+fn transformer_by_onednn() {
+    suite_with(models::transformer(0.0), ONEDNN);
+}
+
+#[test]
+fn weights_used_more_than_once_by_onednn() {
+    suite_with(models::recurrent(), ONEDNN);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device};
 use gpipe::world::{Launcher, Words, World};
-use gpipe::{Optimizer, Pipeline};
+use gpipe::{Kernels, Optimizer, Pipeline};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use workloads::Workload;
@@ -39,6 +39,8 @@ struct Settings {
     ms: Vec<usize>,
     /// Intra-op threads of each stage.
     threads: usize,
+    /// Whose kernels compute: `libtorch` or `onednn`.
+    kernels: String,
     /// Processes, each with as many of the devices.
     ranks: usize,
     rank: usize,
@@ -63,6 +65,7 @@ impl Candidate {
             None => workload,
         };
         let schedule: ScheduleKind = settings.sched.parse()?;
+        let kernels: Kernels = settings.kernels.parse().map_err(anyhow::Error::msg)?;
         // A single device has a single stage, whatever the schedule has elsewhere.
         let chunks = if settings.p == 1 {
             1
@@ -79,6 +82,7 @@ impl Candidate {
             .schedule(schedule)
             .micro_batches(micro_batches)
             .threads_per_stage(settings.threads)
+            .kernels(kernels)
             .build()?;
         Ok(Self {
             pipe,

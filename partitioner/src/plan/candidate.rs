@@ -340,6 +340,7 @@ impl PlanCandidate {
         Plan {
             model: None,
             precision: None,
+            kernels: None,
             doubts: Vec::new(),
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))

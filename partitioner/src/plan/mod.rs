@@ -43,6 +43,8 @@ pub struct Plan {
     pub model: Option<ModelId>,
     /// The type of numbers that the profile was measured in, where it says so.
     pub precision: Option<String>,
+    /// Whose kernels the profile was measured with, where that was not libtorch's own choice.
+    pub kernels: Option<String>,
     /// What speaks against the measurements that it was made from.
     pub doubts: Vec<String>,
     /// Layers per stage.

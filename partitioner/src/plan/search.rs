@@ -85,6 +85,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     Ok(Plan {
         model: profile.model().cloned(),
         precision: profile.precision().map(str::to_owned),
+        kernels: profile.kernels().map(str::to_owned),
         doubts: profile.doubts().unwrap_or_default().to_vec(),
         ..best.plan(alternatives)
     })

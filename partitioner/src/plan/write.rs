@@ -68,6 +68,9 @@ impl Plan {
         if let Some(precision) = &self.precision {
             value["precision"] = json!(precision);
         }
+        if let Some(kernels) = &self.kernels {
+            value["kernels"] = json!(kernels);
+        }
         if !self.doubts.is_empty() {
             value["doubts"] = json!(self.doubts);
         }

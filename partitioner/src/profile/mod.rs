@@ -78,6 +78,7 @@ pub struct Profile {
     libtorch: Option<String>,
     measured: Option<String>,
     precision: Option<String>,
+    kernels: Option<String>,
     link: Option<Link>,
     host_link: Option<HostLink>,
     graph_replay: Option<Micros>,
@@ -105,6 +106,7 @@ impl Profile {
             libtorch: None,
             measured: None,
             precision: None,
+            kernels: None,
             link: None,
             host_link: None,
             graph_replay: None,
@@ -142,6 +144,13 @@ impl Profile {
     #[must_use]
     pub fn with_precision(mut self, name: &str) -> Self {
         self.precision = Some(name.chars().take(MAX_TEXT / 4).collect());
+        self
+    }
+
+    /// The same with whose kernels the layers computed with, where that is not libtorch's own choice.
+    #[must_use]
+    pub fn with_kernels(mut self, name: &str) -> Self {
+        self.kernels = Some(name.chars().take(MAX_TEXT / 4).collect());
         self
     }
 
@@ -223,6 +232,11 @@ impl Profile {
     /// The type of numbers that layers computed in, where it is known.
     pub fn precision(&self) -> Option<&str> {
         self.precision.as_deref()
+    }
+
+    /// Whose kernels the layers computed with, where that was not libtorch's own choice.
+    pub fn kernels(&self) -> Option<&str> {
+        self.kernels.as_deref()
     }
 
     /// The model that was measured, where it is known.

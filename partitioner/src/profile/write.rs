@@ -22,6 +22,7 @@ impl Profile {
             ("libtorch", &self.libtorch),
             ("measured", &self.measured),
             ("precision", &self.precision),
+            ("kernels", &self.kernels),
         ];
         for (name, text) in texts {
             if let Some(text) = text {

@@ -105,6 +105,7 @@ fn profile_options(args: &Args, sizes: &[usize]) -> ProfileOptions {
     }
     options.sizes = sizes.to_vec();
     options.precision = args.precision;
+    options.kernels = args.kernels;
     options.low_memory = args.low_memory;
     options.threads_per_stage = args.threads_per_stage;
     options

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use gpipe_partitioner::{Bytes, ScheduleKind, When};
 use tch::Device;
 
-use crate::Precision;
 use crate::cli::config::values;
 use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::input::{self, DeviceList};
@@ -14,6 +13,7 @@ use crate::cli::plan::page;
 use crate::cli::{Failure, output};
 use crate::data::{HowMany, Normalise};
 use crate::models::LossKind;
+use crate::{Kernels, Precision};
 
 /// The longest a layer may be measured, in milliseconds: an hour.
 const MAX_BUDGET: usize = 3_600_000;
@@ -93,6 +93,10 @@ pub(in crate::cli) struct Args {
     /// The type of numbers in which layers compute: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,
+    /// Whose kernels compute matrix products and convolutions on the CPU: libtorch or onednn, as
+    /// for `train`.
+    #[arg(long, value_name = "NAME", default_value_t = Kernels::Libtorch, value_parser = values::KERNELS.parse)]
+    pub(super) kernels: Kernels,
     /// Keep only one layer (parameters, gradients and activations) in memory at a time, for models
     /// that do not fit. No other stage competes with it then, as in training: times are a little
     /// too short.

@@ -52,6 +52,14 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
              {measured}, or `profile --precision {precision}`)"
         ));
     }
+    let (kernels, measured) = (recipe.kernels.to_string(), plan.kernels.as_deref());
+    let measured = measured.unwrap_or("libtorch");
+    if measured != kernels {
+        say(&format!(
+            "warning: the plan is for the kernels `{measured}`, and this run computes with `{kernels}`: \
+             it may not be the best one (--kernels {measured}, or `profile --kernels {kernels}`)"
+        ));
+    }
     if let Some(nodes) = plan.nodes.as_ref().filter(|nodes| nodes.count() > 1) {
         say(&format!(
             "warning: the plan is for devices of {} machines, and these are on one: it may not be \

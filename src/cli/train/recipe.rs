@@ -15,7 +15,7 @@ use crate::cli::model::flags::Given;
 use crate::data::{HowMany, Normalise};
 use crate::models::LossKind;
 use crate::models::zoo::Zoo;
-use crate::{AdamW, LrKind, OptimizerKind, Precision, Recompute, Setting};
+use crate::{AdamW, Kernels, LrKind, OptimizerKind, Precision, Recompute, Setting};
 
 /// What a plan decides, by flag and by key of `[pipeline]`.
 pub(super) const PLANNED: [&str; 7] = [
@@ -89,6 +89,11 @@ settings! {
         /// The type of numbers in which layers compute: f32, bf16, or fp16 with loss scaling.
         /// Parameters are always in single precision.
         precision: Precision = rows::precision();
+
+        /// Whose kernels compute matrix products and convolutions on the CPU: libtorch (which
+        /// itself chooses between MKL and oneDNN) or onednn, which can be twice as fast (on AMD
+        /// processors, and for small convolutions on one thread). The last bits differ.
+        kernels: Kernels = rows::kernels();
 
         /// Captures the passes of stages on CUDA devices as CUDA graphs, for models of many small
         /// kernels. It changes no numbers; activations are then not measured.

@@ -13,7 +13,7 @@ use crate::cli::config::Row;
 use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
 use crate::cli::config::values::{self, Cap, Offload};
 use crate::models::zoo::Zoo;
-use crate::{PipelineBuilder, Precision, Recompute, Setting};
+use crate::{Kernels, PipelineBuilder, Precision, Recompute, Setting};
 
 pub(super) fn devices() -> Row<Recipe, impl Form<Value = Vec<Device>>> {
     flag(
@@ -113,6 +113,18 @@ pub(super) fn precision() -> Row<Recipe, impl Form<Value = Precision>> {
     )
     .sets(Setting::Precision, |builder, precision, _| {
         builder.precision(*precision)
+    })
+}
+
+pub(super) fn kernels() -> Row<Recipe, impl Form<Value = Kernels>> {
+    flag(
+        "pipeline.kernels",
+        "NAME",
+        values::KERNELS,
+        Kernels::Libtorch,
+    )
+    .sets(Setting::Kernels, |builder, kernels, _| {
+        builder.kernels(*kernels)
     })
 }
 

@@ -274,7 +274,8 @@ impl Trained {
         }
         let mut builder = Pipeline::builder(model)
             .devices(devices)
-            .micro_batches(micro);
+            .micro_batches(micro)
+            .kernels(self.settings.kernels);
         if let Some(threads) = self.settings.threads_per_stage {
             builder = builder.threads_per_stage(threads);
         }

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, Trained};
+use crate::Kernels;
 use crate::checkpoint::Checkpoint;
+use crate::cli::config::values;
 use crate::cli::feed::DataOptions;
 use crate::cli::model::exported::{self, AskedLoss};
 use crate::cli::{failure, no_run};
@@ -47,6 +49,7 @@ pub(in crate::cli) struct Settings {
     pub(in crate::cli) batch: Option<usize>,
     pub(in crate::cli) micro: Option<usize>,
     pub(in crate::cli) threads_per_stage: Option<usize>,
+    pub(in crate::cli) kernels: Kernels,
     /// What the configuration says of the data, and what the run has kept of its samples.
     pub(in crate::cli) options: DataOptions,
     /// Steps that had been done.
@@ -228,12 +231,14 @@ fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Setti
     };
     let eval_data = table("eval").and_then(|own| own.get("data"));
     let eval_data = eval_data.and_then(toml::Value::as_str).map(PathBuf::from);
+    let kernels = table("pipeline").and_then(|own| own.get("kernels")?.as_str());
     let settings = Settings {
         data,
         eval_data,
         batch: number("train", "batch"),
         micro: number("pipeline", "micro"),
         threads_per_stage: number("pipeline", "threads_per_stage"),
+        kernels: kernels.map_or(Ok(Kernels::Libtorch), values::KERNELS.parse)?,
         options: options(&config),
         step: None,
     };

@@ -6,7 +6,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// What flags of other tools are here: each of the names, and what to write instead.
-const ELSEWHERE: [(&[&str], &str); 39] = [
+const ELSEWHERE: [(&[&str], &str); 40] = [
     (&["learning-rate", "max-lr"], "--lr RATE"),
     (
         &["lr-scheduler", "lr-scheduler-type", "lr-decay-style"],
@@ -96,6 +96,7 @@ const ELSEWHERE: [(&[&str], &str); 39] = [
     ),
     (&["fp32", "float32"], "--precision f32"),
     (&["dtype"], "--precision NAME"),
+    (&["mkldnn", "onednn"], "--kernels onednn"),
     (
         &["num-workers", "dataloader-num-workers", "n-workers"],
         "--workers N",

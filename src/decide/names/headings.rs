@@ -26,6 +26,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "balance",
             "recompute",
             "precision",
+            "kernels",
             "cuda-graphs",
             "threads-per-stage",
             "patience",

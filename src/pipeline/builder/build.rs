@@ -91,7 +91,7 @@ impl PipelineBuilder {
     /// What all processes have in common, by name.
     fn in_common(&self) -> Vec<(String, String)> {
         let layers: Vec<&str> = self.model.names().collect();
-        let all: [(&str, &dyn fmt::Debug); 20] = [
+        let all: [(&str, &dyn fmt::Debug); 21] = [
             ("the model's layers", &layers),
             ("`micro_batches`", &self.micro_batches),
             ("`replicas`", &self.replicas),
@@ -104,6 +104,7 @@ impl PipelineBuilder {
             ("`schedule`", &self.schedule),
             ("`recompute`", &self.recompute),
             ("`precision`", &self.precision),
+            ("`kernels`", &self.kernels),
             ("`loss_scale`", &self.loss_scale),
             ("`on_non_finite`", &self.non_finite),
             ("`measure_memory`", &self.measure_memory),

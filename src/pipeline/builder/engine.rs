@@ -112,8 +112,10 @@ impl PipelineBuilder {
                 (all.backend.clone(), place, task_log)
             });
             let offloaded = meter.as_ref().and_then(DeviceMeter::offloaded);
+            let kernels = self.kernels;
             let build = move || {
                 torch::prepare_thread(device, threads)?;
+                kernels.set_here(device)?;
                 let streams = match &opened {
                     Some((backend, place, task_log)) => {
                         DeviceStreams::open(backend, *place, task_log)?

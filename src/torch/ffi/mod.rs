@@ -20,10 +20,12 @@
 //! | the order of the first 16 virtual functions of `CUDAAllocator`, a class whose header needs CUDA's | `shim/cuda_allocator.h` | `memory/tests.rs`: `the_class_of_the_cuda_allocator_begins_as_it_did`, `no_virtual_call_of_the_shim_was_compiled_into_the_end_of_the_process` |
 //! | mangled names and arguments of `at::cuda::CUDAGraph`, and that it has fewer than 1024 bytes | `shim/cuda_graphs.cpp` | `ffi/cuda_graphs.rs`: `the_class_of_cuda_graphs_is_declared_as_it_was`; on a GPU `tests/cuda/graphs.rs` |
 //! | nothing else uses the dispatch key `TESTING_ONLY_GenericMode` | `shim/random.cpp` | `tests/numbers/randomness.rs` |
+//! | nor `Fake`, which comes below autograd | `shim/onednn.cpp` | `tests/numbers/kernels.rs` |
 //! | nor `TESTING_ONLY_GenericWrapper` | `shim/weightless.cpp` | `tests/library/zoo/weightless.rs` |
 //! | the autograd engine may be replaced by one that adds hooks for saved tensors (`set_default_engine_stub`) | `shim/saved_tensors.cpp` | `tests/streams/offload.rs` |
 //! | autograd's engine runs nodes in order of their sequence numbers and adds gradients as `InputBuffer` does | `shim/walk.cpp`, `shim/split.cpp` | `tests/numbers/joint_backward.rs`, `tests/numbers/split_backward.rs` |
 //! | a node of libtorch's own formulas has a type in `torch::autograd::generated` and records no graph | `shim/walk.cpp` | `tests/numbers/joint_backward.rs`: `formulas_of_many_kinds` |
+//! | oneDNN behind `mkldnn_matmul` and `mkldnn_convolution_backward_stub`, whose bits depend on shapes and layouts alone | `shim/onednn.cpp` | `tests/numbers/kernels.rs`, `tests/parity/alignment.rs` |
 //! | a storage remembers its allocator, and the context of its data pointer is the data | `shim/memory.cpp` | `memory/tests.rs`, `tests/memory/counted.rs` |
 //! | MKL's kernels do not depend on addresses in the mode `AUTO` (`mkl_serv_cbwr_set`), which is set before MKL is first used | `shim/runtime.cpp` | `tests/parity/alignment.rs` |
 //! | the fused optimizer kernels skip an update whose `found_inf` is 1 | `shim/optim.cpp` | `tests/streams/skipped.rs`, `optim/state/tests.rs` |
@@ -41,6 +43,7 @@ mod graph;
 mod lost;
 mod memory;
 mod nccl;
+mod onednn;
 mod operators;
 mod optim;
 #[cfg(feature = "data")]
@@ -64,6 +67,7 @@ pub(crate) use graph::*;
 pub(crate) use lost::*;
 pub(crate) use memory::*;
 pub(crate) use nccl::*;
+pub(crate) use onednn::*;
 pub(crate) use operators::*;
 pub(crate) use optim::*;
 #[cfg(feature = "data")]

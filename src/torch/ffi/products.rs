@@ -1,12 +1,16 @@
 //! Products that add to a parameter's gradient (`shim/products.cpp`): their bits are tested by
 //! `tests/numbers/products.rs`, and here that they are used.
 
+use std::ffi::c_int;
+
 use tch::{Device, Kind, Tensor};
 
 use super::graph::Graph;
+use super::onednn::set_onednn;
 
 unsafe extern "C" {
     fn gp_products_added() -> i64;
+    fn gp_onednn_has_products() -> c_int;
 }
 
 fn added() -> i64 {
@@ -14,17 +18,13 @@ fn added() -> i64 {
     unsafe { gp_products_added() }
 }
 
-/// One micro-batch of a linear layer.
-fn backward(weight: &Tensor, split: bool) {
-    let x = Tensor::randn([16, 128], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+/// One micro-batch of a layer.
+fn backward(shape: &[i64], layer: impl Fn(&Tensor) -> Tensor, split: bool) {
+    let x = Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let mut graph = Graph::new().unwrap();
     let (seen, _) = graph.enter(&[Some(x)]).unwrap();
-    let loss = seen[0]
-        .as_ref()
-        .unwrap()
-        .mm(&weight.tr())
-        .square()
-        .mean(Kind::Float);
+    let seen = seen[0].as_ref().unwrap();
+    let loss = layer(seen).square().mean(Kind::Float);
     graph.mark(&loss, 0).unwrap();
     graph.loss(&loss, 1.0, None).unwrap();
     if split {
@@ -35,14 +35,29 @@ fn backward(weight: &Tensor, split: bool) {
     }
 }
 
+/// Whether the second micro-batch of a layer adds its gradient so.
+fn adds(weight: &[i64], shape: &[i64], layer: fn(&Tensor, &Tensor) -> Tensor) -> [bool; 2] {
+    [false, true].map(|split| {
+        let weight = Tensor::randn(weight, (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let before = added();
+        backward(shape, |x| layer(x, &weight), split);
+        assert_eq!(added() - before, 0, "split {split}: there is no sum yet");
+        backward(shape, |x| layer(x, &weight), split);
+        added() - before == 1
+    })
+}
+
 #[test]
 fn the_second_micro_batch_is_added_by_its_product() {
-    for split in [false, true] {
-        let weight = Tensor::randn([96, 128], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-        let before = added();
-        backward(&weight, split);
-        assert_eq!(added() - before, 0, "split {split}: there is no sum yet");
-        backward(&weight, split);
-        assert_eq!(added() - before, 1, "split {split}");
-    }
+    let linear = |x: &Tensor, weight: &Tensor| x.mm(&weight.tr());
+    assert_eq!(adds(&[96, 128], &[16, 128], linear), [true; 2]);
+    let convolution = |x: &Tensor, weight: &Tensor| x.conv2d(weight, None::<&Tensor>, 1, 1, 1, 1);
+    let shapes: [&[i64]; 2] = [&[64, 32, 3, 3], &[2, 32, 4, 4]];
+    assert_eq!(adds(shapes[0], shapes[1], convolution), [false; 2]);
+    // SAFETY: it reads a number.
+    let products = unsafe { gp_onednn_has_products() } == 1;
+    set_onednn(Some(0)).unwrap();
+    assert_eq!(adds(&[96, 128], &[16, 128], linear), [true; 2]);
+    assert_eq!(adds(shapes[0], shapes[1], convolution), [products; 2]);
+    set_onednn(None).unwrap();
 }

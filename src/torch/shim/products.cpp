@@ -1,3 +1,4 @@
+#include "onednn.h"
 #include "products.h"
 #include "shim.h"
 
@@ -19,6 +20,7 @@ using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::generated::AddmmBackward0;
+using torch::autograd::generated::ConvolutionBackward0;
 using torch::autograd::generated::MmBackward0;
 using torch::autograd::generated::TBackward0;
 
@@ -39,7 +41,7 @@ bool nobody_listens(Node& node) {
 
 bool plain(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == c10::kStrided && tensor.device().is_cpu() &&
-         tensor.scalar_type() == at::kFloat && tensor.dim() == 2 && tensor.is_contiguous() && !tensor.is_neg();
+         tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && !tensor.is_neg();
 }
 
 // The first factor, as the forward saved it; none where it is not a tensor of this kind, or where
@@ -60,34 +62,72 @@ std::optional<at::Tensor> first_factor(Node& node) {
   return factor(mm.self_, mm.self_layout);
 }
 
-at::Tensor random(at::IntArrayRef shape, at::Generator& numbers) {
-  return at::empty(shape, at::kFloat).uniform_(-1, 1, numbers);
+// Two matrices whose product is a weight's gradient, and whose kernels compute it.
+struct Factors {
+  at::Tensor left, right;
+  bool by_onednn;
+
+  at::Tensor product() const { return by_onednn ? gpipe::onednn_product(left, right) : left.mm(right); }
+
+  void add_to(const at::Tensor& sum) const {
+    if (by_onednn) {
+      gpipe::onednn_add_product(sum, left, right);
+    } else {
+      const_cast<at::Tensor&>(sum).addmm_(left, right);
+    }
+  }
+};
+
+std::optional<Factors> of_linear(Node& node, bool transposed, const at::Tensor& grad) {
+  const auto input = first_factor(node);
+  if (!input || !plain(*input) || !plain(grad) || input->dim() != 2 || grad.dim() != 2) {
+    return std::nullopt;
+  }
+  const auto left = (transposed ? grad : *input).t();
+  const auto& right = transposed ? *input : grad;
+  return Factors{left, right, gpipe::onednn_multiplies(left, right)};
 }
 
-// Whether `sum.addmm_(left, right)` has the bits of `sum.add_(left.mm(right))`.
-bool tried(int64_t rows, int64_t height, int64_t width) {
+std::optional<Factors> of_convolution(Node& node, const at::Tensor& weight, const at::Tensor& grad) {
+  auto& convolution = static_cast<ConvolutionBackward0&>(node);
+  if (convolution.input_.has_hooks()) {
+    return std::nullopt;
+  }
+  auto found = gpipe::onednn_weight_factors(grad, convolution.input_.unpack(), weight, convolution.stride,
+                                            convolution.padding, convolution.dilation, convolution.transposed,
+                                            convolution.groups);
+  if (!found) {
+    return std::nullopt;
+  }
+  return Factors{std::move(found->first), std::move(found->second), /*by_onednn=*/true};
+}
+
+// Whether adding a product directly has the bits of adding what it comes to.
+bool tried(const Factors& factors) {
   // A generator of its own: the program's are not to be moved.
   auto numbers = at::detail::createCPUGenerator(/*seed_val=*/20181116);
-  const auto left = random({rows, height}, numbers).t();
-  const auto right = random({rows, width}, numbers);
-  auto sum = random({height, width}, numbers);
-  auto direct = sum.clone();
-  direct.addmm_(left, right);
-  sum.add_(left.mm(right));
+  auto random = [&](const at::Tensor& like) { return at::empty_like(like).uniform_(-1, 1, numbers); };
+  const Factors own{random(factors.left), random(factors.right), factors.by_onednn};
+  auto sum = at::empty({own.left.size(0), own.right.size(1)}, at::kFloat).uniform_(-1, 1, numbers);
+  const auto direct = sum.clone();
+  own.add_to(direct);
+  sum.add_(own.product());
   return at::equal(sum, direct);
 }
 
-bool same_bits(int64_t rows, int64_t height, int64_t width) {
+bool same_bits(const Factors& factors) {
   static std::mutex mutex;
-  static std::map<std::array<int64_t, 4>, bool> known;
+  static std::map<std::array<int64_t, 7>, bool> known;
+  const auto &left = factors.left, &right = factors.right;
   // Products are cut differently for several threads.
-  const std::array<int64_t, 4> key{rows, height, width, at::get_num_threads()};
+  const std::array<int64_t, 7> key{left.size(0),      left.size(1),     right.size(1),          left.stride(0),
+                                   right.stride(0), factors.by_onednn, at::get_num_threads()};
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(key);
   if (found != known.end()) {
     return found->second;
   }
-  return known.emplace(key, tried(rows, height, width)).first->second;
+  return known.emplace(key, tried(factors)).first->second;
 }
 
 }  // namespace
@@ -98,7 +138,7 @@ std::optional<Product> product_of(Node& node) {
   size_t edge = 0;
   if (typeid(node) == typeid(AddmmBackward0)) {
     edge = 2;
-  } else if (typeid(node) == typeid(MmBackward0)) {
+  } else if (typeid(node) == typeid(MmBackward0) || typeid(node) == typeid(ConvolutionBackward0)) {
     edge = 1;
   } else {
     return std::nullopt;
@@ -108,7 +148,7 @@ std::optional<Product> product_of(Node& node) {
   }
   Node* end = node.next_edge(edge).function.get();
   Node* transpose = nullptr;
-  if (typeid(*end) == typeid(TBackward0)) {
+  if (typeid(*end) == typeid(TBackward0) && typeid(node) != typeid(ConvolutionBackward0)) {
     if (!nobody_listens(*end) || !end->next_edge(0).is_valid()) {
       return std::nullopt;
     }
@@ -129,19 +169,19 @@ bool add_product(Node& node, const Product& product, const at::Tensor& grad) {
       at::autocast::is_autocast_enabled(at::kCPU)) {
     return false;
   }
-  const auto input = first_factor(node);
-  if (!input || !plain(*input) || !plain(grad) || !plain(sum) || sum.requires_grad()) {
+  const auto factors = typeid(node) == typeid(ConvolutionBackward0)
+                           ? of_convolution(node, parameter, grad)
+                           : of_linear(node, product.transpose != nullptr, grad);
+  if (!factors || !plain(sum) || sum.requires_grad()) {
     return false;
   }
-  const auto& left = product.transpose != nullptr ? grad : *input;
-  const auto& right = product.transpose != nullptr ? *input : grad;
-  const auto height = left.size(1), width = right.size(1);
-  const auto rows = left.size(0);
-  if (rows == 0 || right.size(0) != rows || sum.size(0) != height || sum.size(1) != width ||
-      !same_bits(rows, height, width)) {
+  const auto &left = factors->left, &right = factors->right;
+  const auto height = left.size(0), width = right.size(1);
+  if (left.size(1) == 0 || right.size(0) != left.size(1) || sum.size(0) != height || sum.numel() != height * width ||
+      !same_bits(*factors)) {
     return false;
   }
-  sum.addmm_(left.t(), right);
+  factors->add_to(sum.view({height, width}));
   ++added;
   return true;
 }

@@ -5,7 +5,8 @@
 // written once more in a fifth of one. The product itself can add (`beta = 1` of BLAS). Its bits
 // are the same where it holds the whole product of an element in a register before it adds, which
 // is so up to a number of rows that is the processor's and the library's own. So a trial of random
-// numbers tells, once for each shape, and other shapes are added as autograd does it.
+// numbers tells, once for each shape, and other shapes are added as autograd does it. Where oneDNN's
+// kernels compute (onednn.h), so do the gradients of convolutions' weights that are products there.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -24,7 +25,7 @@ struct Product {
   const torch::autograd::Node* weight;
 };
 
-// The product of a node of libtorch's linear layers whose result goes to a parameter's gradient
+// The product of a node of libtorch's linear layers and convolutions whose result goes to a parameter's gradient
 // and nowhere else, on one way that nobody listens to.
 std::optional<Product> product_of(torch::autograd::Node& node);
 

@@ -68,7 +68,7 @@ fn the_resolved_configuration_is_printed_unless_quiet() {
     let line = "model       name=mlp inputs=4 hidden=4 depth=2 outputs=2";
     assert_eq!(lines.next(), Some(line), "{told}");
     let line = "pipeline    devices=cpu,cpu micro=2 schedule=1f1b chunks=1 balance=1,2 \
-                recompute=never precision=f32 threads_per_stage=1 \
+                recompute=never precision=f32 kernels=libtorch threads_per_stage=1 \
              offload=none tf32=false deterministic=false";
     assert_eq!(lines.next(), Some(line), "{told}");
     let quiet = trained(folder, &tiny(&[], &["--out", "b", "--quiet"]), &[]);

@@ -281,6 +281,7 @@ impl<'a> ClusterSearch<'a> {
         let plan = Plan {
             model: self.profile.model().cloned(),
             precision: self.profile.precision().map(str::to_owned),
+            kernels: self.profile.kernels().map(str::to_owned),
             doubts: self.profile.doubts().unwrap_or_default().to_vec(),
             neighbours,
             shard_optimizer: sharded,

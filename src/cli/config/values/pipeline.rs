@@ -12,7 +12,7 @@ use crate::cli::input;
 use crate::models::LossKind;
 use crate::models::zoo::nearest;
 use crate::torch::device_name;
-use crate::{LrKind, OptimizerKind, Precision, Recompute};
+use crate::{Kernels, LrKind, OptimizerKind, Precision, Recompute};
 
 /// Devices, of which an entry may be several.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +115,20 @@ pub(in crate::cli) const PRECISION: One<Precision> = One {
         })
     },
     write: |precision| Value::Text(precision.to_string()),
+};
+
+pub(in crate::cli) const KERNELS: One<Kernels> = One {
+    kind: Kind::Text,
+    parse: |text| {
+        let names = Kernels::NAMES.map(str::to_owned);
+        text.trim().parse().map_err(|rule| {
+            format!(
+                "`{text}` names no kernels: did you mean `{}`? It {rule}",
+                nearest(text, &names)
+            )
+        })
+    },
+    write: |kernels| Value::Text(kernels.to_string()),
 };
 
 /// An optimizer with its usual numbers.

@@ -1,0 +1,140 @@
+//! Which library's kernels compute products and convolutions on the CPU.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use tch::Device;
+
+use super::error::TorchError;
+use super::ffi;
+
+/// Which library's kernels compute matrix products and convolutions of single precision on CPU
+/// devices, forward and backward.
+///
+/// Results of the two differ in the last bits. With either, they are the same for every cut,
+/// schedule, recomputation and number of processes.
+#[doc(alias = "mkldnn")]
+#[doc(alias = "mkl")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Kernels {
+    /// Those that libtorch chooses: MKL for products, for convolutions oneDNN or MKL by their
+    /// shape and by the number of intra-op threads.
+    #[default]
+    Libtorch,
+    /// oneDNN's, which are made for what the processor can do, whoever made it. Products need
+    /// AVX-512 (or what came after it), and are libtorch's elsewhere. A convolution with kernels of
+    /// 1 x 1, or whose weight is larger than what it is applied to, is one product over all samples
+    /// and places.
+    OneDnn {
+        /// Products of fewer multiplications stay libtorch's, since preparing a kernel takes
+        /// longer than they do.
+        from: u64,
+    },
+}
+
+impl Kernels {
+    /// oneDNN's kernels from where they begin to be faster, about 10 microseconds.
+    pub const ONEDNN: Self = Self::OneDnn { from: 1 << 18 };
+
+    /// The names in texts and files, without numbers.
+    pub const NAMES: [&str; 2] = ["libtorch", "onednn"];
+
+    /// While the result lives, the calling thread computes with these kernels: for comparing a
+    /// pipeline's numbers with those of the same layers outside of it.
+    ///
+    /// # Errors
+    /// This libtorch was made without oneDNN.
+    pub fn scope(self) -> Result<KernelScope, TorchError> {
+        let previous = ffi::set_onednn(self.least())?;
+        Ok(KernelScope {
+            previous,
+            not_send: PhantomData,
+        })
+    }
+
+    /// From now on the calling thread, which computes for `device`, does so with these kernels.
+    pub(crate) fn set_here(self, device: Device) -> Result<(), TorchError> {
+        if self != Self::Libtorch && device == Device::Cpu {
+            ffi::set_onednn(self.least())?;
+        }
+        Ok(())
+    }
+
+    fn least(self) -> Option<u64> {
+        match self {
+            Self::Libtorch => None,
+            Self::OneDnn { from } => Some(from),
+        }
+    }
+}
+
+/// A stretch of a thread's computing with [`Kernels`] of its own; ends when it is dropped.
+#[derive(Debug)]
+#[must_use = "the kernels are those of before once it is dropped"]
+pub struct KernelScope {
+    previous: Option<u64>,
+    /// It stays on its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for KernelScope {
+    fn drop(&mut self) {
+        // What was on once can be on again, and switching off does not fail.
+        let _ = ffi::set_onednn(self.previous);
+    }
+}
+
+impl fmt::Display for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Libtorch => f.pad("libtorch"),
+            &Self::ONEDNN => f.pad("onednn"),
+            Self::OneDnn { from } => write!(f, "onednn:{from}"),
+        }
+    }
+}
+
+impl FromStr for Kernels {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rule = || "must be libtorch, onednn or onednn:MULTIPLICATIONS".to_owned();
+        match text.split_once(':') {
+            None if text == "libtorch" => Ok(Self::Libtorch),
+            None if text == "onednn" || text == "mkldnn" => Ok(Self::ONEDNN),
+            Some(("onednn" | "mkldnn", from)) => match from.parse() {
+                Ok(from) => Ok(Self::OneDnn { from }),
+                Err(_) => Err(rule()),
+            },
+            _ => Err(rule()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_as_they_are_written() {
+        let some = Kernels::OneDnn { from: 5 };
+        for kernels in [Kernels::Libtorch, Kernels::ONEDNN, some] {
+            assert_eq!(kernels.to_string().parse(), Ok(kernels));
+        }
+        for wrong in ["", "mkl", "onednn:", "onednn:-1", "libtorch:3"] {
+            assert!(wrong.parse::<Kernels>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn scopes_nest() {
+        let outer = Kernels::ONEDNN.scope().unwrap();
+        let inner = Kernels::Libtorch.scope().unwrap();
+        assert_eq!(ffi::set_onednn(None).unwrap(), None);
+        drop(inner);
+        assert_eq!(ffi::set_onednn(Some(1 << 18)).unwrap(), Some(1 << 18));
+        drop(outer);
+        assert_eq!(ffi::set_onednn(None).unwrap(), None);
+    }
+}
