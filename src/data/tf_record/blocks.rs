@@ -94,7 +94,9 @@ impl Blocks {
         }
         self.credit.fetch_sub(COST, Ordering::Relaxed);
         let start = number * BLOCK;
-        let mut bytes = vec![0; BLOCK.min(size.checked_sub(start)?) as usize];
+        let length = BLOCK.min(size.checked_sub(start)?) as usize;
+        let mut bytes = self.unused().unwrap_or_default();
+        bytes.resize(length, 0);
         open.read_exact_at(&mut bytes, start).ok()?;
         let bytes = Arc::new(bytes);
         let read = Block {
@@ -106,6 +108,19 @@ impl Blocks {
         recent.truncate(KEPT - 1);
         recent.push_front(read.clone());
         Some(read)
+    }
+
+    /// The memory of the block that was used longest ago, once there are as many as are kept and nobody
+    /// reads it any more. Blocks that each worker allocates for itself, and others free, would leave as many of
+    /// them in the heap of each worker's thread.
+    fn unused(&self) -> Option<Vec<u8>> {
+        let mut recent = self.recent.lock();
+        let last = if recent.len() < KEPT {
+            None
+        } else {
+            recent.pop_back()
+        };
+        Arc::into_inner(last?.bytes)
     }
 }
 
@@ -208,6 +223,28 @@ mod tests {
         let range = 3..10;
         let mut reader = blocks.reader();
         assert_eq!(reader.bytes((1, &other), &range, 10), Some(&all[3..10]));
+    }
+
+    /// Those that nobody reads any more, while another reader holds on to its own.
+    #[test]
+    fn the_memory_of_old_blocks_is_used_again() {
+        let size = (2 * KEPT as u64 + 3) * BLOCK + 1000;
+        let (_folder, open, all) = file(size as usize);
+        let blocks = Blocks::default();
+        let mut holds = blocks.reader();
+        let held = 100..300;
+        holds.bytes((0, &open), &held, size).unwrap();
+        let mut places = std::collections::BTreeSet::new();
+        for start in (0..size).step_by(BLOCK as usize / 2) {
+            let range = start..(start + 300).min(size);
+            let wanted = &all[range.start as usize..range.end as usize];
+            let mut reader = blocks.reader();
+            assert_eq!(reader.bytes((0, &open), &range, size), Some(wanted));
+            places.extend(reader.own.iter().map(|own| own.bytes.as_ptr()));
+        }
+        // As many as are kept, and one more for that which is held.
+        assert!(places.len() <= KEPT + 2, "{} places", places.len());
+        assert_eq!(holds.bytes((0, &open), &held, size), Some(&all[100..300]));
     }
 
     #[test]
