@@ -45,6 +45,8 @@ struct Block {
 #[derive(Debug)]
 pub(super) struct Blocks {
     recent: Mutex<VecDeque<Block>>,
+    /// Memory of old ones.
+    unused: Mutex<Vec<Vec<u8>>>,
     credit: AtomicI64,
 }
 
@@ -52,6 +54,7 @@ impl Default for Blocks {
     fn default() -> Self {
         Self {
             recent: Mutex::default(),
+            unused: Mutex::default(),
             credit: AtomicI64::new(TRIES * COST),
         }
     }
@@ -95,9 +98,12 @@ impl Blocks {
         self.credit.fetch_sub(COST, Ordering::Relaxed);
         let start = number * BLOCK;
         let length = BLOCK.min(size.checked_sub(start)?) as usize;
-        let mut bytes = self.unused().unwrap_or_default();
+        let mut bytes = self.memory();
         bytes.resize(length, 0);
-        open.read_exact_at(&mut bytes, start).ok()?;
+        if open.read_exact_at(&mut bytes, start).is_err() {
+            self.unused.lock().push(bytes);
+            return None;
+        }
         let bytes = Arc::new(bytes);
         let read = Block {
             file,
@@ -105,22 +111,19 @@ impl Blocks {
             bytes,
         };
         let mut recent = self.recent.lock();
-        recent.truncate(KEPT - 1);
         recent.push_front(read.clone());
+        let kept = KEPT.min(recent.len());
+        let old = recent.split_off(kept).into_iter();
+        let old = old.filter_map(|own| Arc::into_inner(own.bytes));
+        self.unused.lock().extend(old);
         Some(read)
     }
 
-    /// The memory of the block that was used longest ago, once there are as many as are kept and nobody
-    /// reads it any more. Blocks that each worker allocates for itself, and others free, would leave as many of
-    /// them in the heap of each worker's thread.
-    fn unused(&self) -> Option<Vec<u8>> {
-        let mut recent = self.recent.lock();
-        let last = if recent.len() < KEPT {
-            None
-        } else {
-            recent.pop_back()
-        };
-        Arc::into_inner(last?.bytes)
+    /// Memory for a block: that of one which nobody reads any more. If each worker allocated its own,
+    /// and others freed it, then the heap of each worker's thread would grow to what all of them read.
+    fn memory(&self) -> Vec<u8> {
+        let unused = self.unused.lock().pop();
+        unused.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
     }
 }
 
@@ -242,7 +245,7 @@ mod tests {
             assert_eq!(reader.bytes((0, &open), &range, size), Some(wanted));
             places.extend(reader.own.iter().map(|own| own.bytes.as_ptr()));
         }
-        // As many as are kept, and one more for that which is held.
+        // As many as are kept, one that is read meanwhile, and that which is held.
         assert!(places.len() <= KEPT + 2, "{} places", places.len());
         assert_eq!(holds.bytes((0, &open), &held, size), Some(&all[100..300]));
     }
