@@ -1,7 +1,6 @@
 #!/bin/sh
-# Makes the pictures of the book's page "What holds my training back": reports of trainings whose input holds
-# them back, and of one whose input does not, in light and dark. Trains for a minute or two; needs a
-# Chromium and the whole command.
+# Makes the pictures of the book's page "What holds my training back": the report of a training whose input
+# holds it back, in light and dark. Trains for less than a minute; needs a Chromium, pngquant and the whole command.
 #
 #   sh book/held-back.sh             from anywhere
 #   GPIPE=target/release/gpipe-rs sh book/held-back.sh
@@ -21,13 +20,17 @@ if [ -z "$browser" ]; then
   echo "there is no browser here: install chromium, or name one with BROWSER=..." >&2
   exit 1
 fi
+if ! pngquant --version >/dev/null 2>&1; then
+  echo "there is no pngquant here, which makes the pictures small: install it" >&2
+  exit 1
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 images=book/src/images
 mkdir -p "$images"
 
-# Photographs that are large beside what the model takes, of two classes.
+# Photographs that are large beside what the model takes, of two classes: 216 MB, until the script ends.
 python3 - "$work/photographs" <<'PYTHON'
 import os, random, struct, sys, zlib
 
@@ -41,8 +44,8 @@ def picture(path, side):
 random.seed(7)
 for kind in ("cat", "dog"):
     os.makedirs(os.path.join(sys.argv[1], kind))
-    for number in range(16):
-        picture(os.path.join(sys.argv[1], kind, "%d.png" % number), 1000)
+    for number in range(4):
+        picture(os.path.join(sys.argv[1], kind, "%d.png" % number), 3000)
 PYTHON
 
 # train NAME FLAGS: a training's report.
@@ -53,7 +56,7 @@ train() {
     --steps 24 --quiet --out "$work/$name" --report "$work/$name.html" "$@"
 }
 
-# part NAME: what the report says in words.
+# part NAME HEIGHT: what the report says in words.
 part() {
   sed "s|</style>|nav,.legend,.scroll,main>section~section,footer{display:none!important}</style>|" \
     "$work/$1.html" >"$work/$1-part.html"
@@ -63,9 +66,10 @@ part() {
       --disable-background-networking --user-data-dir="$work/profile" \
       --blink-settings=preferredColorScheme="${scheme#*:}" --window-size="1200,$2" \
       --screenshot="$picture" "file://$work/$1-part.html" >/dev/null 2>&1
+    pngquant --force --nofs --ext .png 128 "$picture"
     echo "$picture: $(wc -c <"$picture") bytes"
   done
 }
 
 train decode --workers 1
-part decode 560
+part decode 320
