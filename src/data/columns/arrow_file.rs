@@ -180,7 +180,10 @@ fn of_file(file: &DiskFile) -> Result<Found, DataError> {
         })
     });
     read.map_err(|error| {
-        let what = format!("what stands at the end of this Arrow file is damaged: {error:#}");
+        let what = format!(
+            "what stands at the end of this Arrow file is damaged: {}",
+            damage(&error)
+        );
         DataError::bad(file.path(), start, what)
     })
 }
@@ -330,6 +333,6 @@ fn damaged(file: &DiskFile, block: &Block, error: &anyhow::Error) -> DataError {
     DataError::bad(
         file.path(),
         place,
-        format!("what begins here is damaged: {error:#}"),
+        format!("what begins here is damaged: {}", damage(error)),
     )
 }

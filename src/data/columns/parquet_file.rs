@@ -150,7 +150,10 @@ impl Parquet {
 }
 
 fn damaged(path: &Path, error: &anyhow::Error) -> DataError {
-    DataError::bad_path(path, format!("this Parquet file is damaged: {error:#}"))
+    DataError::bad_path(
+        path,
+        format!("this Parquet file is damaged: {}", damage(error)),
+    )
 }
 
 /// What stands at the end of a file, before its length and the magic word.
