@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -117,7 +117,14 @@ exported-memory: build
 # each is read or refused.
 fuzz: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test exported -- --nocapture mutations_for
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test library -- --nocapture data::fuzz::mutations_for
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --locked --release --features parquet --test library -- --nocapture data::fuzz::mutations_for
+
+# Lints and tests of the sources that are not built by default: Parquet and Arrow, object stores.
+FEATURES = parquet,object-store
+features: setup
+	cargo clippy --locked --features $(FEATURES) --lib --bins --test library --test cli -- -D warnings
+	cargo test --locked --features $(FEATURES) --test library -- data::
+	cargo test --locked --features $(FEATURES) --test cli -- data_of_features
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup

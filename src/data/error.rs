@@ -27,6 +27,13 @@ pub enum Place {
         /// From 1.
         line: u64,
     },
+    /// A row of a table that is no text.
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// From 0.
+        row: usize,
+    },
     /// A sample of a file of arrays.
     Sample {
         /// The file.
@@ -55,6 +62,7 @@ impl fmt::Display for Place {
         match self {
             Self::File { path, offset } => write!(f, "{}, byte {offset}", path.display()),
             Self::Line { path, line } => write!(f, "{}, line {line}", path.display()),
+            Self::Row { path, row } => write!(f, "{}, row {row}", path.display()),
             Self::Sample { path, index } => write!(f, "{}, sample {index}", path.display()),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Item(index) => write!(f, "item {index}"),

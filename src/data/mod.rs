@@ -5,6 +5,8 @@
 //! on threads of its own, always in the same order.
 
 mod arrays;
+#[cfg(feature = "parquet")]
+mod columns;
 mod dataset;
 mod diagnosis;
 mod disk_file;
@@ -14,6 +16,8 @@ mod items;
 mod iterated;
 mod lines;
 mod loader;
+#[cfg(feature = "object-store")]
+mod objects;
 mod padding;
 mod random;
 mod room;
@@ -32,6 +36,8 @@ mod tokenizer;
 mod tokens;
 
 pub use arrays::Array;
+#[cfg(feature = "parquet")]
+pub use columns::{ColumnRow, Columns};
 pub use dataset::Dataset;
 pub use diagnosis::{Change, Diagnosis, InputMeasures, Limit, Phase, PhaseTime, Remedy};
 pub use error::{DataError, Place};
@@ -40,6 +46,8 @@ pub use items::Zip3;
 pub use iterated::Iterated;
 pub use lines::{Csv, Lines, Record};
 pub use loader::{Batches, HowMany, Loader, Mark};
+#[cfg(feature = "object-store")]
+pub use objects::{Fetched, Object, Objects};
 pub use padding::{Padded, pad};
 pub use random::Random;
 pub use rows::Rows;

@@ -51,6 +51,8 @@ pub(crate) fn command(folder: &Path, args: &(impl Args + ?Sized)) -> Command {
             command.env_remove(name);
         }
     }
+    // What is fetched from elsewhere is kept there.
+    command.env("XDG_CACHE_HOME", folder.join(".cache"));
     command.args(args.list()).current_dir(folder);
     command
 }

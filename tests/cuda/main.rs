@@ -14,6 +14,7 @@
 mod support;
 
 mod apart;
+mod batches;
 mod faults;
 mod graphs;
 mod grid;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
             .once()
             .settings(rounds::DELAYS),
         Group::simulated(simulated::tests()).once(),
+        Group::simulated(batches::tests()).once(),
         Group::simulated(faults::tests()).once(),
         Group::simulated(lost::tests()).once(),
         Group::simulated(processes::tests()),
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         &groups,
         &[
             &steps::PARTS[..],
+            &batches::PARTS,
             &lost::PARTS,
             &mutations::PARTS,
             &processes::PARTS,

@@ -5,6 +5,7 @@ use std::path::Path;
 use tch::Tensor;
 
 use crate::cli::feed::parts;
+use crate::cli::feed::remote::local;
 use crate::cli::trained::{Trained, TrainedOn, Vocabulary};
 use crate::cli::{Failure, input};
 use crate::data::{DataError, MOBY_DICK, TextSet, Tokens};
@@ -59,7 +60,7 @@ impl Judge {
     }
 
     fn of_tokens(trained: &Trained, path: &Path) -> Result<Self, String> {
-        let tokens = Tokens::open(path).map_err(|error| error.to_string())?;
+        let tokens = Tokens::open(&local(path)?).map_err(|error| error.to_string())?;
         let (_, known) = trained.tokens()?;
         if tokens.vocabulary() > known {
             return Err(format!(
@@ -160,6 +161,7 @@ fn is_tokens(path: &Path) -> bool {
 
 /// The text of a file; the error does not name it.
 fn read(path: &Path) -> Result<String, String> {
+    let path = &*local(path)?;
     input::text(path).map_err(|failure| {
         let why = failure.said();
         let own = why.strip_prefix(&format!("{}: ", path.display()));

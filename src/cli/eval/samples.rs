@@ -10,6 +10,7 @@ use super::progress::Batches;
 use super::{Args, diverged};
 use crate::cli::feed::DataOptions;
 use crate::cli::feed::learned::Learned;
+use crate::cli::feed::remote::local;
 use crate::cli::feed::samples::choose;
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::{Trained, TrainedOn};
@@ -64,7 +65,8 @@ impl Judged {
             None => Failure::Usage(format!("{why}; name other data with --data PATH")),
         };
         let chosen = Chosen::of_spec(zoo, &trained.spec);
-        let found = choose(&chosen, path, &options).map_err(wrong)?;
+        let here = path.map(local).transpose().map_err(wrong)?;
+        let found = choose(&chosen, here.as_deref(), &options).map_err(wrong)?;
         let (chosen, samples) = found.ok_or_else(|| {
             wrong("nothing says where the samples are that it was trained on".to_owned())
         })?;

@@ -6,6 +6,7 @@ mod fit;
 pub(super) mod learned;
 mod other;
 mod read;
+pub(super) mod remote;
 pub(super) mod samples;
 mod several;
 mod speed;
@@ -89,7 +90,12 @@ impl Source {
         tokenizer: Option<&ModelTokenizer>,
         options: &DataOptions,
     ) -> Result<(Chosen, Self), Failure> {
-        let (chosen, mut source) = Self::named(chosen, data, tokenizer, options)?;
+        let here = data.map(remote::local).transpose();
+        let here = here.map_err(|why| Failure::Usage(format!("--data: {why}")))?;
+        let (chosen, mut source) = Self::named(chosen, here.as_deref(), tokenizer, options)?;
+        if let Some(url) = data.filter(|path| remote::is_url(path)) {
+            source.renamed(url);
+        }
         if let Self::Text { windows, .. } | Self::Tokens { windows, .. } = &mut source {
             windows.pace = options.pace();
         }
@@ -143,6 +149,16 @@ impl Source {
                     (chosen, Self::Synthetic(Some(why)))
                 }))
             }
+        }
+    }
+
+    /// Has the data be that of a URL, wherever it was brought to.
+    fn renamed(&mut self, url: &Path) {
+        match self {
+            Self::Text { path, .. } | Self::Tokens { path, .. } | Self::Samples { path, .. } => {
+                *path = Some(url.to_owned());
+            }
+            Self::Synthetic(_) => {}
         }
     }
 

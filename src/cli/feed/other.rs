@@ -7,7 +7,7 @@ use super::fit::{self, What};
 use super::learned::{Learned, Pace};
 use super::read::Read;
 use super::samples::{self, DataOptions};
-use super::{Source, is_tokens};
+use super::{Source, is_tokens, remote};
 use crate::cli::model::Chosen;
 use crate::cli::trained::{ModelTokenizer, Vocabulary};
 use crate::data::{Part, TextSet, Tokens};
@@ -34,6 +34,7 @@ impl Other {
         tokenizer: Option<&ModelTokenizer>,
         options: &DataOptions,
     ) -> Result<Self, String> {
+        let path = &*remote::local(path)?;
         match source {
             Source::Text { .. } | Source::Tokens { .. } => {
                 let tokens = tokens(path, source, tokenizer)?;

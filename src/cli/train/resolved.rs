@@ -8,6 +8,7 @@ use super::recipe::Recipe;
 use crate::Pipeline;
 use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
+use crate::cli::feed::remote::is_url;
 use crate::cli::model::sizes;
 use crate::models::ExportedModel;
 
@@ -67,6 +68,9 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
 }
 
 fn absolute(path: &Path) -> PathBuf {
+    if is_url(path) {
+        return path.to_owned();
+    }
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -159,7 +159,9 @@ impl InputMeasures {
     pub(super) fn alone_ms(&self) -> f64 {
         let step = self.step_ms();
         if let Some(alone) = self.step_alone_ms {
-            return alone.min(step);
+            // A pause may have come when other programs had less to do.
+            let beside = self.loader_cpu_ms() * (1.0 - self.wait_share());
+            return alone.max(step - SLOWS * beside).min(step);
         }
         let taken = self.loader_cores() + self.training_cores();
         if taken < FULL * self.cores as f64 {
@@ -196,6 +198,9 @@ impl InputMeasures {
     }
 }
 
+/// A millisecond of the loader's work makes a step longer by no more than so many: threads that wait for
+/// each other lose more than what was taken from one of them, but not more than that.
+const SLOWS: f64 = 2.0;
 /// Cores are all taken from this share of them on.
 pub(super) const FULL: f64 = 0.9;
 

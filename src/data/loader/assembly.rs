@@ -39,6 +39,13 @@ pub(super) enum Ready<B> {
 
 /// Of so many batches one is weighed.
 const WEIGHED: u64 = 64;
+/// A large piece of memory is asked for once in so many batches. Each task has a channel of its own, whose
+/// pieces others free. glibc does not join small ones until its heap is used up, which has 64 MiB, or is
+/// asked for a large piece, which this thread does not do otherwise; and a single piece of a channel is too
+/// small for the next channel. It would take a kilobyte more for every batch.
+const TIDIED: u64 = 16;
+/// What is a large piece to glibc, and more.
+const LARGE: usize = 1 << 13;
 
 /// What the batching thread works with.
 pub(super) struct Assembly<S: Source, B> {
@@ -260,6 +267,9 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
             && let Some(bytes) = bytes_of(batch)
         {
             self.shared.batch_bytes.store(bytes, Ordering::Relaxed);
+        }
+        if self.batches.is_multiple_of(TIDIED) {
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE)));
         }
         self.batches += 1;
     }

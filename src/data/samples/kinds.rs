@@ -13,8 +13,15 @@ use crate::files;
 
 /// What can be named, in messages.
 pub(super) const KNOWN: &str = "arrays `x` and `y` (.safetensors, .npz, a folder with x.npy and \
-                                y.npy), a table (.csv, .tsv), a folder of images with a folder for \
+                                y.npy), a table (.csv, .tsv, .parquet, .arrow), a folder of images with a folder for \
                                 each class, IDX files, TFRecords of tf.train.Examples";
+
+/// What files of columns end with.
+const COLUMNS: [&str; 3] = ["parquet", "arrow", "feather"];
+/// What is said where there is no reader of them.
+#[cfg(not(feature = "parquet"))]
+pub(super) const NO_COLUMNS: &str = "this program reads no Parquet and no Arrow: build it with them \
+                                     (cargo build --release --features parquet), or save the table as CSV";
 
 /// What the parts of a data set that are not trained on are called.
 const TESTS: [&str; 5] = ["test", "val", "valid", "validation", "t10k"];
@@ -27,6 +34,7 @@ pub(super) enum Kind {
     Npz,
     Npy,
     Table,
+    Columns,
     Idx,
     TfRecord,
     Folder,
@@ -48,6 +56,7 @@ pub(super) fn kind(path: &Path) -> Result<Option<Kind>, DataError> {
     let mut start = Vec::new();
     file.take(6).read_to_end(&mut start).map_err(failed)?;
     Ok(match &start[..] {
+        b"ARROW1" | [b'P', b'A', b'R', b'1', ..] => Some(Kind::Columns),
         b"\x93NUMPY" => Some(Kind::Npy),
         [b'P', b'K', 3, 4, ..] => Some(Kind::Npz),
         // The kinds of numbers that IDX has, and some dimensions.
@@ -64,10 +73,20 @@ fn by_name(path: &Path) -> Option<Kind> {
         "npz" => Kind::Npz,
         "npy" => Kind::Npy,
         "csv" | "tsv" => Kind::Table,
+        own if COLUMNS.contains(&own) => Kind::Columns,
         _ if name.contains("-ubyte") || name.contains("-idx") || name.contains(".idx") => Kind::Idx,
         _ if name.contains(".tfrecord") => Kind::TfRecord,
         _ => return None,
     })
+}
+
+/// Whether a file is one of columns.
+pub(super) fn has_columns(path: &Path) -> bool {
+    kind(path).is_ok_and(|own| own == Some(Kind::Columns))
+}
+
+fn is_columns(name: &str) -> bool {
+    COLUMNS.contains(&ending(Path::new(name)).as_str())
 }
 
 /// The arrays of a path, and of a file or folder beside it that is not to be trained on; none where
@@ -165,7 +184,14 @@ fn file(
     match kind {
         Kind::Safetensors => arrays(NamedArrays::safetensors),
         Kind::Npz => arrays(NamedArrays::npz),
-        Kind::Table => table::found(path, test, options),
+        Kind::Table | Kind::Columns => {
+            let test = test.map(|test| [test.to_owned()]);
+            table::found(
+                &[path.to_owned()],
+                test.as_ref().map(|own| &own[..]),
+                options,
+            )
+        }
         Kind::TfRecord => {
             let test = test.map(|test| TfRecords::open([test])).transpose()?;
             records::found(TfRecords::open([path])?, test, options)
@@ -225,6 +251,9 @@ fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     if names.iter().any(|name| name.contains(".tfrecord")) {
         return shards(all.into_values(), options);
     }
+    if names.iter().any(|name| is_columns(name)) {
+        return tables(all.into_values(), options);
+    }
     if all
         .values()
         .any(|own| own.is_dir() || ENDINGS.contains(&ending(own).as_str()))
@@ -247,7 +276,31 @@ fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<F
         let test = test.map(TfRecords::in_folder).transpose()?;
         return records::found(TfRecords::in_folder(train)?, test, options);
     }
+    if names.iter().any(|name| is_columns(name)) {
+        let test = test.map(columns_in).transpose()?;
+        return table::found(&columns_in(train)?, test.as_deref(), options);
+    }
     images::found(train, test, options)
+}
+
+/// The files of columns of a folder.
+fn columns_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let files = entries(folder)?.into_iter();
+    let files = files.filter(|(name, _)| is_columns(name));
+    Ok(files.map(|(_, path)| path).collect())
+}
+
+/// Files of columns of what is trained on, and of what is not, as their names tell.
+fn tables(
+    files: impl Iterator<Item = PathBuf>,
+    options: &SampleOptions,
+) -> Result<Found, DataError> {
+    let (test, train) = apart(files.filter(|path| by_name(path) == Some(Kind::Columns)));
+    match (&train[..], &test[..]) {
+        ([], test) => table::found(test, None, options),
+        (train, []) => table::found(train, None, options),
+        (train, test) => table::found(train, Some(test), options),
+    }
 }
 
 /// Shards of what is trained on, and of what is not, as their names tell.
@@ -255,13 +308,8 @@ fn shards(
     files: impl Iterator<Item = PathBuf>,
     options: &SampleOptions,
 ) -> Result<Found, DataError> {
-    let name = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default();
-        name.to_string_lossy().to_lowercase()
-    };
-    let files = files.filter(|path| name(path).contains(".tfrecord"));
-    let is_test = |path: &PathBuf| TESTS.iter().any(|own| name(path).starts_with(own));
-    let (test, train): (Vec<_>, Vec<_>) = files.partition(is_test);
+    let named = |path: &PathBuf| name(path).contains(".tfrecord");
+    let (test, train) = apart(files.filter(named));
     if train.is_empty() {
         return records::found(TfRecords::open(test)?, None, options);
     }
@@ -271,6 +319,17 @@ fn shards(
     records::found(TfRecords::open(train)?, test, options)
 }
 
+/// A file's name in small letters.
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().to_lowercase()
+}
+
+/// Those whose names begin as those of a test part do, and all others.
+fn apart(files: impl Iterator<Item = PathBuf>) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    files.partition(|path| TESTS.iter().any(|own| name(path).starts_with(own)))
+}
+
 fn is_images(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().contains("images")
@@ -278,10 +337,6 @@ fn is_images(path: &Path) -> bool {
 
 /// The file to train on, and one not to, as their names tell.
 fn train_and_test<'a>(images: &[&'a PathBuf]) -> Option<(&'a Path, Option<&'a Path>)> {
-    let name = |path: &Path| {
-        let name = path.file_name().unwrap_or_default();
-        name.to_string_lossy().to_lowercase()
-    };
     let is_test = |path: &Path| TESTS.iter().any(|own| name(path).starts_with(own));
     let train = images.iter().find(|path| !is_test(path))?;
     let test = images.iter().find(|path| is_test(path));

@@ -114,8 +114,13 @@ fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
         );
     }
     reader.limits(limits);
-    let image = reader.decode();
-    image.map_err(|error| anyhow::anyhow!("the image cannot be read: {error}"))
+    // Where debug assertions are on, the decoder has some that damaged images do not hold.
+    let image = crate::engine::panics::caught(|| reader.decode());
+    match image {
+        Ok(Ok(image)) => Ok(image),
+        Ok(Err(error)) => anyhow::bail!("the image cannot be read: {error}"),
+        Err(why) => anyhow::bail!("the image cannot be read: its parts do not go together ({why})"),
+    }
 }
 
 /// Whether a JPEG ends: its decoder fills in what is missing. Within its data no marker can be, and

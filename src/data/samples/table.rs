@@ -1,19 +1,28 @@
-//! Tables of text: CSV, with a header.
+//! Tables: CSV with a header, and files of columns, whose cells are taken as those of CSV are.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use csv::{ReaderBuilder, StringRecord};
-use gpipe_partitioner::Bytes;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
+
+mod layout;
+mod text;
 
 use super::found::{Found, Labels};
+#[cfg(not(feature = "parquet"))]
+use super::kinds::NO_COLUMNS;
+use super::kinds::has_columns;
 use super::scaling::Usual;
 use super::{Pair, SampleOptions};
-use crate::data::lines::SEPARATORS;
+use crate::TorchError;
+#[cfg(feature = "parquet")]
+use crate::data::Columns;
 use crate::data::{DataError, Place, Source};
-use crate::memory::room_on;
-use crate::{TorchError, files};
+use layout::{Layout, Wanted, listed};
+#[cfg(feature = "parquet")]
+use text::refuse_large;
+use text::{at, check_names, damaged, line, read, separator};
 
 /// What stands for there being no value.
 const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
@@ -21,28 +30,58 @@ const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
 /// The rows of a table in memory: numbers in, one target each.
 #[derive(Debug)]
 struct Table {
-    path: PathBuf,
+    origin: Origin,
     columns: usize,
     /// Row after row.
     x: Vec<f32>,
     /// Numbers, or the numbers of classes.
     y: Vec<f64>,
     classes: bool,
-    /// Of each row.
-    lines: Vec<u64>,
     sum: u32,
 }
 
-/// What columns are what, and the names of the classes.
-struct Layout {
-    /// Names of the inputs' columns, and where they are.
-    inputs: Vec<(String, usize)>,
-    target: (String, usize),
+/// Where rows come from.
+#[derive(Debug)]
+enum Origin {
+    /// A text, and the line of each row.
+    Text { path: PathBuf, lines: Vec<u64> },
+    #[cfg(feature = "parquet")]
+    Columns(Columns),
 }
 
+impl Origin {
+    fn place(&self, row: usize) -> Place {
+        match self {
+            Self::Text { path, lines } => Place::Line {
+                path: path.clone(),
+                line: lines[row],
+            },
+            #[cfg(feature = "parquet")]
+            Self::Columns(own) => own.place(0, row),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Text { path, .. } => path,
+            #[cfg(feature = "parquet")]
+            Self::Columns(own) => own.path(),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        match self {
+            Self::Text { lines, .. } => lines.len(),
+            #[cfg(feature = "parquet")]
+            Self::Columns(own) => own.len(),
+        }
+    }
+}
+
+/// The rows of a table, and of one that is not to be trained on: a text each, or files of columns.
 pub(super) fn found(
-    path: &Path,
-    test: Option<&Path>,
+    train: &[PathBuf],
+    test: Option<&[PathBuf]>,
     options: &SampleOptions,
 ) -> Result<Found, DataError> {
     let kept = options.kept.as_ref();
@@ -57,7 +96,7 @@ pub(super) fn found(
         .clone()
         .or_else(|| kept.and_then(|kept| kept.target.clone()));
     let wanted = (columns, target);
-    let (train, names, layout) = Table::read(path, &wanted, options.classes, known)?;
+    let (train, names, layout) = Table::read(train, &wanted, options.classes, known)?;
     let columns: Vec<String> = layout.inputs.into_iter().map(|(name, _)| name).collect();
     let target = layout.target.0;
     let names = names.filter(|_| options.classes);
@@ -82,16 +121,31 @@ pub(super) fn found(
     })
 }
 
-/// Names of the columns of inputs, and of the target, where they are known.
-type Wanted = (Option<Vec<String>>, Option<String>);
-
 impl Table {
     fn read(
-        path: &Path,
+        paths: &[PathBuf],
         wanted: &Wanted,
         classes: bool,
         known: Option<Vec<String>>,
     ) -> Result<(Self, Option<Vec<String>>, Layout), DataError> {
+        let (table, labels, layout) = match paths {
+            [path] if !has_columns(path) => Self::text(path, wanted, classes)?,
+            #[cfg(feature = "parquet")]
+            paths => Self::columns(paths, wanted, classes)?,
+            #[cfg(not(feature = "parquet"))]
+            paths => {
+                let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+                return Err(DataError::bad_path(first, NO_COLUMNS));
+            }
+        };
+        table.named(&labels, known, layout)
+    }
+
+    fn text(
+        path: &Path,
+        wanted: &Wanted,
+        classes: bool,
+    ) -> Result<(Self, Vec<String>, Layout), DataError> {
         let text = read(path)?;
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
         let mut reader = ReaderBuilder::new()
@@ -99,38 +153,103 @@ impl Table {
             .trim(csv::Trim::All)
             .from_reader(text);
         let header = reader.headers().map_err(|error| damaged(path, &error))?;
+        check_names(header).map_err(|why| at(path, 1, why))?;
         let layout = Layout::of(header, wanted).map_err(|why| at(path, 1, why))?;
-        let mut table = Self {
+        let origin = Origin::Text {
             path: path.to_owned(),
-            columns: layout.inputs.len(),
-            x: Vec::new(),
-            y: Vec::new(),
-            classes,
             lines: Vec::new(),
-            sum: crc32c::crc32c(text),
         };
-        let mut labels = Vec::new();
+        let mut table = Self::empty(origin, &layout, classes, crc32c::crc32c(text));
+        let (mut labels, mut lines) = (Vec::new(), Vec::new());
         for record in reader.records() {
             let record = record.map_err(|error| damaged(path, &error))?;
             let line = record.position().map_or(1, |start| line(text, start));
             let row = table.row(&layout, &record, &mut labels);
             row.map_err(|why| at(path, line, why))?;
-            table.lines.push(line);
+            lines.push(line);
         }
-        if table.lines.is_empty() {
+        if lines.is_empty() {
             return Err(at(path, 1, "there is no row below the header".to_owned()));
         }
-        if !classes {
-            return Ok((table, None, layout));
+        let path = path.to_owned();
+        table.origin = Origin::Text { path, lines };
+        Ok((table, labels, layout))
+    }
+
+    /// The rows of files of columns.
+    #[cfg(feature = "parquet")]
+    fn columns(
+        paths: &[PathBuf],
+        wanted: &Wanted,
+        classes: bool,
+    ) -> Result<(Self, Vec<String>, Layout), DataError> {
+        let rows = Columns::open(paths)?;
+        let header = StringRecord::from(rows.columns());
+        let layout = Layout::of(&header, wanted);
+        let layout = layout.map_err(|why| DataError::bad_path(rows.path(), why))?;
+        // Of each row its numbers, and what its target is in words.
+        let needed = rows.len() as u64 * (4 * layout.inputs.len() as u64 + 32);
+        refuse_large(rows.path(), needed)?;
+        let sum = crc32c::crc32c(rows.identity().as_bytes());
+        let mut table = Self::empty(Origin::Columns(rows), &layout, classes, sum);
+        let mut labels = Vec::new();
+        for row in 0..table.origin.rows() {
+            let Origin::Columns(rows) = &table.origin else {
+                break;
+            };
+            let bad = |what| DataError::Bad {
+                place: rows.place(0, row),
+                what,
+            };
+            let cells = rows.shown(row)?;
+            let mut own = layout.inputs.iter().chain([&layout.target]);
+            let other = own.find(|(_, place)| cells[*place].is_none());
+            if let Some((name, _)) = other {
+                let what = format!(
+                    "column `{name}` has neither a number nor a text here: leave it out, or make arrays \
+                     of it"
+                );
+                return Err(bad(what));
+            }
+            let cells = cells.into_iter().map(Option::unwrap_or_default);
+            let record: StringRecord = cells.collect();
+            let place = rows.place(0, row);
+            let row = table.row(&layout, &record, &mut labels);
+            row.map_err(|what| DataError::Bad { place, what })?;
+        }
+        Ok((table, labels, layout))
+    }
+
+    fn empty(origin: Origin, layout: &Layout, classes: bool, sum: u32) -> Self {
+        Self {
+            origin,
+            columns: layout.inputs.len(),
+            x: Vec::new(),
+            y: Vec::new(),
+            classes,
+            sum,
+        }
+    }
+
+    /// With the numbers of its classes, where it has such.
+    fn named(
+        mut self,
+        labels: &[String],
+        known: Option<Vec<String>>,
+        layout: Layout,
+    ) -> Result<(Self, Option<Vec<String>>, Layout), DataError> {
+        if !self.classes {
+            return Ok((self, None, layout));
         }
         let names = match known {
             Some(names) => names,
-            None => named(&labels).map_err(|why| {
-                DataError::bad_path(path, format!("column `{}` {why}", layout.target.0))
+            None => named(labels).map_err(|why| {
+                let what = format!("column `{}` {why}", layout.target.0);
+                DataError::bad_path(self.origin.path(), what)
             })?,
         };
-        table.number(&labels, &names, &layout.target.0)?;
-        Ok((table, Some(names), layout))
+        self.number(labels, &names, &layout.target.0)?;
+        Ok((self, Some(names), layout))
     }
 
     /// Takes up a row.
@@ -168,66 +287,19 @@ impl Table {
             .enumerate()
             .map(|(number, name)| (name.as_str(), number));
         let numbers: HashMap<&str, usize> = numbers.collect();
-        for (label, &line) in labels.iter().zip(&self.lines) {
+        for (row, label) in labels.iter().enumerate() {
             let number = numbers.get(label.as_str()).ok_or_else(|| {
                 let what = format!(
                     "column `{column}`: there was no class `{label}` in what was trained on; there \
                      were {}",
                     listed(names)
                 );
-                at(&self.path, line, what)
+                let place = self.origin.place(row);
+                DataError::Bad { place, what }
             })?;
             self.y.push(*number as f64);
         }
         Ok(())
-    }
-}
-
-impl Layout {
-    fn of(header: &StringRecord, (columns, target): &Wanted) -> Result<Self, String> {
-        let all: Vec<&str> = header.iter().collect();
-        let find = |name: &str| {
-            let mut places = all.iter().enumerate().filter(|(_, own)| **own == name);
-            match (places.next(), places.next()) {
-                (Some((place, _)), None) => Ok((name.to_owned(), place)),
-                (Some(_), Some(_)) => Err(format!("there are two columns `{name}`: rename one")),
-                (None, _) => Err(format!(
-                    "there is no column `{name}`; there are {}",
-                    listed(&all)
-                )),
-            }
-        };
-        if all.is_empty() {
-            return Err("there is no header: the table is empty".to_owned());
-        }
-        if all.iter().all(|name| name.parse::<f64>().is_ok()) {
-            return Err(format!(
-                "this is to be the names of the columns, but it is numbers ({}): put a header above \
-                 them",
-                listed(&all)
-            ));
-        }
-        if let Some(place) = all.iter().position(|name| name.is_empty()) {
-            return Err(format!("column {} has no name", place + 1));
-        }
-        let last = all.last().copied().unwrap_or_default();
-        let target = find(target.as_deref().unwrap_or(last))?;
-        let inputs: Vec<_> = if let Some(columns) = columns {
-            let own = columns.iter().map(|name| find(name));
-            own.collect::<Result<_, _>>()?
-        } else {
-            let others = all.iter().enumerate();
-            let others = others.filter(|(place, _)| *place != target.1);
-            let own = others.map(|(_, name)| find(name));
-            own.collect::<Result<_, _>>()?
-        };
-        if inputs.is_empty() {
-            return Err(format!(
-                "beside the target `{}` there is no column",
-                target.0
-            ));
-        }
-        Ok(Self { inputs, target })
     }
 }
 
@@ -283,85 +355,11 @@ fn missing(column: &str) -> String {
     format!("column `{column}` has no value: fill it in, or leave out the row or the column")
 }
 
-/// The first few of some names.
-fn listed(names: &[impl AsRef<str>]) -> String {
-    const MOST: usize = 12;
-    let few = names
-        .iter()
-        .take(MOST)
-        .map(|name| format!("`{}`", name.as_ref()));
-    let few = few.collect::<Vec<_>>().join(", ");
-    match names.len().checked_sub(MOST) {
-        Some(more) if more > 0 => format!("{few} and {more} more"),
-        _ => few,
-    }
-}
-
-fn at(path: &Path, line: u64, what: String) -> DataError {
-    let path = path.to_owned();
-    DataError::Bad {
-        place: Place::Line { path, line },
-        what,
-    }
-}
-
-fn damaged(path: &Path, error: &csv::Error) -> DataError {
-    let line = error.position().map_or(1, csv::Position::line);
-    let what = match error.kind() {
-        csv::ErrorKind::UnequalLengths {
-            expected_len, len, ..
-        } => format!(
-            "there are {len} cells, but the header has {expected_len}: put cells with the separator \
-             in them in double quotes"
-        ),
-        csv::ErrorKind::Utf8 { .. } => "this is not UTF-8 text".to_owned(),
-        _ => format!("this is no CSV: {error}"),
-    };
-    at(path, line, what)
-}
-
-/// The line of what begins there, behind lines that are empty.
-fn line(text: &[u8], start: &csv::Position) -> u64 {
-    let rest = text.get(start.byte() as usize..).unwrap_or_default();
-    let empty = rest.iter().take_while(|byte| matches!(byte, b'\n' | b'\r'));
-    start.line() + empty.filter(|byte| **byte == b'\n').count() as u64
-}
-
-/// All of a file, if there is memory for its numbers.
-fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    let failed = |source| DataError::read(path, source);
-    let size = files::open(path)
-        .and_then(|file| file.metadata())
-        .map_err(failed)?
-        .len();
-    // The text, and at most a number of 4 bytes for every two of it.
-    let needed = size.saturating_mul(3);
-    if let Ok((free, _)) = room_on(Device::Cpu)
-        && needed > free.0
-    {
-        return Err(DataError::bad_path(
-            path,
-            format!(
-                "a table is read into memory, which takes {}, and {free} are free: save it as \
-                 safetensors or .npy, which are read row by row",
-                Bytes(needed)
-            ),
-        ));
-    }
-    files::read(path).map_err(failed)
-}
-
-fn separator(text: &[u8]) -> u8 {
-    let header = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let there = |own: &&u8| header.contains(own);
-    SEPARATORS.iter().find(there).copied().unwrap_or(b',')
-}
-
 impl Source for Table {
     type Item = Pair;
 
     fn len(&self) -> usize {
-        self.lines.len()
+        self.origin.rows()
     }
 
     fn get(&self, epoch: u64, index: usize) -> Result<Pair, DataError> {
@@ -381,12 +379,11 @@ impl Source for Table {
     }
 
     fn place(&self, _: u64, index: usize) -> Place {
-        let (path, line) = (self.path.clone(), self.lines[index]);
-        Place::Line { path, line }
+        self.origin.place(index)
     }
 
     fn identity(&self) -> String {
-        let (rows, sum) = (self.lines.len(), self.sum);
+        let (rows, sum) = (self.origin.rows(), self.sum);
         format!(
             "a table of {rows} rows and {} columns with checksum {sum:08x}",
             self.columns + 1

@@ -45,6 +45,8 @@ struct Block {
 #[derive(Debug)]
 pub(super) struct Blocks {
     recent: Mutex<VecDeque<Block>>,
+    /// Memory of old ones.
+    unused: Mutex<Vec<Vec<u8>>>,
     credit: AtomicI64,
 }
 
@@ -52,6 +54,7 @@ impl Default for Blocks {
     fn default() -> Self {
         Self {
             recent: Mutex::default(),
+            unused: Mutex::default(),
             credit: AtomicI64::new(TRIES * COST),
         }
     }
@@ -94,8 +97,13 @@ impl Blocks {
         }
         self.credit.fetch_sub(COST, Ordering::Relaxed);
         let start = number * BLOCK;
-        let mut bytes = vec![0; BLOCK.min(size.checked_sub(start)?) as usize];
-        open.read_exact_at(&mut bytes, start).ok()?;
+        let length = BLOCK.min(size.checked_sub(start)?) as usize;
+        let mut bytes = self.memory();
+        bytes.resize(length, 0);
+        if open.read_exact_at(&mut bytes, start).is_err() {
+            self.unused.lock().push(bytes);
+            return None;
+        }
         let bytes = Arc::new(bytes);
         let read = Block {
             file,
@@ -103,9 +111,19 @@ impl Blocks {
             bytes,
         };
         let mut recent = self.recent.lock();
-        recent.truncate(KEPT - 1);
         recent.push_front(read.clone());
+        let kept = KEPT.min(recent.len());
+        let old = recent.split_off(kept).into_iter();
+        let old = old.filter_map(|own| Arc::into_inner(own.bytes));
+        self.unused.lock().extend(old);
         Some(read)
+    }
+
+    /// Memory for a block: that of one which nobody reads any more. If each worker allocated its own,
+    /// and others freed it, then the heap of each worker's thread would grow to what all of them read.
+    fn memory(&self) -> Vec<u8> {
+        let unused = self.unused.lock().pop();
+        unused.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
     }
 }
 
@@ -208,6 +226,28 @@ mod tests {
         let range = 3..10;
         let mut reader = blocks.reader();
         assert_eq!(reader.bytes((1, &other), &range, 10), Some(&all[3..10]));
+    }
+
+    /// Those that nobody reads any more, while another reader holds on to its own.
+    #[test]
+    fn the_memory_of_old_blocks_is_used_again() {
+        let size = (2 * KEPT as u64 + 3) * BLOCK + 1000;
+        let (_folder, open, all) = file(size as usize);
+        let blocks = Blocks::default();
+        let mut holds = blocks.reader();
+        let held = 100..300;
+        holds.bytes((0, &open), &held, size).unwrap();
+        let mut places = std::collections::BTreeSet::new();
+        for start in (0..size).step_by(BLOCK as usize / 2) {
+            let range = start..(start + 300).min(size);
+            let wanted = &all[range.start as usize..range.end as usize];
+            let mut reader = blocks.reader();
+            assert_eq!(reader.bytes((0, &open), &range, size), Some(wanted));
+            places.extend(reader.own.iter().map(|own| own.bytes.as_ptr()));
+        }
+        // As many as are kept, one that is read meanwhile, and that which is held.
+        assert!(places.len() <= KEPT + 2, "{} places", places.len());
+        assert_eq!(holds.bytes((0, &open), &held, size), Some(&all[100..300]));
     }
 
     #[test]

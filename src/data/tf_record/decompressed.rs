@@ -6,13 +6,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use super::TfRecords;
 use super::index::{Compressed, compressed};
+use super::saved::made_of;
 use crate::data::DataError;
 use crate::data::idx::{DENSE, LARGE};
 use crate::files;
@@ -50,18 +50,12 @@ fn plain(path: &Path, folder: &Path) -> Result<PathBuf, DataError> {
     let Some(kind) = compressed(&file, path, about.len())? else {
         return Ok(path.to_owned());
     };
-    let whole = fs::canonicalize(path).map_err(failed)?;
-    let mut sum = crc32c::crc32c(whole.as_os_str().as_encoded_bytes());
-    for number in [about.len(), about.mtime() as u64, about.mtime_nsec() as u64] {
-        sum = crc32c::crc32c_append(sum, &number.to_le_bytes());
-    }
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let made = folder.join(format!("{name}.{sum:08x}.tfrecord"));
+    let made = made_of(path, &about, folder, "tfrecord")?;
     if made.exists() {
         return Ok(made);
     }
     // Of its own process: another one may make the same.
-    let partial = folder.join(format!("{name}.{sum:08x}.{}.partial", std::process::id()));
+    let partial = made.with_extension(format!("{}.partial", std::process::id()));
     let reader = BufReader::new(file);
     let reader: Box<dyn Read> = match kind {
         Compressed::Gzip => Box::new(MultiGzDecoder::new(reader)),

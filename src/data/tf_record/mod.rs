@@ -8,6 +8,7 @@ pub(crate) mod frame;
 mod framed;
 mod index;
 mod records;
+mod saved;
 mod writer;
 
 pub use example::{Example, ExampleError};

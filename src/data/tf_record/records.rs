@@ -37,11 +37,18 @@ impl TfRecords {
     /// # Errors
     /// There are none, one cannot be read or is compressed, or they hold no record.
     pub fn open(paths: impl IntoIterator<Item: AsRef<Path>>) -> Result<Self, DataError> {
+        Self::by(paths, Shard::scan)
+    }
+
+    pub(super) fn by(
+        paths: impl IntoIterator<Item: AsRef<Path>>,
+        open: impl Fn(&Path) -> Result<Shard, DataError> + Sync,
+    ) -> Result<Self, DataError> {
         let paths: Vec<PathBuf> = paths
             .into_iter()
             .map(|path| path.as_ref().to_owned())
             .collect();
-        let shards = on_threads(paths.len(), |shard| Shard::scan(&paths[shard]));
+        let shards = on_threads(paths.len(), |shard| open(&paths[shard]));
         let shards: Vec<Shard> = shards.into_iter().collect::<Result<_, _>>()?;
         let mut firsts = vec![0];
         for shard in &shards {

@@ -31,6 +31,8 @@ pub(crate) fn build(libtorch: Option<&str>) -> String {
         ("cli", cfg!(feature = "cli")),
         ("png", cfg!(feature = "png")),
         ("tokenizers", cfg!(feature = "tokenizers")),
+        ("parquet", cfg!(feature = "parquet")),
+        ("object-store", cfg!(feature = "object-store")),
     ];
     let features = features
         .into_iter()

@@ -1,5 +1,6 @@
 //! Data that a user brings, by the command alone: trained on, resumed, judged, profiled.
 
+mod features;
 mod images;
 mod kinds;
 mod own;

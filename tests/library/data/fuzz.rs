@@ -123,8 +123,51 @@ fn readers(folder: &Path) -> Vec<Reader> {
         read.map(|_| ())
     };
     let again = clean;
+    let mut columns = Vec::new();
+    #[cfg(feature = "parquet")]
+    {
+        use super::columns::{arrow, batch, parquet, stream};
+        use arrow_ipc::CompressionType;
+        use gpipe::data::Columns;
+        use parquet::basic::{Compression, ZstdLevel};
+
+        let (all, path) = (batch(0..20), |name: &str| folder.join(name));
+        let zstd = Compression::ZSTD(ZstdLevel::default());
+        parquet(&path("p.parquet"), &all, 7, Compression::UNCOMPRESSED);
+        parquet(&path("s.parquet"), &all, 7, Compression::SNAPPY);
+        parquet(&path("z.parquet"), &all, 7, zstd);
+        arrow(&path("a.arrow"), &all, 7, None);
+        arrow(&path("l.arrow"), &all, 7, Some(CompressionType::LZ4_FRAME));
+        arrow(&path("z.arrow"), &all, 7, Some(CompressionType::ZSTD));
+        stream(&path("stream.arrow"), &all, 7);
+        let cells = |path: &Path| {
+            let rows = Columns::open([path])?;
+            for index in 0..rows.len().min(50) {
+                let row = rows.get(0, index)?;
+                for name in ["n", "x", "some", "image.label"] {
+                    let _ = row.number(name);
+                }
+                for name in ["name", "coded", "image.bytes"] {
+                    let _ = row.bytes(name);
+                }
+                let _ = (row.ints("tokens"), row.floats("tokens"));
+            }
+            Ok(())
+        };
+        for (name, file) in [
+            ("Parquet", "p.parquet"),
+            ("Parquet, snappy", "s.parquet"),
+            ("Parquet, zstd", "z.parquet"),
+            ("Arrow", "a.arrow"),
+            ("Arrow, lz4", "l.arrow"),
+            ("Arrow, zstd", "z.arrow"),
+            ("Arrow's stream", "stream.arrow"),
+        ] {
+            columns.push(reader(name, path(file), cells));
+        }
+    }
     let table = b"a,b,\"c,d\"\n1,2.5,x\n3,4e1,\"y\"\"\nz\"\n-1,0,x\n";
-    vec![
+    let mut all = vec![
         source("IDX", write("a.idx", &idx), Idx::open),
         source(
             "IDX.gz",
@@ -188,11 +231,14 @@ fn readers(folder: &Path) -> Vec<Reader> {
         source("documents", tokens, |path| Tokens::open(path)?.documents(3)),
         picture("dark/0.png"),
         picture("light/1.JPG"),
-    ]
+    ];
+    all.append(&mut columns);
+    all
 }
 
 /// As long as `FUZZ_SECONDS` says (`make fuzz`), two seconds without it, in a process that may not
-/// take more memory than a file of a few hundred bytes is worth.
+/// take more memory than a file of a few hundred bytes is worth. `FUZZ_FIRST` is the first seed, for
+/// more than one such run; with `FUZZ_ONLY` the readers with that in their names are tried alone.
 #[test]
 fn mutations_for_so_many_seconds_take_little_memory_and_are_read_or_refused() {
     if std::env::var(LIMITED).is_ok() {
@@ -224,25 +270,33 @@ fn mutations_for_so_many_seconds_take_little_memory_and_are_read_or_refused() {
 fn mutate() {
     let more = Vec::<u8>::new().try_reserve_exact(usize::try_from(MEMORY).unwrap() << 10);
     assert!(more.is_err(), "there is no limit here");
-    let seconds = std::env::var("FUZZ_SECONDS")
-        .ok()
-        .and_then(|own| own.parse().ok());
+    let asked = |name: &str| std::env::var(name).ok();
+    let seconds = asked("FUZZ_SECONDS").and_then(|own| own.parse().ok());
     let seconds: f64 = seconds.unwrap_or(2.0);
+    let first = asked("FUZZ_FIRST").and_then(|own| own.parse().ok());
+    let first: u64 = first.unwrap_or(0);
+    let only = asked("FUZZ_ONLY").unwrap_or_default();
     let folder = tempfile::tempdir().unwrap();
-    let readers = readers(folder.path());
+    let mut readers = readers(folder.path());
+    readers.retain(|own| own.name.contains(&only));
     let each = Duration::from_secs_f64(seconds / readers.len() as f64);
+    assert!(!readers.is_empty(), "no reader is called so: {only}");
     for Reader { name, file, read } in readers {
         let good = fs::read(&file).unwrap();
         read().unwrap_or_else(|error| panic!("{name}: {error}"));
         let (start, mut tried, mut refused) = (Instant::now(), 0_u64, 0_u64);
         while tried < 20 || start.elapsed() < each {
-            let bytes = changed(&good, &mut Random::new(tried));
+            let bytes = changed(&good, &mut Random::new(first + tried));
             fs::write(&file, &bytes).unwrap();
             let ended = panic::catch_unwind(panic::AssertUnwindSafe(&read));
-            let ended = ended.unwrap_or_else(|_| panic!("{name}, seed {tried}"));
+            let ended = ended.unwrap_or_else(|_| panic!("{name}, seed {}", first + tried));
             if let Err(error) = ended {
                 refused += 1;
-                assert!(!error.contains("panicked"), "{name}, seed {tried}: {error}");
+                assert!(
+                    !error.contains("panicked"),
+                    "{name}, seed {}: {error}",
+                    first + tried
+                );
             }
             tried += 1;
         }

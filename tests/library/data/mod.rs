@@ -1,6 +1,8 @@
 //! The input pipeline: files to batches, in one order, exactly resumed.
 
 mod cache;
+#[cfg(feature = "parquet")]
+mod columns;
 mod compressed;
 mod diagnosis;
 mod every;
@@ -10,6 +12,8 @@ mod how_many;
 mod idx;
 mod lines;
 mod loader;
+#[cfg(feature = "object-store")]
+mod objects;
 mod resume;
 mod rows;
 mod samples;

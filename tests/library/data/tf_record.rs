@@ -365,3 +365,55 @@ fn a_record_that_is_no_example_is_named() {
         &["`x` holds 1 float, not integers"],
     );
 }
+
+/// Of shards that are known nothing is read to open them; of those that have changed all is.
+#[test]
+fn a_saved_index_opens_a_set_without_walking_over_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = shards(folder.path(), 3, 50)
+        .into_iter()
+        .map(|own| own.0)
+        .collect();
+    let kept = folder.path().join("indexes");
+    let wanted = TfRecords::open(&paths).unwrap();
+    let indexed = || TfRecords::indexed(&paths, &kept).unwrap();
+    let same = |own: &TfRecords| {
+        assert_eq!((own.len(), own.identity()), (150, wanted.identity()));
+        let mut all = (0..150).map(|n| own.get(0, n).ok() == wanted.get(0, n).ok());
+        assert!(all.all(|same| same));
+    };
+    same(&indexed());
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 3);
+    same(&indexed());
+    // An index that is damaged is made anew.
+    for entry in fs::read_dir(&kept).unwrap() {
+        fs::write(entry.unwrap().path(), "no index").unwrap();
+    }
+    same(&indexed());
+    // The same size and time of change, though nothing is a record any more.
+    let (good, time) = (
+        fs::read(&paths[1]).unwrap(),
+        fs::metadata(&paths[1]).unwrap().modified().unwrap(),
+    );
+    fs::write(&paths[1], vec![7; good.len()]).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&paths[1])
+        .unwrap()
+        .set_modified(time)
+        .unwrap();
+    // Whoever walks over it finds one record, which is damaged; whoever knows where they are, fifty.
+    assert_eq!(TfRecords::open(&paths).unwrap().len(), 101);
+    let opened = indexed();
+    assert_eq!(opened.len(), 150);
+    says(
+        &opened.get(0, 60).unwrap_err(),
+        &["part-001.tfrecord, byte "],
+    );
+    // Another one is walked over again.
+    fs::write(&paths[1], &good[..good.len() - 3]).unwrap();
+    let opened = indexed();
+    says(&opened.get(0, 99).unwrap_err(), &["part-001.tfrecord"]);
+    // What is damaged is not kept.
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 3);
+}

@@ -19,6 +19,18 @@ fn world(work: &[(Phase, f64)], idle: &[(Phase, f64)]) -> World {
     world
 }
 
+/// A step that was shorter in a pause, behind a loader that takes hardly any of the cores: other programs
+/// had less to do just then.
+#[test]
+fn what_other_programs_take_is_not_put_down_to_the_loader() {
+    let mut world = world(&[(Phase::Read, 0.1)], &[(Phase::Read, 2.0)]);
+    world.step = 20.0;
+    let mut measures = world.measures();
+    assert_eq!(Diagnosis::of(&measures).limit, Limit::Compute);
+    measures.step_alone_ms = Some(0.5 * measures.period_ms);
+    assert_eq!(Diagnosis::of(&measures).limit, Limit::Compute);
+}
+
 /// Bottlenecks, and what each is.
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn bottlenecks() -> Vec<(&'static str, World, Limit)> {

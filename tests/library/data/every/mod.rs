@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use gpipe::data::{Batches, Dataset, Loader, PackedBatch, Padded, Random, Source};
+use gpipe::data::{Batches, Dataset, HowMany, Loader, PackedBatch, Padded, Random, Source};
 use gpipe::tch::{Kind, Tensor};
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ impl<B: Shown> Running for Loader<B> {
 }
 
 /// Begins a loader of so many workers, where another one stood.
-type Load = Box<dyn Fn(usize, Option<&Value>) -> Box<dyn Running>>;
+type Load = Box<dyn Fn(HowMany, Option<&Value>) -> Box<dyn Running>>;
 
 /// A chain up to batches, without end, and what of the library is in it: types of sources, and
 /// methods as the book's tables name them.
@@ -102,7 +102,7 @@ fn chain<S: Source, B: Shown>(
     has: &'static str,
     make: impl Fn() -> Batches<S, B> + 'static,
 ) -> Chain {
-    let load = move |workers, state: Option<&Value>| -> Box<dyn Running> {
+    let load = move |workers: HowMany, state: Option<&Value>| -> Box<dyn Running> {
         let batches = make().endless().workers(workers);
         let batches = match state {
             Some(state) => batches.resume(state),
@@ -121,6 +121,14 @@ fn all(folder: &Path) -> Vec<Chain> {
     all
 }
 
+/// Whatever there may be, and as many as are found meanwhile.
+const WORKERS: [HowMany; 4] = [
+    HowMany::Fixed(1),
+    HowMany::Fixed(2),
+    HowMany::Fixed(4),
+    HowMany::Auto,
+];
+
 /// Batches that are looked at for the order.
 const BATCHES: usize = 20;
 
@@ -135,22 +143,22 @@ fn the_order_is_one_for_any_number_of_workers_and_outlives_every_stop() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random::new(11);
     for Chain { has, load } in all(folder.path()) {
-        let mut whole = load(1, None);
+        let mut whole = load(WORKERS[0], None);
         let first: Vec<String> = (0..BATCHES).map(|_| whole.batch()).collect();
-        for workers in [2, 4] {
-            let mut other = load(workers, None);
+        for workers in &WORKERS[1..] {
+            let mut other = load(*workers, None);
             for (number, batch) in first.iter().enumerate() {
                 assert_eq!(
                     other.batch(),
                     *batch,
-                    "{has}: batch {number} with {workers} workers"
+                    "{has}: batch {number} with {workers:?} workers"
                 );
             }
         }
         let mut known = first.into_iter();
         let mut state: Option<Value> = None;
         for stop in 0..stops() {
-            let mut loader = load([1, 2, 4][random.below(3) as usize], state.as_ref());
+            let mut loader = load(WORKERS[random.below(4) as usize], state.as_ref());
             for _ in 0..random.below(3) {
                 let wanted = known.next().unwrap_or_else(|| whole.batch());
                 assert_eq!(
@@ -192,6 +200,18 @@ fn nothing_is_forgotten() {
         });
         let calls = calls.filter(|own| !own.is_empty() && !cell.ends_with(own));
         wanted.extend(calls);
+    }
+    // What this build has no readers of.
+    for (built, own) in [
+        (cfg!(feature = "parquet"), &["Columns", "Columns::open"][..]),
+        (
+            cfg!(feature = "object-store"),
+            &["Objects", "Objects::open", "fetched"][..],
+        ),
+    ] {
+        own.iter().filter(|_| !built).for_each(|own| {
+            assert!(wanted.remove(*own), "{own}");
+        });
     }
     // Texts and tokenizers make the same windows of tokens.
     for text in [

@@ -70,6 +70,20 @@ pub(super) fn files(folder: &Path) {
         .collect();
     fs::write(folder.join("a.tar"), tar(&parts)).unwrap();
     pictures(&folder.join("images"));
+    #[cfg(feature = "parquet")]
+    {
+        let rows = super::super::columns::batch(0..23);
+        let snappy = parquet::basic::Compression::SNAPPY;
+        super::super::columns::parquet(&folder.join("a.parquet"), &rows, 5, snappy);
+        super::super::columns::arrow(&folder.join("a.arrow"), &rows, 5, None);
+    }
+    #[cfg(feature = "object-store")]
+    {
+        fs::create_dir(folder.join("objects")).unwrap();
+        for n in 1..23 {
+            fs::write(folder.join(format!("objects/{n:02}")), vec![0; n]).unwrap();
+        }
+    }
 }
 
 /// A chain of each source of [`files`].
@@ -81,6 +95,7 @@ pub(super) fn sources(folder: &Path) -> Vec<Chain> {
     let (idx, array) = (path("images-idx3-ubyte"), path("x.safetensors"));
     let (plain, zipped) = (path("x.npy"), path("x.npz"));
     let (records, examples, shards) = (path("a.tfrecord"), path("a.tfrecord"), folder.to_owned());
+    let (known, indexes) = (path("a.tfrecord"), path("indexes"));
     let (gzip, own) = (path("a.gz"), path("own"));
     let (lines, json, csv, table) = (
         path("a.jsonl"),
@@ -91,7 +106,14 @@ pub(super) fn sources(folder: &Path) -> Vec<Chain> {
     let (tar, images, classes) = (path("a.tar"), path("images"), path("images"));
     let (cached, made) = (path("cache"), path("a.tfrecord"));
     let first = |bytes: Vec<u8>| Ok(i64::from(bytes[bytes.len() - 1]));
-    vec![
+    #[cfg_attr(
+        not(any(feature = "parquet", feature = "object-store")),
+        allow(
+            unused_mut,
+            reason = "what is built only where somebody asks for it comes behind"
+        )
+    )]
+    let mut all = vec![
         chain("RowOfWindows Tokens::open windows", move || {
             let windows = Tokens::open(&windows).unwrap().windows(4).unwrap();
             windows.shuffle(50, 1).batch(4)
@@ -132,6 +154,10 @@ pub(super) fn sources(folder: &Path) -> Vec<Chain> {
         chain("Examples examples", move || {
             let examples = TfRecords::open([&examples]).unwrap().examples();
             examples.map(|own| Ok(own.ints("x")?.to_vec())).batch(4)
+        }),
+        chain("TfRecords::indexed", move || {
+            let records = TfRecords::indexed([&known], &indexes).unwrap();
+            Dataset::new(records).map(first).batch(4)
         }),
         chain("TfRecords::decompressed", move || {
             let records = TfRecords::decompressed([&gzip], &own).unwrap();
@@ -180,5 +206,29 @@ pub(super) fn sources(folder: &Path) -> Vec<Chain> {
                     .batches(4)
             }
         }),
-    ]
+    ];
+    #[cfg(feature = "parquet")]
+    for name in ["a.parquet", "a.arrow"] {
+        let path = path(name);
+        all.push(chain("Columns Columns::open", move || {
+            let rows = Dataset::new(gpipe::data::Columns::open([&path]).unwrap());
+            rows.map(|row| row.int("n")).shuffle(9, 1).batch(4)
+        }));
+    }
+    #[cfg(feature = "object-store")]
+    {
+        let url = format!("file://{}", path("objects").display());
+        all.push(chain("Objects Objects::open", move || {
+            let objects = Dataset::new(gpipe::data::Objects::open(&url).unwrap());
+            objects.map(|own| Ok(own.bytes.len() as i64)).batch(4)
+        }));
+        let url = format!("file://{}", path("a.jsonl").display());
+        let fetched = path("fetched");
+        all.push(chain("fetched", move || {
+            let objects = gpipe::data::Objects::open(&url).unwrap();
+            let lines = objects.fetched(&fetched).unwrap().path;
+            Lines::json::<Vec<i64>>(&lines).unwrap().batch(4)
+        }));
+    }
+    all
 }

@@ -1,0 +1,75 @@
+#!/bin/sh
+# Makes the pictures of the book's page "What holds my training back": the report of a training whose input
+# holds it back, in light and dark. Trains for less than a minute; needs a Chromium, pngquant and the whole command.
+#
+#   sh book/held-back.sh             from anywhere
+#   GPIPE=target/release/gpipe-rs sh book/held-back.sh
+set -eu
+cd "$(dirname "$0")/.."
+
+gpipe() {
+  if [ -n "${GPIPE:-}" ]; then "$GPIPE" "$@"
+  else cargo run --quiet --locked --release -- "$@"; fi
+}
+
+browser=
+for name in ${BROWSER:-} chromium chromium-browser google-chrome; do
+  if "$name" --version >/dev/null 2>&1; then browser=$name; break; fi
+done
+if [ -z "$browser" ]; then
+  echo "there is no browser here: install chromium, or name one with BROWSER=..." >&2
+  exit 1
+fi
+if ! pngquant --version >/dev/null 2>&1; then
+  echo "there is no pngquant here, which makes the pictures small: install it" >&2
+  exit 1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+images=book/src/images
+mkdir -p "$images"
+
+# Photographs that are large beside what the model takes, of two classes: 216 MB, until the script ends.
+python3 - "$work/photographs" <<'PYTHON'
+import os, random, struct, sys, zlib
+
+def picture(path, side):
+    rows = b"".join(b"\1" + random.randbytes(3 * side) for _ in range(side))
+    part = lambda kind, own: struct.pack(">I", len(own)) + kind + own + struct.pack(">I", zlib.crc32(kind + own))
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    with open(path, "wb") as out:
+        out.write(b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(rows, 1)) + part(b"IEND", b""))
+
+random.seed(7)
+for kind in ("cat", "dog"):
+    os.makedirs(os.path.join(sys.argv[1], kind))
+    for number in range(4):
+        picture(os.path.join(sys.argv[1], kind, "%d.png" % number), 3000)
+PYTHON
+
+# train NAME FLAGS: a training's report.
+train() {
+  name=$1
+  shift
+  gpipe train --model resnet50 --image 32 --data "$work/photographs" --held-out 0 --batch 8 --micro 2 --devices cpu \
+    --steps 24 --quiet --out "$work/$name" --report "$work/$name.html" "$@"
+}
+
+# part NAME HEIGHT: what the report says in words.
+part() {
+  sed "s|</style>|nav,.legend,.scroll,main>section~section,footer{display:none!important}</style>|" \
+    "$work/$1.html" >"$work/$1-part.html"
+  for scheme in light:1 dark:0; do
+    picture=$images/held-back-$1-${scheme%:*}.png
+    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run \
+      --disable-background-networking --user-data-dir="$work/profile" \
+      --blink-settings=preferredColorScheme="${scheme#*:}" --window-size="1200,$2" \
+      --screenshot="$picture" "file://$work/$1-part.html" >/dev/null 2>&1
+    pngquant --force --nofs --ext .png 128 "$picture"
+    echo "$picture: $(wc -c <"$picture") bytes"
+  done
+}
+
+train decode --workers 1
+part decode 320

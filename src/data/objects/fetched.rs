@@ -1,0 +1,84 @@
+//! Objects brought to a folder, once.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::Objects;
+use super::store::Meta;
+use crate::data::DataError;
+use crate::torch::threads::side_by_side;
+
+/// Objects that are fetched at a time.
+const AT_A_TIME: usize = 8;
+
+/// Where objects are on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The file of an object, or the folder with the files of all.
+    pub path: PathBuf,
+    /// A file for each object, in their order.
+    pub files: Vec<PathBuf>,
+}
+
+impl Objects {
+    /// Brings all objects into a folder below `folder`, eight at a time, with the names that they have
+    /// below the URL. The folder is named by what the store says of them: what is there already is not
+    /// fetched again, and objects that have changed since go to another one. Delete `folder` when it is
+    /// no longer needed.
+    ///
+    /// # Errors
+    /// The store does not answer, or an object is another one by now; the folder cannot be written.
+    pub fn fetched(&self, folder: &Path) -> Result<Fetched, DataError> {
+        let folder = folder.join(format!("{}-{:08x}", self.name(), self.sum()));
+        let fetched = side_by_side(0..self.all.len(), AT_A_TIME, |number| {
+            self.fetch(&self.all[number], &folder)
+        });
+        let files = fetched.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let path = match &files[..] {
+            [one] if self.single => one.clone(),
+            _ => folder,
+        };
+        Ok(Fetched { path, files })
+    }
+
+    /// The last part of the URL that says something.
+    fn name(&self) -> String {
+        let mut parts = self.url.rsplit(['/', ':']).filter(|part| !part.is_empty());
+        let name = parts.next().unwrap_or("objects");
+        let safe = |own: char| match own {
+            own if own.is_ascii_alphanumeric() || "-_.".contains(own) => own,
+            _ => '_',
+        };
+        name.chars().map(safe).collect()
+    }
+
+    fn fetch(&self, own: &Meta, folder: &Path) -> Result<PathBuf, DataError> {
+        let mut path = folder.to_owned();
+        path.extend(self.store.below(own));
+        if path.metadata().is_ok_and(|there| there.len() == own.size) {
+            return Ok(path);
+        }
+        let written = |source| DataError::write(&path, source);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(written)?;
+        }
+        // Of its own process: another one may fetch the same.
+        let mut partial = path.clone().into_os_string();
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let fetched = File::create(&partial)
+            .map_err(written)
+            .and_then(|mut file| {
+                let mut show = |part: &[u8]| file.write_all(part).map_err(written);
+                self.store.read(own, &mut show)?;
+                file.sync_all().map_err(written)?;
+                fs::rename(&partial, &path).map_err(written)
+            });
+        if fetched.is_err() {
+            // What is not whole is of no use; if it cannot be deleted, nothing reads it either.
+            let _ = fs::remove_file(&partial);
+        }
+        fetched.map(|()| path)
+    }
+}
