@@ -185,8 +185,13 @@ impl PlanOptions {
     }
 
     /// The numbers of micro-batches of a replica to try: about a half, one, two, four and eight a
-    /// device, and no split; as long as every micro-batch has `fewest` samples.
-    pub(super) fn micro_counts(&self, samples: usize, fewest: usize) -> Vec<usize> {
+    /// device, and no split; as long as every micro-batch has `fewest` samples, and no more than were
+    /// `measured` where any number of them makes so few.
+    pub(super) fn micro_counts(
+        &self,
+        samples: usize,
+        (fewest, measured): (usize, usize),
+    ) -> Vec<usize> {
         let replicas = self.machine.replicas();
         if let Some(micro) = self.micro_batches {
             return vec![micro / replicas];
@@ -205,12 +210,17 @@ impl PlanOptions {
             8 * devices,
         ];
         counts.push(most.min(8 * devices));
+        counts.push(samples.div_ceil(measured));
         let most = most.min((MAX_CELLS / devices).clamp(1, MAX_MICRO));
         counts.retain(|&micro| micro <= most);
         // All of ⌈samples / micro⌉ samples: a count that would leave the last ones empty is taken
         // as the one that leaves none.
         for micro in &mut counts {
             *micro = samples.div_ceil(samples.div_ceil(*micro));
+        }
+        let is_measured = |micro: &usize| samples.div_ceil(*micro) <= measured;
+        if counts.iter().any(is_measured) {
+            counts.retain(is_measured);
         }
         counts.sort_unstable();
         counts.dedup();

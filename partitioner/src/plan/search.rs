@@ -51,7 +51,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let (jobs, reason) = jobs(
         profile.layers().len(),
         options,
-        (samples, profile.fewest_samples()),
+        (samples, (profile.fewest_samples(), profile.batch())),
     );
     let jobs = options.with_and_without(jobs, profile);
     let tried = in_parallel(&jobs, |job| job.run(profile, options));
@@ -126,7 +126,7 @@ impl PlanOptions {
     /// # Errors
     /// As [`plan()`], but for memory.
     pub fn check(&self, layers: usize) -> Result<(), PlanError> {
-        let (jobs, mut reason) = jobs(layers, self, (self.samples(1)?, 1));
+        let (jobs, mut reason) = jobs(layers, self, (self.samples(1)?, (1, usize::MAX)));
         for job in jobs {
             match job.kind.generate(job.shape) {
                 Ok(_) => return Ok(()),
@@ -180,7 +180,7 @@ enum JobOutcome {
 fn jobs(
     layers: usize,
     options: &PlanOptions,
-    (samples, fewest): (usize, usize),
+    (samples, sizes): (usize, (usize, usize)),
 ) -> (Vec<PlanJob>, String) {
     let (devices, replicas) = (options.machine.devices().len(), options.machine.replicas());
     let mut jobs = Vec::new();
@@ -189,7 +189,7 @@ fn jobs(
             if chunks.saturating_mul(devices) > layers {
                 continue;
             }
-            for micro in options.micro_counts(samples, fewest) {
+            for micro in options.micro_counts(samples, sizes) {
                 jobs.push(PlanJob {
                     kind,
                     shape: Shape::new(devices, micro).with_chunks(chunks),

@@ -445,11 +445,14 @@ fn a_profile_in_place_of_a_plan_is_called_that_and_the_other_way_round() {
 /// samples unevenly was left out, and nothing near it came in its place.
 #[test]
 fn numbers_of_micro_batches_that_do_not_split_evenly_have_neighbours_that_are_tried() {
-    let counts = options(14).micro_counts(128, 1);
+    let counts = options(14).micro_counts(128, (1, 128));
     assert_eq!(counts, [1, 7, 13, 26, 43, 64]);
-    assert_eq!(options(4).micro_counts(64, 1), [1, 2, 4, 8, 16, 32]);
+    assert_eq!(options(4).micro_counts(64, (1, 64)), [1, 2, 4, 8, 16, 32]);
+    // No more samples than were measured, where that can be.
+    assert_eq!(options(4).micro_counts(64, (1, 10)), [7, 8, 16, 32]);
+    assert_eq!(options(4).micro_counts(64, (8, 4)), [1, 2, 4, 8]);
     for samples in 1..300 {
-        for micro in options(6).micro_counts(samples, 1) {
+        for micro in options(6).micro_counts(samples, (1, 300)) {
             let all = samples.div_ceil(samples.div_ceil(micro));
             assert_eq!(all, micro, "{samples} samples");
         }

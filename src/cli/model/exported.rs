@@ -41,7 +41,7 @@ pub(in crate::cli) fn is_exported(model: &str) -> bool {
     let path = Path::new(model);
     path.extension().is_some_and(|end| {
         let is = |own: &&str| end.eq_ignore_ascii_case(own);
-        is(&END) || (OTHERS.iter().any(|own| is(own)) && path.is_file())
+        is(&END) || (OTHERS.iter().any(is) && path.is_file())
     })
 }
 

@@ -89,10 +89,15 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let notes = notes.transpose()?.unwrap_or_default();
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
         if world::leads(world) {
+            let (path, steps) = (finished.run().path().display(), job.recipe.steps);
+            let done = match finished.step() {
+                done if done > steps as u64 => {
+                    format!("it is at step {done}, and --steps {steps} is fewer")
+                }
+                _ => format!("all {steps} steps are done"),
+            };
             say(&format!(
-                "{}: all {} steps are done; to train on, give more with --steps N",
-                finished.run().path().display(),
-                job.recipe.steps
+                "{path}: {done}; to train on, give more with --steps N"
             ));
         }
         return Ok(());
