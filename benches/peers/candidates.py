@@ -49,6 +49,9 @@ def candidates(w, cores):
             add(ONEDNN, 2, sched=s)
     for s in OUR_SCHEDULES:
         add(OURS, 2, 2, s)
+    if w != "W3":
+        for s in ("1f1b", "zbv"):
+            add(ONEDNN, 2, 2, s)
     add("P1", 1, 1, "gpipe")
     for s in ("gpipe", "1f1b"):
         add("P1", 2, 2, s)
@@ -84,7 +87,7 @@ def label(row):
     devices = row["p"] if row["cand"] in ("P2", "P2x", *OWN) else row["ranks"]
     d = row.get("d", 1)
     shape = f"p = {row['p']}, d = {d}" if d > 1 else f"p = {devices}"
-    shape += ", 2 processes" if row["cand"] == OURS and row["ranks"] == 2 else ""
+    shape += ", 2 processes" if row["cand"] in OWN and row["ranks"] == 2 else ""
     if row["threads"] > 1 or row["cand"] == "P0":
         shape = f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}"
     return NAMES[row["cand"]] + (f", {how}" if how else "") + f" ({shape})"

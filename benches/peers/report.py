@@ -173,7 +173,7 @@ def compared(results, claim, w, m):
     if claim == "replicas":
         two = lambda r: r["cand"] == OURS and r.get("d", 1) == 2 and r["ranks"] == 2  # noqa: E731
     if claim in ("processes", "processes-deepspeed"):
-        two = lambda r: (r["cand"], r["p"], r["ranks"]) == (OURS, 2, 2)  # noqa: E731
+        two = lambda r: r["cand"] in (OURS, ONEDNN) and (r["p"], r["ranks"]) == (2, 2)  # noqa: E731
     if claim == "memory":
         mine = results.at(w, m, lambda r: two(r) and r["cand"] == OURS and r["sched"] == "1f1b" and "rss_peak_mb" in r)
         other = results.at(w, m, lambda r: r["cand"] == "P1" and r["ranks"] == 2 and r["sched"] == "1f1b" and "rss_peak_mb" in r)

@@ -2,7 +2,7 @@
 
 use super::memory::{self, Curve};
 use super::page::{Fact, Page, Table, chart, percent};
-use super::svg::svg;
+use super::svg::in_a_row_svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::timeline::{Span, Timeline};
@@ -15,25 +15,33 @@ use std::cmp::Reverse;
 /// screen reader.
 pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut page = Page::new("simulation", title);
-    page.facts(&facts(timeline));
-    page.section("timeline", "Timeline", &section(timeline));
+    page.facts(&facts(timeline, 1));
+    page.section("timeline", "Timeline", &section(timeline, 1));
     page.finish()
 }
 
 /// The page of [`html`] with the memory of each device over the step, where the costs tell any.
 pub fn simulation_html(simulation: &Simulation, title: &str) -> String {
+    in_a_row_html(simulation, title, 1)
+}
+
+/// The same of so many steps in a row, of which none waits for the one before
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
+pub fn in_a_row_html(simulation: &Simulation, title: &str, steps: usize) -> String {
     let timeline = &simulation.timeline;
     let peaks = simulation.peak_bytes();
     let fullest = (peaks.iter().zip(0..)).max_by_key(|&(peak, device)| (*peak, Reverse(device)));
-    let Some((peak, device)) = fullest.filter(|(peak, _)| **peak > Bytes::ZERO) else {
-        return html(timeline, title);
-    };
     let mut page = Page::new("simulation", title);
-    let mut facts = facts(timeline);
+    let mut facts = facts(timeline, steps);
+    let Some((peak, device)) = fullest.filter(|(peak, _)| **peak > Bytes::ZERO) else {
+        page.facts(&facts);
+        page.section("timeline", "Timeline", &section(timeline, steps));
+        return page.finish();
+    };
     let note = format!("on device {device}");
     facts.push(Fact::new("Peak memory", peak.to_string(), note));
     page.facts(&facts);
-    page.section("timeline", "Timeline", &section(timeline));
+    page.section("timeline", "Timeline", &section(timeline, steps));
     let devices = (0..peaks.len()).map(DeviceId);
     let curves: Vec<Curve> = devices
         .map(|device| Curve::new(simulation, device))
@@ -45,9 +53,14 @@ pub fn simulation_html(simulation: &Simulation, title: &str) -> String {
     page.finish()
 }
 
-fn facts(timeline: &Timeline) -> Vec<Fact> {
+fn facts(timeline: &Timeline, steps: usize) -> Vec<Fact> {
+    let step = timeline.makespan() * (1.0 / steps.max(1) as f64);
+    let note = match steps {
+        1 => String::new(),
+        _ => format!("of {steps} in a row, which take {}", timeline.makespan()),
+    };
     let mut facts = vec![
-        Fact::new("Step", timeline.makespan().to_string(), String::new()),
+        Fact::new("Step", step.to_string(), note),
         if timeline.exchanges().is_empty() {
             bubble(timeline.bubble_fraction())
         } else {
@@ -60,12 +73,15 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
             format!("on {} devices", timeline.devices()),
         ),
     ];
+    let steady = timeline.steady_bubble(steps).filter(|_| steps > 1);
+    let note = || "device time that is idle between the first step and the last".to_owned();
+    facts.extend(steady.map(|share| Fact::new("Bubble, steady", percent(share), note())));
     facts.extend(exposed(timeline));
     facts
 }
 
-fn section(timeline: &Timeline) -> String {
-    chart("Timeline of the devices", &svg(timeline)) + &devices(timeline)
+fn section(timeline: &Timeline, steps: usize) -> String {
+    chart("Timeline of the devices", &in_a_row_svg(timeline, steps)) + &devices(timeline)
 }
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.

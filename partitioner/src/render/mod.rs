@@ -15,9 +15,9 @@ mod trace;
 
 pub use compare::{ComparePage, StepMemory, compare_html, compare_svg, compare_text};
 pub use grid::grid;
-pub use html::{html, simulation_html};
+pub use html::{html, in_a_row_html, simulation_html};
 pub use profile::{PageError, ProfilePage};
-pub use svg::svg;
+pub use svg::{in_a_row_svg, svg};
 pub use sweep::sweep_html;
 pub use text::text;
 pub use trace::chrome_trace;

@@ -20,10 +20,11 @@ const MAX_HELPED: usize = 20_000;
 /// The simulation in the format asked for; `width` is that of a text's lines.
 pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
     let timeline = &case.simulation.timeline;
+    let steps = case.row.as_ref().map_or(1, |row| row.steps);
     match options.format {
         Format::Text => text(options, case, width),
-        Format::Svg => render::svg(timeline),
-        Format::Html => render::simulation_html(&case.simulation, &headline(options, case)),
+        Format::Svg => render::in_a_row_svg(timeline, steps),
+        Format::Html => render::in_a_row_html(&case.simulation, &headline(options, case), steps),
         Format::Trace => render::chrome_trace(timeline),
         Format::Json => output::json(&numbers(options, case)),
     }

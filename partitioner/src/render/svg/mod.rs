@@ -17,6 +17,12 @@ use std::fmt::Write as _;
 /// # Complexity
 /// Linear in the number of spans, about 200 bytes each.
 pub fn svg(timeline: &Timeline) -> String {
+    in_a_row_svg(timeline, 1)
+}
+
+/// The same of so many steps in a row, of which none waits for the one before
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
+pub fn in_a_row_svg(timeline: &Timeline, steps: usize) -> String {
     let height = TOP + ROW * timeline.devices() as f64 + BOTTOM;
     let spans = timeline.spans().len();
     let (end, words) = (timeline.makespan(), words(timeline));
@@ -25,8 +31,12 @@ pub fn svg(timeline: &Timeline) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         canvas.svg,
-        "<text x=\"{}\" y=\"19\" text-anchor=\"end\">step {}, bubble {:.1} %</text>",
+        "<text x=\"{}\" y=\"19\" text-anchor=\"end\">{} {}, bubble {:.1} %</text>",
         WIDTH - RIGHT,
+        match steps {
+            1 => "step".to_owned(),
+            _ => format!("{steps} steps"),
+        },
         timeline.makespan(),
         100.0 * timeline.bubble_fraction()
     );
