@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 
 gpipe() {
   if [ -n "${GPIPE:-}" ]; then "$GPIPE" "$@"
-  else cargo run --quiet --locked --no-default-features --features decide -- "$@"; fi
+  # In a folder of its own: the command with libtorch stays where it is.
+  else cargo run --quiet --locked --no-default-features --features decide --target-dir target/decide -- "$@"; fi
 }
 
 browser=

@@ -129,7 +129,7 @@ fn a_signal_to_one_process_ends_all() {
         let folder = folder.path();
         let args =
             format!("launch --processes 2 -- {RUN} --steps 100000 --quiet --devices cpu --out run");
-        let launcher = command(folder, &args)
+        let mut launcher = command(folder, &args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -137,6 +137,8 @@ fn a_signal_to_one_process_ends_all() {
         let metrics = folder.join("run/metrics.jsonl");
         let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
         while lines() < 3 {
+            let ended = launcher.try_wait().unwrap();
+            assert!(ended.is_none(), "it trains no more: {ended:?}");
             thread::sleep(Duration::from_millis(5));
         }
         let own = format!("RANK={rank}");
