@@ -42,8 +42,9 @@ fn a_process_whose_folder_was_removed_ends_and_leaves_the_next_run_alone() {
     let long = ["--steps", "400", "--checkpoint-every", "1", "--out", "run"];
     let mut old = command(folder, &gpt(&long));
     let old = old.stdout(Stdio::null()).stderr(Stdio::piped());
-    let old = old.spawn().unwrap();
+    let mut old = old.spawn().unwrap();
     while !run.join("checkpoints/step-00000003").exists() {
+        assert!(old.try_wait().unwrap().is_none(), "it failed");
         thread::yield_now();
     }
     signal("-STOP", &old);
