@@ -408,8 +408,15 @@ fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
     // Pictures do not take the time of all steps for that of one.
     let picture = |format| stdout(&gpipe(&[&words[..], &["--format", format]].concat()));
     let (svg, page) = (picture("svg"), picture("html"));
-    assert!(svg.contains(">20 steps 483.00 ms, bubble 0.6 %<"), "{svg:.3000}");
-    for wanted in ["24.15 ms", "of 20 in a row, which take 483.00 ms", "Bubble, steady"] {
+    assert!(
+        svg.contains(">20 steps 483.00 ms, bubble 0.6 %<"),
+        "{svg:.3000}"
+    );
+    for wanted in [
+        "24.15 ms",
+        "of 20 in a row, which take 483.00 ms",
+        "Bubble, steady",
+    ] {
         assert!(page.contains(wanted), "{wanted}");
     }
     let replicas = [&words[..], &["--replicas", "2"]].concat();

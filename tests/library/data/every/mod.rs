@@ -206,7 +206,7 @@ fn nothing_is_forgotten() {
         (cfg!(feature = "parquet"), &["Columns", "Columns::open"][..]),
         (
             cfg!(feature = "object-store"),
-            &["Objects", "Objects::open", "fetched"][..],
+            &["Objects", "Objects::open"][..],
         ),
     ] {
         own.iter().filter(|_| !built).for_each(|own| {
