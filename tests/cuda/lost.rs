@@ -181,7 +181,7 @@ fn each(what: &str, case: &str) {
 
 /// Where the error of a destructor was seen: by a stage, and what it did, or by the caller.
 /// Another stage may have said so before it, at the same time.
-fn is_placed(output: &str, case: &str) {
+pub(crate) fn is_placed(output: &str, case: &str) {
     let error = "CUDA error: device-side assert triggered";
     let places = output.lines().filter_map(|line| {
         let (place, _) = line.split_once(error)?;

@@ -8,6 +8,7 @@ use gpipe::{
 
 use crate::apart;
 use crate::harness::{self, Test, note};
+use crate::lost;
 use crate::support::models::{self, Model};
 
 const GPU: Device = Device::Cuda(0);
@@ -29,7 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ("steps::stages_go_back_on_their_own_threads", own_backwards),
         (
             "steps::a_device_that_fails_is_named_before_anything_else_goes",
-            lost,
+            fails,
         ),
         ("steps::random_batches_leave_no_memory_behind", no_leaks),
     ]
@@ -295,23 +296,21 @@ fn own_backwards() {
     }
 }
 
-/// What [`lost`] runs.
+/// What [`fails`] runs.
 pub(crate) const PARTS: [Test; 1] = [("parts::loses_its_device", losing)];
 
 /// A label that is no class: a kernel reads beyond its memory, and the device answers nothing
 /// any more. What is freed after that (or is the first to hear of it) ended the process in a
 /// back-trace of C++.
-fn lost() {
+fn fails() {
     let ended = apart::run(&["--one", PARTS[0].0], harness::LIMIT).unwrap();
     // With an error as every call gives it, or where that cannot be, in words.
     assert!(matches!(ended.code(), Some(0 | 1)), "{}", ended.why());
     for part in ["CUDA error", "anew"] {
         assert!(ended.output.contains(part), "{}", ended.why());
     }
-    // A device that fails behind its last action's call is first seen by whoever reads.
-    let action = ["stage ", "micro-batch "].map(|part| ended.output.contains(part));
-    let reading = ended.output.contains("numbers of a step that were read");
-    assert!(action == [true; 2] || reading, "{}", ended.why());
+    // A device that fails behind its last action's call is first seen by the caller.
+    lost::is_placed(&ended.output, "an impossible label");
 }
 
 fn losing() {

@@ -25,11 +25,12 @@ use crate::{SAMPLES, all_same, same};
 const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 4, 7, 8];
 const UPDATES: usize = 3;
 
-/// Runs this as each of so many ranks, and fails instead of hanging.
+/// Runs this as each of so many ranks, and gives what each told, in order. Where no rank tells
+/// anything for five minutes, this fails instead of hanging.
 pub(crate) fn ranks<T: Send + 'static>(
     size: usize,
-    body: impl Fn(&Arc<World>) -> T + Clone + Send + 'static,
-) -> Vec<T> {
+    body: impl Fn(&Arc<World>, &mut dyn FnMut(T)) + Clone + Send + 'static,
+) -> Vec<Vec<T>> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -50,18 +51,21 @@ pub(crate) fn ranks<T: Send + 'static>(
                 launcher: Launcher::Variables,
             });
             let world = Arc::new(world.unwrap());
-            let result = body(&world);
+            body(&world, &mut |result| done.send((rank, Some(result))).unwrap());
             Arc::into_inner(world).unwrap().leave().unwrap();
-            let _ = done.send((rank, result));
+            done.send((rank, None)).unwrap();
         });
     }
     drop(done);
-    let mut all = BTreeMap::new();
-    for _ in 0..size {
-        let (rank, result) = results.recv_timeout(Duration::from_mins(5)).unwrap();
-        all.insert(rank, result);
+    let mut all: Vec<Vec<T>> = (0..size).map(|_| Vec::new()).collect();
+    let mut ended = 0;
+    while ended < size {
+        match results.recv_timeout(Duration::from_mins(5)).unwrap() {
+            (rank, Some(result)) => all[rank].push(result),
+            (_, None) => ended += 1,
+        }
     }
-    all.into_values().collect()
+    all
 }
 
 /// The pipeline of a case, of whose devices each process has as many as it has of them.
@@ -143,17 +147,16 @@ fn suite(number: usize, make: fn() -> Model) {
     for size in 2..=4 {
         let cases = Arc::new(chosen(size));
         let own = Arc::clone(&cases);
-        let run = move |world: &Arc<World>| -> Vec<Result<Numbers, String>> {
+        let run = move |world: &Arc<World>, tell: &mut dyn FnMut(_)| {
             let model = make();
             let (x, y) = (model.batch)(SAMPLES);
             let one = |case: &Case| {
                 let mut pipe = pipeline(case, &model, world)?;
                 pipeline_numbers(&mut pipe, &model, (&x, &y), UPDATES)
             };
-            let all = own
-                .iter()
-                .map(|case| one(case).map_err(|error| error.to_string()));
-            all.collect()
+            for case in own.iter() {
+                tell(one(case).map_err(|error: gpipe::Error| error.to_string()));
+            }
         };
         let mut results: Vec<_> = ranks(size, run).into_iter().map(Vec::into_iter).collect();
         let mut expected = BTreeMap::new();

@@ -182,7 +182,7 @@ fn spread(number: usize, make: fn() -> Model) {
             let all = all(&make()).filter(fits);
             all.skip((number * 13 + size) % stride).step_by(stride)
         };
-        let results = ranks(size, move |world| {
+        let results = ranks(size, move |world, tell| {
             let model = make();
             let one = |own: Replicated| {
                 let devices = (own.devices() + world.rank()) / size;
@@ -191,7 +191,7 @@ fn spread(number: usize, make: fn() -> Model) {
                 pipe.map_err(|error| error.to_string())
                     .and_then(|pipe| numbers(pipe, &model))
             };
-            chosen().map(one).collect::<Vec<_>>()
+            chosen().map(one).for_each(tell);
         });
         let mut results: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
         for own in chosen() {
