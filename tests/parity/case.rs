@@ -19,6 +19,15 @@ thread_local! {
     pub(crate) static KERNELS: Cell<Kernels> = const { Cell::new(Kernels::Libtorch) };
 }
 
+/// Runs a suite with these, what it computes itself included.
+pub(crate) fn with_kernels(kernels: Kernels, suite: impl FnOnce()) {
+    let before = KERNELS.replace(kernels);
+    let scope = kernels.scope().unwrap();
+    suite();
+    drop(scope);
+    KERNELS.set(before);
+}
+
 /// One combination.
 pub(crate) struct Case {
     pub(crate) schedule: ScheduleKind,

@@ -28,7 +28,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use case::{Case, KERNELS, cases, covering};
+use case::{Case, cases, covering, with_kernels};
 use gpipe::Kernels;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
@@ -86,11 +86,7 @@ fn suite(model: Model) {
 /// The same with these kernels, in the reference, too.
 fn suite_with(model: Model, kernels: Kernels) {
     let (say, hear) = mpsc::channel();
-    let worker = thread::spawn(move || {
-        KERNELS.set(kernels);
-        let _scope = kernels.scope().unwrap();
-        run(&model, &say);
-    });
+    let worker = thread::spawn(move || with_kernels(kernels, || run(&model, &say)));
     let mut last = String::new();
     loop {
         match hear.recv_timeout(Duration::from_mins(2)) {

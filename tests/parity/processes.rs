@@ -16,11 +16,11 @@ use gpipe::Pipeline;
 use gpipe::tch::Tensor;
 use gpipe::world::{Launcher, Words, World};
 
-use crate::case::{Case, cases, covering};
+use crate::case::{Case, KERNELS, cases, covering, with_kernels};
 use crate::support::models::{self, Model};
 use crate::support::reference::{Named, Numbers, pipeline_numbers};
 use crate::support::{cpus, single_threaded, snapshot};
-use crate::{SAMPLES, all_same, same};
+use crate::{ONEDNN, SAMPLES, all_same, same};
 
 const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 4, 7, 8];
 const UPDATES: usize = 3;
@@ -35,9 +35,11 @@ pub(crate) fn ranks<T: Send + 'static>(
     let port = listener.local_addr().unwrap().port();
     drop(listener);
     let (done, results) = mpsc::channel();
+    let kernels = KERNELS.get();
     for rank in 0..size {
         let (body, done) = (body.clone(), done.clone());
         thread::spawn(move || {
+            KERNELS.set(kernels);
             single_threaded();
             let world = World::join(Words {
                 rank,
@@ -51,7 +53,9 @@ pub(crate) fn ranks<T: Send + 'static>(
                 launcher: Launcher::Variables,
             });
             let world = Arc::new(world.unwrap());
-            body(&world, &mut |result| done.send((rank, Some(result))).unwrap());
+            body(&world, &mut |result| {
+                done.send((rank, Some(result))).unwrap()
+            });
             Arc::into_inner(world).unwrap().leave().unwrap();
             done.send((rank, None)).unwrap();
         });
@@ -193,8 +197,18 @@ fn convolutions_with_batch_norm() {
 }
 
 #[test]
+fn convolutions_with_batch_norm_by_onednn() {
+    with_kernels(ONEDNN, || suite(2, models::convnet));
+}
+
+#[test]
 fn transformer_with_dropout() {
     suite(2, || models::transformer(0.1));
+}
+
+#[test]
+fn transformer_with_dropout_by_onednn() {
+    with_kernels(ONEDNN, || suite(3, || models::transformer(0.1)));
 }
 
 #[test]

@@ -11,12 +11,12 @@ use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
 use gpipe::{Pipeline, Recompute};
 
-use crate::case::{Case, cases};
+use crate::case::{Case, cases, with_kernels};
 use crate::processes::ranks;
 use crate::support::models::{self, Model};
 use crate::support::reference::{Named, Numbers, pipeline_numbers};
 use crate::support::{cpus, single_threaded};
-use crate::{SAMPLES, compare, same};
+use crate::{ONEDNN, SAMPLES, compare, same};
 
 const LEAVES: usize = 4;
 const REPLICAS: [(usize, bool); 5] = [(1, false), (2, false), (2, true), (4, false), (4, true)];
@@ -246,6 +246,14 @@ fn transformer() {
 fn transformer_with_dropout() {
     suite(3, &models::transformer(0.1));
     spread(2, || models::transformer(0.1));
+}
+
+#[test]
+fn transformer_with_dropout_by_onednn() {
+    with_kernels(ONEDNN, || {
+        suite(2, &models::transformer(0.1));
+        spread(3, || models::transformer(0.1));
+    });
 }
 
 #[test]

@@ -12,6 +12,16 @@ use crate::data::DataError;
 use crate::data::disk_file::DiskFile;
 use crate::files;
 
+/// Writes tokens into a row, and gives the largest: one pass without checks of bounds, of which
+/// the compiler does several tokens at a time.
+pub(super) fn put(tokens: impl Iterator<Item = u32>, row: &mut [i64]) -> u32 {
+    let places = row.iter_mut().zip(tokens);
+    places.fold(0, |largest, (place, token)| {
+        *place = i64::from(token);
+        largest.max(token)
+    })
+}
+
 /// How a token is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -42,6 +52,20 @@ impl Width {
             Self::U32 => {
                 let tokens = bytes.as_chunks().0.iter();
                 tokens.map(|four| u32::from_le_bytes(*four)).for_each(visit);
+            }
+        }
+    }
+
+    /// Writes the tokens that bytes are into a row, and gives the largest.
+    pub(super) fn put(self, bytes: &[u8], row: &mut [i64]) -> u32 {
+        match self {
+            Self::U16 => {
+                let tokens = bytes.as_chunks().0.iter();
+                put(tokens.map(|two| u16::from_le_bytes(*two).into()), row)
+            }
+            Self::U32 => {
+                let tokens = bytes.as_chunks().0.iter();
+                put(tokens.map(|four| u32::from_le_bytes(*four)), row)
             }
         }
     }

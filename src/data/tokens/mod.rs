@@ -204,17 +204,12 @@ impl Tokens {
             return false;
         };
         let (all, count) = (self.part.start + start, y.len() + 1);
-        let mut largest = 0;
-        let mut put = |place: usize, token: u32| {
-            largest = largest.max(token);
-            y[place] = i64::from(token);
-        };
-        match &*self.data {
+        let one = std::slice::from_mut(first);
+        let largest = match &*self.data {
             Data::Memory(tokens) => {
-                let tokens = &tokens[all..all + count];
-                *first = i64::from(tokens[0]);
-                (0..).zip(&tokens[1..]).for_each(|(at, own)| put(at, *own));
-                largest = largest.max(tokens[0]);
+                let (head, tail) = tokens[all..all + count].split_at(1);
+                let [head, tail] = [head, tail].map(|own| own.iter().copied());
+                file::put(head, one).max(file::put(tail, y))
             }
             Data::File { file, width } => {
                 bytes.resize(count * width.bytes(), 0);
@@ -222,17 +217,9 @@ impl Tokens {
                     return false;
                 }
                 let (head, tail) = bytes.split_at(width.bytes());
-                let mut at = 0;
-                width.tokens(tail, |token| {
-                    put(at, token);
-                    at += 1;
-                });
-                width.tokens(head, |token| {
-                    largest = largest.max(token);
-                    *first = i64::from(token);
-                });
+                width.put(head, one).max(width.put(tail, y))
             }
-        }
+        };
         rest.copy_from_slice(&y[..y.len() - 1]);
         (largest as usize) < self.vocabulary
     }
