@@ -61,12 +61,17 @@ impl Case {
 
     /// Each two of its values on different axes.
     pub(crate) fn pairs(&self) -> Vec<String> {
-        covering::pairs(&[
+        covering::pairs(&self.axes())
+    }
+
+    /// Its values by axis.
+    pub(crate) fn axes(&self) -> [String; 4] {
+        [
             format!("{} v={}", self.schedule, self.chunks),
             format!("p={}", self.devices),
             format!("m={}", self.micro_batches),
             self.recompute.to_string(),
-        ])
+        ]
     }
 
     pub(crate) fn exists(&self) -> bool {

@@ -2,10 +2,11 @@
 //! number of micro-batches and one tree of gradient sums: in one process, and over several.
 //!
 //! The measure is one pipeline of one stage with the same tree (tests/numbers/tree has the
-//! definition of that). Of the combinations each model runs some, other ones than the next model;
-//! `PARITY_EVERY=1` runs all.
+//! definition of that). Of the combinations in which each two values meet, each model runs some,
+//! other ones than the next model; `PARITY_EVERY=1` runs all.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
@@ -15,7 +16,7 @@ use crate::case::{Case, cases, with_kernels};
 use crate::processes::ranks;
 use crate::support::models::{self, Model};
 use crate::support::reference::{Named, Numbers, pipeline_numbers};
-use crate::support::{cpus, single_threaded};
+use crate::support::{covering, cpus, single_threaded};
 use crate::{ONEDNN, SAMPLES, compare, same};
 
 const LEAVES: usize = 4;
@@ -23,8 +24,8 @@ const REPLICAS: [(usize, bool); 5] = [(1, false), (2, false), (2, true), (4, fal
 const MICRO_BATCHES: std::ops::RangeInclusive<usize> = 1..=8;
 const UPDATES: usize = 3;
 /// One of so many combinations is run in one process, and over several.
-const EVERY: usize = 211;
-const EVERY_SPREAD: usize = 577;
+const EVERY: usize = 5;
+const EVERY_SPREAD: usize = 16;
 
 /// A combination, and how many replicas.
 struct Replicated {
@@ -63,6 +64,13 @@ impl Replicated {
         self.case.devices * self.replicas
     }
 
+    /// Each two of its values on different axes.
+    fn pairs(&self) -> Vec<String> {
+        let mut axes = self.case.axes().to_vec();
+        axes.push(format!("d={} sharded {}", self.replicas, self.sharded));
+        covering::pairs(&axes)
+    }
+
     fn builder(&self, model: &Model) -> gpipe::PipelineBuilder {
         let builder = self.case.builder(model).tree(LEAVES);
         builder
@@ -90,11 +98,24 @@ fn all(model: &Model) -> impl Iterator<Item = Replicated> + use<> {
     cases.filter(fits)
 }
 
-fn every(stride: usize) -> usize {
-    match std::env::var_os("PARITY_EVERY") {
+/// Those in which each two values meet, of a model's combinations for so many processes (1: for
+/// one); of these every `stride`-th, from another one on for each model.
+fn chosen(number: usize, model: &Model, size: usize, stride: usize) -> Vec<Replicated> {
+    let fits = |own: &Replicated| size == 1 || own.replicas > 1 && own.devices() >= size;
+    let all: Vec<_> = all(model).filter(fits).collect();
+    let named: Vec<_> = all
+        .iter()
+        .map(|own| (own.to_string(), own.pairs()))
+        .collect();
+    let names = covering::covering(&named);
+    let all = all.into_iter();
+    let chosen = all.filter(|own| names.contains(&own.to_string()));
+    let stride = match std::env::var_os("PARITY_EVERY") {
         Some(_) => 1,
         None => stride,
-    }
+    };
+    let first = (number * 7 + size) % stride;
+    chosen.skip(first).step_by(stride).collect()
 }
 
 /// What one pipeline gives.
@@ -121,9 +142,7 @@ fn numbers(mut pipe: Pipeline, model: &Model) -> Result<Numbers, String> {
 fn suite(number: usize, model: &Model) {
     single_threaded();
     let (mut known, mut failures, mut count) = (BTreeMap::new(), Vec::new(), 0);
-    let stride = every(EVERY);
-    let chosen = all(model).skip(number * 7 % stride).step_by(stride);
-    for own in chosen {
+    for own in chosen(number, model, 1, EVERY) {
         count += 1;
         let builder = own.builder(model).devices(&cpus(own.devices()));
         let got = builder.build().map_err(|error| error.to_string());
@@ -175,26 +194,22 @@ fn spread(number: usize, make: fn() -> Model) {
     single_threaded();
     let model = make();
     let (mut known, mut failures, mut count) = (BTreeMap::new(), Vec::new(), 0);
-    let stride = every(EVERY_SPREAD);
     for size in [2, 4] {
-        let chosen = move || {
-            let fits = move |own: &Replicated| own.replicas > 1 && own.devices() >= size;
-            let all = all(&make()).filter(fits);
-            all.skip((number * 13 + size) % stride).step_by(stride)
-        };
+        let all = Arc::new(chosen(number, &model, size, EVERY_SPREAD));
+        let own = Arc::clone(&all);
         let results = ranks(size, move |world, tell| {
             let model = make();
-            let one = |own: Replicated| {
+            let one = |own: &Replicated| {
                 let devices = (own.devices() + world.rank()) / size;
                 let builder = own.builder(&model).devices(&cpus(devices));
                 let pipe = builder.world(world).build();
                 pipe.map_err(|error| error.to_string())
                     .and_then(|pipe| numbers(pipe, &model))
             };
-            chosen().map(one).for_each(tell);
+            own.iter().map(one).for_each(tell);
         });
         let mut results: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
-        for own in chosen() {
+        for own in all.iter() {
             count += 1;
             let got: Result<Vec<Numbers>, String> =
                 results.iter_mut().map(|own| own.next().unwrap()).collect();
