@@ -1,4 +1,4 @@
-//! Unequal cards, as the book's page "Plan a cluster" has them.
+//! Unequal cards, as the book's page on planning from a model's shapes has them.
 
 use gpipe_partitioner::{
     Cluster, Partition, Transformer, TransformerOptions, plan_transformer, simulate,
