@@ -12,23 +12,9 @@ gpipe() {
   else cargo run --quiet --locked --release -- "$@"; fi
 }
 
-browser=
-for name in ${BROWSER:-} chromium chromium-browser google-chrome; do
-  if "$name" --version >/dev/null 2>&1; then browser=$name; break; fi
-done
-if [ -z "$browser" ]; then
-  echo "there is no browser here: install chromium, or name one with BROWSER=..." >&2
-  exit 1
-fi
-if ! pngquant --version >/dev/null 2>&1; then
-  echo "there is no pngquant here, which makes the pictures small: install it" >&2
-  exit 1
-fi
-
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-images=book/src/images
-mkdir -p "$images"
+. book/browser.sh
 
 # Photographs that are large beside what the model takes, of two classes: 216 MB, until the script ends.
 python3 - "$work/photographs" <<'PYTHON'
@@ -60,15 +46,7 @@ train() {
 part() {
   sed "s|</style>|nav,.legend,.scroll,main>section~section,footer{display:none!important}</style>|" \
     "$work/$1.html" >"$work/$1-part.html"
-  for scheme in light:1 dark:0; do
-    picture=$images/held-back-$1-${scheme%:*}.png
-    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run \
-      --disable-background-networking --user-data-dir="$work/profile" \
-      --blink-settings=preferredColorScheme="${scheme#*:}" --window-size="1200,$2" \
-      --screenshot="$picture" "file://$work/$1-part.html" >/dev/null 2>&1
-    pngquant --force --nofs --ext .png 128 "$picture"
-    echo "$picture: $(wc -c <"$picture") bytes"
-  done
+  pictures "$work/$1-part.html" "held-back-$1" "$2"
 }
 
 train decode --workers 1

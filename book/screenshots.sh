@@ -14,23 +14,9 @@ gpipe() {
   else cargo run --quiet --locked --no-default-features --features decide --target-dir target/decide -- "$@"; fi
 }
 
-browser=
-for name in ${BROWSER:-} chromium chromium-browser google-chrome; do
-  if "$name" --version >/dev/null 2>&1; then browser=$name; break; fi
-done
-if [ -z "$browser" ]; then
-  echo "there is no browser here: install chromium, or name one with BROWSER=..." >&2
-  exit 1
-fi
-if ! pngquant --version >/dev/null 2>&1; then
-  echo "there is no pngquant here, which makes the pictures small: install it" >&2
-  exit 1
-fi
-
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-images=book/src/images
-mkdir -p "$images"
+. book/browser.sh
 
 gpipe plan --profile examples/data/profiles/gpt.json --devices 4 --batch 32 --micro 8 --chunks 1 \
   --memory 256MiB --link 10GB/s,20us --report "$work/report.html" >/dev/null
@@ -38,19 +24,11 @@ gpipe simulate --schedule zbv --devices 8 --micro 32 --activation-bytes 512MiB -
   -o "$work/simulation.html" >/dev/null
 
 # part NAME PAGE HEIGHT HIDDEN [SCRIPT]: the page without what the selector HIDDEN names, after the
-# script has acted. Of 128 colours: a fourth of the bytes, and no eye sees it.
+# script has acted.
 part() {
   sed -e "s|</style>|$4{display:none!important}</style>|" \
     -e "s|</body>|<script>${5:-}</script></body>|" "$work/$2.html" >"$work/part.html"
-  for scheme in light:1 dark:0; do
-    picture=$images/$1-${scheme%:*}.png
-    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run \
-      --disable-background-networking --user-data-dir="$work/browser" \
-      --blink-settings=preferredColorScheme="${scheme#*:}" --window-size="1200,$3" \
-      --screenshot="$picture" "file://$work/part.html" >/dev/null 2>&1
-    pngquant --force --nofs --ext .png 128 "$picture"
-    echo "$picture: $(wc -c <"$picture") bytes"
-  done
+  pictures "$work/part.html" "$1" "$3"
 }
 
 part profile report 1420 'nav,#timeline,#memory,#schedules,#doubts,footer'

@@ -2,52 +2,21 @@
 //! without a pipeline around them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gpipe::Values;
-use gpipe::engine::{EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
+use gpipe::engine::{EdgeId, Engine, Entry, Program, StageBuilder, Topology};
 use gpipe::partitioner::{
-    Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Shape, StageId, StageTimes,
+    ActionKind, Bytes, CheckedSchedule, Costs, DeviceId, MicroId, Shape, StageId, StageTimes,
 };
-use gpipe::tch::{Device, Kind, Tensor};
 use gpipe::world::{World, WorldCarrier};
 
+use super::waits::{Waits, bytes};
 use super::{Measured, Steps, WARMING, measured_link, median, micros, simulated};
 
 const LIMIT: u64 = 1 << 32;
 /// Of an engine's step.
 const VOTES: usize = 1;
-
-/// Waits, and hands on the same value each time.
-struct Waits {
-    forward: Duration,
-    value: Tensor,
-}
-
-impl Stage for Waits {
-    type Value = Values;
-    type Step = ();
-
-    fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn run(&mut self, action: Action, _: Vec<Values>) -> anyhow::Result<Vec<Values>> {
-        let times = if action.kind == ActionKind::Forward {
-            1
-        } else {
-            2
-        };
-        std::thread::sleep(self.forward * times);
-        Ok(vec![Values::from(self.value.shallow_clone())])
-    }
-
-    fn end(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn abort(&mut self) {}
-}
 
 struct Part {
     engine: Engine<Waits>,
@@ -62,9 +31,17 @@ impl Part {
         let own = DeviceId(world.rank());
         let here = |device: DeviceId| device == own;
         let carrier = Arc::new(WorldCarrier::connect(world, vec![0, 1], LIMIT)?);
-        let forward = Duration::from_secs_f64(steps.forward_ms / 1e3);
-        let value = Tensor::zeros([steps.bytes as i64], (Kind::Uint8, Device::Cpu));
-        let stage = Waits { forward, value };
+        let times = StageTimes {
+            forward: micros(steps.forward_ms / 1e3),
+            backward: micros(2.0 * steps.forward_ms / 1e3),
+            ..StageTimes::default()
+        };
+        let value = || bytes(Bytes(steps.bytes as u64));
+        let stage = Waits {
+            times,
+            output: value(),
+            gradient: value(),
+        };
         let stages = vec![(StageId(world.rank()), stage)];
         let builder: StageBuilder<Waits> = Box::new(move || Ok(stages));
         let to_others = Arc::<WorldCarrier<Values>>::clone(&carrier);
@@ -85,7 +62,7 @@ impl Part {
         let entry = |micro| Entry {
             edge: EdgeId(0),
             micro: MicroId(micro),
-            value: Values::from(Tensor::zeros([1], (Kind::Uint8, Device::Cpu))),
+            value: Values::from(bytes(Bytes(1))),
         };
         let entries = (0..self.micro_batches).filter(|_| self.first).map(entry);
         let begin = Instant::now();

@@ -9,6 +9,7 @@ mod layers;
 mod line;
 mod planned;
 mod scale;
+mod waits;
 
 use std::io::{Write as _, stdout};
 use std::sync::Arc;

@@ -3,19 +3,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gpipe::Values;
-use gpipe::engine::{EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
+use gpipe::engine::{EdgeId, Engine, Entry, Program, StageBuilder, Topology};
 use gpipe::partitioner::{
-    Action, ActionKind, Bytes, DeviceId, Link, Machine, MicroId, Nodes, Plan, PlanOptions, Profile,
-    StageId, StageTimes, When, plan, simulate,
+    Bytes, DeviceId, Link, Machine, MicroId, Nodes, Plan, PlanOptions, Profile, StageId, When,
+    plan, simulate,
 };
-use gpipe::tch::{Device, Kind, Tensor};
 use gpipe::world::{World, WorldCarrier};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::waits::{Waits, bytes};
 use super::{WARMING, answer, median, micros};
 
 const LIMIT: u64 = 1 << 32;
@@ -47,44 +47,6 @@ impl Line {
         let bandwidth = Bytes(self.bytes_per_second as u64);
         Ok(Link::new(bandwidth, micros(self.one_way))?)
     }
-}
-
-struct Waits {
-    times: StageTimes,
-    /// What it hands to the next stage, and to the one before.
-    output: Tensor,
-    gradient: Tensor,
-}
-
-impl Stage for Waits {
-    type Value = Values;
-    type Step = ();
-
-    fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn run(&mut self, action: Action, _: Vec<Values>) -> anyhow::Result<Vec<Values>> {
-        std::thread::sleep(Duration::from_secs_f64(
-            self.times.of(action.kind).get() / 1e6,
-        ));
-        let value = |own: &Tensor| vec![Values::from(own.shallow_clone())];
-        Ok(match action.kind {
-            ActionKind::Forward => value(&self.output),
-            ActionKind::Backward | ActionKind::BackwardInput => value(&self.gradient),
-            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
-        })
-    }
-
-    fn end(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn abort(&mut self) {}
-}
-
-fn bytes(of: Bytes) -> Tensor {
-    Tensor::zeros([of.get().max(1) as i64], (Kind::Uint8, Device::Cpu))
 }
 
 impl Planned {
