@@ -273,8 +273,9 @@ pub fn profile_watched(
             max_concurrent(&options.devices, threads).saturating_sub(1)
         },
     };
-    let outcome = job.run()?;
     let names: Vec<&str> = model.names().collect();
+    let alone = on_all_cores(&job, &names)?;
+    let outcome = job.run()?;
     let main = measure::largest(&sizes);
     let series = &outcome.series[main];
     doubts.extend(doubts::doubts(&names, series, options.confidence));
@@ -308,6 +309,11 @@ pub fn profile_watched(
     if options.kernels != Kernels::Libtorch {
         profile = profile.with_kernels(&options.kernels.to_string());
     }
+    if let Some((cores, layers)) = alone {
+        profile = profile
+            .with_all_cores(cores, layers)
+            .map_err(|why| SettingsError::invalid(Setting::Sizes, why.to_string()))?;
+    }
     if let Some(link) = link {
         profile = profile.with_link(link.link());
     }
@@ -325,6 +331,31 @@ pub fn profile_watched(
         cores: shared_cores(&options.devices, threads),
         host_share: measurements::host_share(series),
     })
+}
+
+/// The layers in one stage with all the cores that several CPU devices share: what a pipeline of
+/// these has to beat, and does not where there are few micro-batches. Not where the threads of a
+/// stage are chosen, and not where only one layer at a time may be in memory.
+fn on_all_cores(
+    task: &MeasureTask<'_>,
+    names: &[&str],
+) -> Result<Option<(usize, Vec<LayerProfile>)>, Error> {
+    let options = task.options;
+    let shared = shared_cores(&options.devices, task.threads);
+    let several = options.devices.len() > 1 && !options.low_memory;
+    let Some(cores) = shared.map(|own| own.cores()).filter(|_| several) else {
+        return Ok(None);
+    };
+    if options.threads_per_stage.is_some() || cores <= task.threads {
+        return Ok(None);
+    }
+    let alone = MeasureTask {
+        threads: cores,
+        beside: 0,
+        ..task.clone()
+    };
+    let outcome = alone.run()?;
+    Ok(Some((cores, layers(names, task.sizes, &outcome, 1))))
 }
 
 /// What comes of CUDA graphs, on a device that can have some.

@@ -1,7 +1,8 @@
 //! What a layer's numbers may be.
 
 use super::{
-    LayerProfile, LayerTimes, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, MAX_TOTAL, Profile,
+    LayerProfile, LayerTimes, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, MAX_THREADS, MAX_TOTAL,
+    Profile,
 };
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::units::Bytes;
@@ -34,28 +35,52 @@ impl Profile {
             let rule = format!("must be from 1 to {MAX_BATCH}, is {}", self.batch);
             return error("batch".into(), rule);
         }
-        if !(1..=MAX_LAYERS).contains(&self.layers.len()) {
-            let rule = format!(
-                "must have from 1 to {MAX_LAYERS} entries, has {}",
-                self.layers.len()
-            );
-            return error("layers".into(), rule);
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
-            if let Err((field, rule)) = layer.check(self.batch) {
-                return error(format!("layers[{index}].{field}"), rule);
+        check_layers(&self.layers, self.batch, file, "layers")?;
+        if let Some(own) = &self.all_cores {
+            check_layers(&own.layers, self.batch, file, "all_cores.layers")?;
+            let names = |layers: &[LayerProfile]| -> Vec<String> {
+                layers.iter().map(|layer| layer.name.clone()).collect()
+            };
+            if names(&own.layers) != names(&self.layers) {
+                let rule = "must be the layers of the profile, in their order".to_owned();
+                return error("all_cores.layers".into(), rule);
             }
-        }
-        for (field, of) in BYTE_FIELDS {
-            let total: u64 = self.layers.iter().map(|layer| of(layer).0).sum();
-            if total > MAX_TOTAL {
-                let rule =
-                    format!("{field} of all layers must sum to at most {MAX_TOTAL}, is {total}");
-                return error("layers".into(), rule);
+            if !(1..=MAX_THREADS).contains(&own.threads) {
+                let rule = format!("must be from 1 to {MAX_THREADS}, is {}", own.threads);
+                return error("all_cores.threads".into(), rule);
             }
         }
         Ok(self)
     }
+}
+
+fn check_layers(
+    layers: &[LayerProfile],
+    batch: usize,
+    file: &str,
+    list: &str,
+) -> Result<(), ReadError> {
+    let error = |field: String, rule: String| Err(ReadError::new(file, field, rule));
+    if !(1..=MAX_LAYERS).contains(&layers.len()) {
+        let rule = format!(
+            "must have from 1 to {MAX_LAYERS} entries, has {}",
+            layers.len()
+        );
+        return error(list.into(), rule);
+    }
+    for (index, layer) in layers.iter().enumerate() {
+        if let Err((field, rule)) = layer.check(batch) {
+            return error(format!("{list}[{index}].{field}"), rule);
+        }
+    }
+    for (field, of) in BYTE_FIELDS {
+        let total: u64 = layers.iter().map(|layer| of(layer).0).sum();
+        if total > MAX_TOTAL {
+            let rule = format!("{field} of all layers must sum to at most {MAX_TOTAL}, is {total}");
+            return error(list.into(), rule);
+        }
+    }
+    Ok(())
 }
 
 impl LayerProfile {

@@ -3,6 +3,7 @@
 //! All amounts are those of one micro-batch of `batch` samples. For other sizes times and
 //! bytes follow the layer's measured curve where it has one, else they scale linearly.
 
+mod all_cores;
 mod check;
 mod footprint;
 mod layer;
@@ -16,6 +17,8 @@ mod write;
 
 pub(crate) use read::LinkFields;
 pub(crate) use write::link_value;
+
+use all_cores::AllCores;
 
 use crate::cost::{HostLink, Link};
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
@@ -43,6 +46,8 @@ pub const MAX_BATCH: usize = 1 << 24;
 const MAX_POINTS: usize = 64;
 /// The most bytes of a name or a remark.
 pub(crate) const MAX_TEXT: usize = 4096;
+/// The most threads of a stage.
+const MAX_THREADS: usize = 1 << 16;
 /// The most doubts about a profile's measurements.
 const MAX_DOUBTS: usize = 64;
 /// The most bytes that all layers together may name for one field.
@@ -84,6 +89,7 @@ pub struct Profile {
     graph_replay: Option<Micros>,
     model: Option<ModelId>,
     doubts: Option<Vec<String>>,
+    all_cores: Option<AllCores>,
 }
 
 impl Profile {
@@ -112,6 +118,7 @@ impl Profile {
             graph_replay: None,
             model: None,
             doubts: None,
+            all_cores: None,
         };
         profile.checked("profile")
     }

@@ -5,10 +5,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::all_cores::AllCores;
 use super::spread::{MAX_REPEATS, SPREAD_LIMIT};
 use super::{
     Footprint, LayerProfile, LayerTimes, MAX_BATCH, MAX_DOUBTS, MAX_LAYERS, MAX_POINTS, MAX_TEXT,
-    PROFILE_VERSION, Profile, Spread,
+    MAX_THREADS, PROFILE_VERSION, Profile, Spread,
 };
 use crate::cost::{HostLink, Link};
 use crate::json::{
@@ -54,6 +55,15 @@ struct ProfileFields {
     host_link: Option<Object<HostLinkFields>>,
     graph_replay_us: Option<Time>,
     doubts: Option<Doubts>,
+    all_cores: Option<Object<AllCoresFields>>,
+    layers: List<Object<LayerFields>, 1, MAX_LAYERS>,
+}
+
+/// In one stage that has all the cores.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllCoresFields {
+    threads: Whole<1, { MAX_THREADS as u64 }>,
     layers: List<Object<LayerFields>, 1, MAX_LAYERS>,
 }
 
@@ -147,20 +157,19 @@ impl Profile {
     /// As [`read`](Self::read).
     pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
         let fields: ProfileFields = parse_file(text.as_ref(), file, &FORMAT)?;
-        let layers = fields.layers.0.into_iter().enumerate();
-        let layer = |(index, Object(fields)): (usize, Object<LayerFields>)| {
-            let layer = fields.layer();
-            layer.map_err(|(field, rule)| {
-                ReadError::new(file, format!("layers[{index}].{field}"), rule)
-            })
-        };
+        let all_cores = fields.all_cores.map(|Object(own)| {
+            let layers = layers(own.layers.0, file, "all_cores.layers")?;
+            let threads = own.threads.size();
+            Ok(AllCores { threads, layers })
+        });
         let link = fields.link.map(|Object(fields)| fields.link()).transpose();
         let host_link = fields.host_link.map(|Object(fields)| fields.link());
         let host_link = host_link.transpose();
         let profile = Self {
             device: fields.device.0,
             batch: fields.batch.size(),
-            layers: layers.map(layer).collect::<Result<_, _>>()?,
+            layers: layers(fields.layers.0, file, "layers")?,
+            all_cores: all_cores.transpose()?,
             input: bytes(fields.input_bytes),
             fewest_samples: fields.fewest_samples.map_or(1, |fewest| fewest.size()),
             libtorch: fields.libtorch.map(|text| text.0),
@@ -175,6 +184,19 @@ impl Profile {
         };
         profile.checked(file)
     }
+}
+
+fn layers(
+    fields: Vec<Object<LayerFields>>,
+    file: &str,
+    list: &str,
+) -> Result<Vec<LayerProfile>, ReadError> {
+    let layer = |(index, Object(fields)): (usize, Object<LayerFields>)| {
+        let layer = fields.layer();
+        layer
+            .map_err(|(field, rule)| ReadError::new(file, format!("{list}[{index}].{field}"), rule))
+    };
+    fields.into_iter().enumerate().map(layer).collect()
 }
 
 /// None is nothing.

@@ -147,6 +147,7 @@ impl Profile {
             host_link: there.host_link,
             graph_replay: there.graph_replay,
             doubts: there.doubts.clone(),
+            all_cores: None,
             ..self.clone()
         })
     }

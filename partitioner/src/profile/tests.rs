@@ -364,6 +364,24 @@ fn bytes_follow_the_curve() {
     assert!(error.to_string().contains("bytes for 3 samples"), "{error}");
 }
 
+#[test]
+fn the_same_layers_on_all_cores_are_written_and_read() {
+    let plain = sample();
+    let mut layers = plain.layers().to_vec();
+    layers[0].times = LayerTimes::default();
+    let own = plain.clone().with_all_cores(4, layers.clone()).unwrap();
+    let read = Profile::from_json(own.to_json(), "p").unwrap();
+    assert_eq!((read.all_cores(), plain.all_cores()), (Some(4), None));
+    assert_eq!(read.on_all_cores().unwrap().layers(), layers);
+    assert_eq!(read, own);
+    layers[0].name = "another".to_owned();
+    let error = plain.with_all_cores(4, layers).unwrap_err().to_string();
+    assert!(
+        error.contains("all_cores.layers: must be the layers of the profile"),
+        "{error}"
+    );
+}
+
 proptest! {
     /// Any damage to the text is an error or gives another valid profile: no panic.
     #[test]

@@ -46,6 +46,11 @@ impl Profile {
         if let Some(doubts) = &self.doubts {
             head.insert("doubts".into(), json!(doubts));
         }
+        if let Some(own) = &self.all_cores {
+            let layers: Vec<Value> = own.layers.iter().map(layer_value).collect();
+            let value = json!({"threads": own.threads, "layers": layers});
+            head.insert("all_cores".into(), value);
+        }
         // Writing to a String cannot fail.
         let mut text = String::from("{\n");
         for (name, value) in &head {

@@ -50,7 +50,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let planned = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
     // Also where no plan fits: the measurements are done.
     written?;
-    let plan = planned?;
+    let (profile, plan_options, plan) =
+        super::plan::chosen(measured.profile, plan_options, planned?);
+    measured.profile = profile;
     for note in super::plan::notes(&measured.profile, &plan, &plan_options) {
         say(&note);
     }

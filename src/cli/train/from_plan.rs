@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Neighbours, Plan};
 
 use super::Failure;
@@ -114,13 +115,14 @@ fn check_devices(plan: &Plan, recipe: &Recipe) -> Result<(), String> {
         )
     } else if own == named {
         format!(
-            "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
-             for {own}"
+            "it is for {}, but --devices names {own}: name {devices}, or profile for {own}",
+            count(devices, "device")
         )
     } else {
         format!(
-            "it is for {devices} devices, but --devices names {named} in each of {} processes, \
-             {own} in all: profile for {own}, or train on {devices}",
+            "it is for {}, but --devices names {named} in each of {} processes, {own} in all: \
+             profile for {own}, or train on {devices}",
+            count(devices, "device"),
             own / named.max(1)
         )
     })

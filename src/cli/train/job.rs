@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpipe_partitioner::Plan;
+use tch::Device;
 
 use super::configured::Saved;
 use super::options::Args;
@@ -86,7 +87,10 @@ impl Job {
         same.map_err(Failure::Usage)?;
         let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
         let recipe = match &plan {
-            Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
+            Some(plan) => {
+                let recipe = on_its_devices(recipe, plan, &origins, processes);
+                from_plan::applied(&recipe, plan, &chosen)?
+            }
             None => recipe,
         };
         let schema = config::schema(zoo);
@@ -215,6 +219,18 @@ fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
     ));
     Recipe {
         balance: None,
+        ..recipe
+    }
+}
+
+/// As many CPU devices as the plan is for, where none are named.
+fn on_its_devices(recipe: Recipe, plan: &Plan, origins: &Origins, processes: usize) -> Recipe {
+    let devices = plan.devices() * plan.replicas;
+    if origins.of("pipeline.devices").is_some() || !devices.is_multiple_of(processes) {
+        return recipe;
+    }
+    Recipe {
+        devices: vec![Device::Cpu; devices / processes],
         ..recipe
     }
 }

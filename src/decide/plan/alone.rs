@@ -1,4 +1,4 @@
-//! Whether one device alone would be as well.
+//! Whether one device alone would be as well, or one stage with all the cores of several.
 
 use gpipe_partitioner::{Device, Machine, Plan, PlanOptions, Profile, ScheduleKind, plan};
 
@@ -16,6 +16,46 @@ pub(super) fn note(profile: &Profile, several: &Plan, options: &PlanOptions) -> 
              this plan over {devices} takes {}: more devices make it slower here",
             one.step, one.micro_batch_size, several.step
         )
+    })
+}
+
+/// One stage in the place of a pipeline.
+pub(crate) struct OneStage {
+    pub(crate) profile: Profile,
+    pub(crate) options: PlanOptions,
+    pub(crate) plan: Plan,
+    pub(crate) note: String,
+}
+
+/// One stage with all the cores that CPU devices share, where the profile has what layers take then
+/// and it is predicted to be faster than the best pipeline. Not where a schedule or chunks are
+/// asked for.
+pub(crate) fn on_all_cores(
+    profile: &Profile,
+    several: &Plan,
+    options: &PlanOptions,
+) -> Option<OneStage> {
+    let cores = profile.all_cores()?;
+    let shared = options.machine.cores()?.cores();
+    let is_free = options.schedule.is_none() && options.chunks.is_none();
+    if several.devices() <= 1 || shared != cores || !is_free {
+        return None;
+    }
+    let profile = profile.on_all_cores()?;
+    let mut own = one_device(several, options)?;
+    own.micro_batches = options.micro_batches;
+    let one = plan(&profile, &own).ok()?;
+    (one.step < several.step).then(|| OneStage {
+        note: format!(
+            "note: one stage with all {cores} cores is predicted to take {} a step, the best pipeline \
+             over {} devices {}: the plan is the former (--chunks 1 asks for a pipeline)",
+            one.step,
+            several.devices(),
+            several.step
+        ),
+        profile,
+        options: own,
+        plan: one,
     })
 }
 

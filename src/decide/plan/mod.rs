@@ -219,6 +219,7 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
     let profile = measured(args)?;
     let options = options(args, machine, &profile);
     let plan = plan(&profile, &options).map_err(failure)?;
+    let (profile, options, plan) = chosen(profile, options, plan);
     Ok(Planned {
         profile,
         plan,
@@ -226,6 +227,21 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
         asked: None,
         paragraphs: Vec::new(),
     })
+}
+
+/// A plan, or one stage with all cores in its place, with what it is made from.
+pub(crate) fn chosen(
+    profile: Profile,
+    options: PlanOptions,
+    plan: Plan,
+) -> (Profile, PlanOptions, Plan) {
+    match alone::on_all_cores(&profile, &plan, &options) {
+        Some(one) => {
+            say(&one.note);
+            (one.profile, one.options, one.plan)
+        }
+        None => (profile, options, plan),
+    }
 }
 
 fn for_cluster(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {

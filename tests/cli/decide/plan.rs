@@ -272,3 +272,47 @@ fn a_plan_that_one_device_would_beat_says_so() {
         "{slow}"
     );
 }
+
+/// Two cores work on two micro-batches of a stage, or on one stage together.
+#[test]
+fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut profile = super::profile();
+    let mut layers = profile["layers"].clone();
+    for layer in layers.as_array_mut().unwrap() {
+        for (name, value) in layer.as_object_mut().unwrap() {
+            if name.ends_with("_us") {
+                *value = json!(0.6 * value.as_f64().unwrap());
+            }
+        }
+        layer.as_object_mut().unwrap().remove("curve");
+    }
+    profile["all_cores"] = json!({"threads": 2, "layers": layers});
+    fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
+    let planned = |flags: &str| {
+        let all = format!("plan --profile profile.json --devices 2 --batch 32 --json {flags}");
+        let all: Vec<&str> = all.split(' ').collect();
+        let output = gpipe_in(folder.path(), &all);
+        let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let stages = plan["balance"].as_array().unwrap().len();
+        (stages, String::from_utf8(output.stderr).unwrap())
+    };
+    let (stages, notes) = planned("--cores 2 --micro 1");
+    assert!(
+        stages == 1 && notes.contains("one stage with all 2 cores"),
+        "{notes}"
+    );
+    // Asked for otherwise, on a machine of other cores, with micro-batches enough.
+    for flags in [
+        "--cores 2 --micro 1 --chunks 1",
+        "--micro 1",
+        "--cores 4 --micro 1",
+        "--cores 2 --micro 16",
+    ] {
+        let (stages, notes) = planned(flags);
+        assert!(
+            stages > 1 && !notes.contains("all 2 cores"),
+            "{flags}: {notes}"
+        );
+    }
+}
