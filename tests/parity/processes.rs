@@ -51,7 +51,9 @@ pub(crate) fn ranks<T: Send + 'static>(
                 launcher: Launcher::Variables,
             });
             let world = Arc::new(world.unwrap());
-            body(&world, &mut |result| done.send((rank, Some(result))).unwrap());
+            body(&world, &mut |result| {
+                done.send((rank, Some(result))).unwrap()
+            });
             Arc::into_inner(world).unwrap().leave().unwrap();
             done.send((rank, None)).unwrap();
         });
