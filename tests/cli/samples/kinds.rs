@@ -6,7 +6,7 @@ use std::path::Path;
 use gpipe::data::{Example, TfRecordWriter};
 use gpipe::tch::{Device, Kind, Tensor};
 
-use super::{config, fails, trained};
+use super::{config, fails, gpipe, trained};
 
 fn xy(count: i64) -> (Tensor, Tensor) {
     let x = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).sin();
@@ -100,4 +100,29 @@ fn what_is_none_of_them_is_told_what_could_be() {
         2,
         &["a text is for models that give a token"],
     );
+}
+
+/// They were found in the middle of a run, or, where the number of classes is the data's, never.
+#[test]
+fn labels_that_begin_at_1_are_told_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    let y = y + 1;
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --data d.safetensors --out run";
+    fails(
+        folder,
+        &format!("{train} --outputs 3"),
+        2,
+        &[
+            "error: --data d.safetensors: label 3 is out of the range 0 to 2",
+            "subtract 1 where yours begin at 1",
+        ],
+    );
+    assert!(!folder.join("run").exists());
+    let output = gpipe(folder, train);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("labels begin at 1"), "{errors}");
 }
