@@ -34,7 +34,7 @@ pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Resul
 }
 
 /// Of a quiet run, what it came to and where it is.
-const QUIET: [&str; 4] = ["loss", "held-out loss", "lowest", "run folder"];
+const QUIET: [&str; 5] = ["loss", "held-out loss", "accuracy", "lowest", "run folder"];
 
 fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let width = output::width(None);
