@@ -240,8 +240,7 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
     let line = |(device, used): (usize, &MemoryUse)| {
         let title = if device == 0 { "activations" } else { "" };
         let said = format!(
-            "dev {device}: {} held by micro-batches in flight, {} predicted; {} at the peak of an \
-             action",
+            "dev {device}: {} held in flight ({} predicted), {} at the peak",
             used.held, used.predicted, used.peak
         );
         (title, said)
