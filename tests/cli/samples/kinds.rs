@@ -189,11 +189,11 @@ fn the_accuracy_of_a_classifier_stands_beside_its_held_out_loss() {
         .collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     let steps = metrics(folder, "run");
-    let known = steps
+    let mut known = steps
         .iter()
         .filter_map(|step| step["held_out_accuracy"].as_f64());
     let judged = as_json(folder, "eval --run run --json");
-    assert_eq!(known.last(), judged["accuracy"].as_f64());
+    assert_eq!(known.next_back(), judged["accuracy"].as_f64());
     let percent = 100.0 * judged["accuracy"].as_f64().unwrap();
     let line = format!("accuracy       {percent:.2} % held out");
     assert!(told.contains(&line), "{told}");
