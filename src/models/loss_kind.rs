@@ -1,6 +1,7 @@
 //! Loss functions by name, for models that bring none.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use tch::{Kind, Reduction, TchError, Tensor};
@@ -253,12 +254,14 @@ pub(super) fn out_of_range(
         wrong.f_get(0)?.f_int64_value(&[])
     };
     first().map_or(error, |label| {
-        TchError::Torch(format!(
+        let said = format!(
             "label {label} is out of the range 0 to {}: the output has {classes} classes, counted \
              from 0; subtract 1 where labels begin at 1, give the model more classes, or leave such \
              targets out of the loss (`NamedLoss::ignore_index`, --ignore-index {label})",
             classes - 1
-        ))
+        );
+        // Others put words before what they say, such as that the error is one inside of libtorch.
+        TchError::Io(io::Error::new(io::ErrorKind::InvalidInput, said))
     })
 }
 

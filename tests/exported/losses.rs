@@ -108,7 +108,7 @@ fn targets_that_do_not_fit_are_told_with_both_shapes() {
         cross,
         &[2, 3],
         labels(2) + IGNORED,
-        &["label 255 is out of the range 0 to 2", "begin at 1"],
+        &["label -100 is out of the range 0 to 2", "begin at 1"],
     );
 }
 
