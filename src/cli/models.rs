@@ -11,6 +11,7 @@ use super::model::exported::{self, AskedLoss};
 use super::table::{Align, Table};
 use super::{Failure, output};
 use crate::Variable;
+use crate::models::LossKind;
 use crate::models::zoo::{ModelSpec, Settings, Size, Synthetic, Zoo, ZooError};
 
 /// Arguments of `gpipe-rs models`.
@@ -123,7 +124,7 @@ fn one(spec: &ModelSpec) -> Result<String, Failure> {
         model.len(),
         Bytes(bytes),
         inputs(spec),
-        or_none(&shapes(spec.targets())),
+        targets(spec),
     );
     if let Some(file) = spec.exported() {
         let names: Vec<&str> = model.names().collect();
@@ -272,9 +273,20 @@ fn kind(of: &Synthetic) -> &'static str {
     }
 }
 
-/// A program that PyTorch exported may have no targets.
-fn or_none(shapes: &str) -> &str {
-    if shapes.is_empty() { "none" } else { shapes }
+/// The targets; a program that PyTorch exported has them from the loss that it is trained with.
+fn targets(spec: &ModelSpec) -> String {
+    match (shapes(spec.targets()), spec.named_loss()) {
+        (shapes, _) if !shapes.is_empty() => shapes,
+        (_, Some(_)) => "none: it computes its loss itself, from its inputs".to_owned(),
+        (_, None) => {
+            let kinds = LossKind::ALL.iter().filter(|own| **own != LossKind::Output);
+            let names: Vec<&str> = kinds.map(|own| own.name()).collect();
+            format!(
+                "none: it computes no loss; `train` needs --loss, which judges its first output ({})",
+                names.join(", ")
+            )
+        }
+    }
 }
 
 /// `1,557,611,200`

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use super::step::HELD_OUT;
+use super::step::{ACCURACY, HELD_OUT};
 use super::{EventFile, JsonLines, MetricsError, StepMetrics};
 
 /// The file of JSON lines in a run's folder.
@@ -79,8 +79,10 @@ impl RunMetrics {
         match (self.owed_events.back_mut(), step.held_out_loss) {
             (Some(owed), _) => step.clone_into(owed),
             (None, Some(loss)) => {
-                let scalar = [(HELD_OUT.to_owned(), loss)];
-                self.events.scalars(step.step, &scalar)?;
+                let accuracy = step.held_out_accuracy.map(|own| (ACCURACY.to_owned(), own));
+                let loss = (HELD_OUT.to_owned(), loss);
+                let scalars: Vec<_> = [loss].into_iter().chain(accuracy).collect();
+                self.events.scalars(step.step, &scalars)?;
             }
             (None, None) => {}
         }

@@ -9,6 +9,8 @@ use crate::pipeline::report::HOST_BOUND;
 
 /// What TensorBoard calls the loss on held-out data.
 pub(super) const HELD_OUT: &str = "held_out/loss";
+/// And the accuracy.
+pub(super) const ACCURACY: &str = "held_out/accuracy";
 
 /// What a training step came to: a line of `metrics.jsonl`. What does not apply is not
 /// in the line.
@@ -24,6 +26,10 @@ pub struct StepMetrics {
     /// The mean loss on held-out data after the step, where the run was evaluated then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_loss: Option<f64>,
+    /// The share of held-out targets that are the class of the largest output, 0 to 1, where that
+    /// was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out_accuracy: Option<f64>,
     /// When its numbers were known, in seconds since 1970.
     #[serde(skip_serializing_if = "is_zero")]
     pub time: f64,
@@ -184,6 +190,7 @@ impl StepMetrics {
         ];
         let sometimes = [
             (HELD_OUT, self.held_out_loss),
+            (ACCURACY, self.held_out_accuracy),
             ("train/epoch", self.epoch),
             ("train/grad_norm", self.grad_norm),
             ("train/loss_scale", self.loss_scale),

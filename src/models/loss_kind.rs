@@ -1,9 +1,10 @@
 //! Loss functions by name, for models that bring none.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
-use tch::{Kind, Reduction, Tensor};
+use tch::{Kind, Reduction, TchError, Tensor};
 
 use crate::torch::{Loss, LossFn, Values, batch};
 
@@ -164,7 +165,9 @@ impl NamedLoss {
             (output.shallow_clone(), target)
         };
         let mean = |ignored| {
-            output.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Mean, ignored, 0.0)
+            let loss =
+                output.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Mean, ignored, 0.0);
+            loss.map_err(|error| out_of_range(error, &output, &target, ignored))
         };
         let Some(ignored) = self.ignore_index else {
             return Ok(Loss::mean(mean(NOTHING_IGNORED)?));
@@ -227,6 +230,39 @@ impl LossFn for NamedLoss {
             _ => self.of_each(output, targets.one()?),
         }
     }
+}
+
+/// What libtorch says of a target that is no class (`Target 10 is out of bounds.`) with the classes
+/// that there are, and what to do; any other error as it is.
+pub(super) fn out_of_range(
+    error: TchError,
+    output: &Tensor,
+    target: &Tensor,
+    ignored: i64,
+) -> TchError {
+    if !error.to_string().contains("out of bounds") {
+        return error;
+    }
+    let (size, at) = (output.size(), usize::from(output.dim() > 1));
+    let Some(&classes) = size.get(at) else {
+        return error;
+    };
+    let first = || -> Result<i64, TchError> {
+        let inside = target.f_ge(0)?.f_logical_and(&target.f_lt(classes)?)?;
+        let taken = inside.f_logical_or(&target.f_eq(ignored)?)?;
+        let wrong = target.f_masked_select(&taken.f_logical_not()?)?;
+        wrong.f_get(0)?.f_int64_value(&[])
+    };
+    first().map_or(error, |label| {
+        let said = format!(
+            "label {label} is out of the range 0 to {}: the output has {classes} classes, counted \
+             from 0; subtract 1 where labels begin at 1, give the model more classes, or leave such \
+             targets out of the loss (`NamedLoss::ignore_index`, --ignore-index {label})",
+            classes - 1
+        );
+        // Others put words before what they say, such as that the error is one inside of libtorch.
+        TchError::Io(io::Error::new(io::ErrorKind::InvalidInput, said))
+    })
 }
 
 /// What the model computed itself: a number, or in evaluation one of each micro-batch. These count by

@@ -130,6 +130,14 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Measures the accuracy of a classifier, too, wherever its loss on held-out data is measured: the
+    /// share of targets that are the class of the largest output. Targets of the number `ignored` do
+    /// not count.
+    pub fn accuracy(mut self, ignored: i64) -> Self {
+        self.settings.accuracy = Some(ignored);
+        self
+    }
+
     /// Ends the run after so many evaluations in a row that were not better than the best one; by
     /// default it goes on to its last step. For [`TrainerBuilder::evaluate_every`].
     #[doc(alias = "patience")]

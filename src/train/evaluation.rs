@@ -25,6 +25,21 @@ pub struct Evaluation {
     /// The mean loss. A checkpoint has `null` for what is not finite, which is read back as NaN.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
+    /// The share of targets that are the class of the largest output, where that is measured
+    /// ([`TrainerBuilder::accuracy`](super::TrainerBuilder::accuracy)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+}
+
+/// `loss 0.4321, accuracy 83.33 %`
+impl fmt::Display for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "loss {:.4}", self.loss)?;
+        match self.accuracy {
+            Some(accuracy) => write!(f, ", accuracy {:.2} %", 100.0 * accuracy),
+            None => Ok(()),
+        }
+    }
 }
 
 /// How a run stands with its evaluations.
@@ -121,10 +136,9 @@ impl<'a> Evaluations<'a> {
         patience.is_some_and(|patience| self.standing.worse >= patience)
     }
 
-    /// The loss after this step, where it is known.
-    pub(super) fn loss_after(&self, step: usize) -> Option<f64> {
-        let last = self.standing.last.filter(|own| own.step == step as u64);
-        last.map(|own| own.loss)
+    /// What is known of the weights after this step.
+    pub(super) fn after(&self, step: usize) -> Option<Evaluation> {
+        self.standing.last.filter(|own| own.step == step as u64)
     }
 
     fn begin(&mut self) -> Result<Option<AnyFeed<'a>>, TrainError> {
@@ -145,9 +159,13 @@ impl fmt::Debug for Evaluations<'_> {
 }
 
 impl Trainer<'_> {
-    /// Evaluates after this step where that is due: the loss; none where it is not, or where
-    /// somebody asked for the end before all batches were through.
-    pub(super) fn evaluate(&mut self, step: usize, last: bool) -> Result<Option<f64>, TrainError> {
+    /// Evaluates after this step where that is due; none where it is not, or where somebody asked
+    /// for the end before all batches were through.
+    pub(super) fn evaluate(
+        &mut self,
+        step: usize,
+        last: bool,
+    ) -> Result<Option<Evaluation>, TrainError> {
         if !self.evaluations.is_due(step, last) {
             return Ok(None);
         }
@@ -163,16 +181,21 @@ impl Trainer<'_> {
         let count = batches.0.batches();
         self.hooks.each(|hook| hook.evaluate(step as u64, count));
         let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
-        let loss = held_out::loss(pipe, &mut *batches.0, &*self.loss.0, &self.stop, hooks)?;
-        let Some(loss) = loss else {
+        let judged_by = (&*self.loss.0, self.settings.accuracy);
+        let measured = held_out::measure(pipe, &mut *batches.0, judged_by, &self.stop, hooks)?;
+        let Some(measured) = measured else {
             return Ok(None);
         };
         // Processors of another kind may round otherwise, and all are to decide alike.
-        let own = || Ok(loss.to_bits());
+        let own = || Ok(measured.loss.to_bits());
         let loss = f64::from_bits(made_by_leader(pipe, "the held-out loss", own)?);
-        let step = step as u64;
-        self.evaluations.standing.take(Evaluation { step, loss });
-        Ok(Some(loss))
+        let evaluation = Evaluation {
+            step: step as u64,
+            loss,
+            accuracy: measured.accuracy,
+        };
+        self.evaluations.standing.take(evaluation);
+        Ok(Some(evaluation))
     }
 
     /// Evaluates after the last step that was done, where that is owed: what a stop cut short when
@@ -181,24 +204,23 @@ impl Trainer<'_> {
     ///
     /// *Returns* whether it is the best one.
     pub(super) fn evaluate_late(&mut self, last: bool) -> Result<bool, TrainError> {
-        let Some(loss) = self.evaluate(self.done, last)? else {
+        let Some(evaluation) = self.evaluate(self.done, last)? else {
             return Ok(false);
         };
         let step = self.done as u64;
         let line = self.outcome.records.last_mut();
         if let Some(line) = line.filter(|line| line.step == step) {
-            line.held_out_loss = Some(loss);
+            line.held_out_loss = Some(evaluation.loss);
+            line.held_out_accuracy = evaluation.accuracy;
             self.writer.amend(line, &mut self.hooks);
         }
-        self.tell_evaluated(loss);
+        self.tell_evaluated(evaluation);
         Ok(self.evaluations.standing.is_best(self.done))
     }
 
-    pub(super) fn tell_evaluated(&mut self, loss: f64) {
-        let step = self.done as u64;
+    pub(super) fn tell_evaluated(&mut self, evaluation: Evaluation) {
         let is_best = self.evaluations.standing.is_best(self.done);
-        self.hooks
-            .each(|hook| hook.evaluated(Evaluation { step, loss }, is_best));
+        self.hooks.each(|hook| hook.evaluated(evaluation, is_best));
     }
 }
 
@@ -206,10 +228,18 @@ impl Trainer<'_> {
 mod tests {
     use super::*;
 
+    fn evaluation(step: u64, loss: f64) -> Evaluation {
+        Evaluation {
+            step,
+            loss,
+            accuracy: None,
+        }
+    }
+
     fn after(losses: &[f64]) -> Standing {
         let mut standing = Standing::default();
         for (step, &loss) in (1..).zip(losses) {
-            standing.take(Evaluation { step, loss });
+            standing.take(evaluation(step, loss));
         }
         standing
     }
@@ -229,10 +259,10 @@ mod tests {
     fn losses_on_other_data_are_not_compared() {
         let mut standing = Standing::default();
         assert!(!standing.on("ten rows".into()));
-        standing.take(Evaluation { step: 1, loss: 1.0 });
+        standing.take(evaluation(1, 1.0));
         assert!(!standing.on("ten rows".into()) && standing.is_best(1));
         assert!(standing.on("nine rows".into()) && standing.best().is_none());
-        standing.take(Evaluation { step: 2, loss: 3.0 });
+        standing.take(evaluation(2, 3.0));
         assert!(standing.is_best(2));
     }
 

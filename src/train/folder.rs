@@ -195,7 +195,11 @@ impl RunFolder {
                  processes the same folder"
             )
         });
-        pipe.agree(what, other)?;
+        // It is the command lines that differ, in whichever process that shows.
+        let all: Vec<Option<String>> = pipe.share(other)?;
+        if let Some(why) = all.into_iter().flatten().next() {
+            return Err(TrainError::Settings(why));
+        }
         let writer = run.lock(pipe.world())?;
         if let Some(path) = path {
             // Another one may have begun there, and ended, meanwhile.

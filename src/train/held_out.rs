@@ -1,4 +1,4 @@
-//! The loss on data that was never trained on.
+//! The loss, and of classifiers the accuracy, on data that was never trained on.
 
 use tch::{Device, Kind, Tensor};
 
@@ -6,19 +6,29 @@ use super::error::TrainError;
 use super::feed::Feed;
 use super::hook::Hooks;
 use super::stop::Stop;
+use crate::models::class_dimension;
 use crate::torch::{LossFn, TorchError};
 use crate::{Pipeline, Values};
 
-/// Mean over the batches of what was held out, per thing that the loss function takes a mean
-/// over; nothing where somebody asked for the end before the last of them.
-pub(super) fn loss(
+/// What is measured on held-out data.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) loss: f64,
+    pub(super) accuracy: Option<f64>,
+}
+
+/// Means over the batches of what was held out: the loss per thing that the loss function takes a
+/// mean over, and the accuracy where it is asked for with the target that does not count. Nothing
+/// where somebody asked for the end before the last batch.
+pub(super) fn measure(
     pipe: &mut Pipeline,
     batches: &mut dyn Feed,
-    own: &dyn LossFn,
+    (own, ignored): (&dyn LossFn, Option<i64>),
     stop: &Stop,
     hooks: &mut Hooks<'_>,
-) -> Result<Option<f64>, TrainError> {
+) -> Result<Option<Measured>, TrainError> {
     let (mut sum, mut count) = (0.0, 0.0);
+    let mut told_right: Option<(i64, i64)> = None;
     while let Some(batch) = batches.next_batch() {
         if stop.is_asked() {
             return Ok(None);
@@ -34,9 +44,42 @@ pub(super) fn loss(
         let judged = judge(own, &outputs, &y).map_err(TrainError::HeldOut)?;
         sum += judged.0;
         count += judged.1;
+        if let Some(ignored) = ignored
+            && let (Some(logits), Some(classes)) = (outputs.present().next(), y.present().next())
+        {
+            let own = right(logits, classes, ignored);
+            if let Some((right, counted)) = own.map_err(TrainError::HeldOut)? {
+                let before = told_right.unwrap_or_default();
+                told_right = Some((before.0 + right, before.1 + counted));
+            }
+        }
         hooks.each(|hook| hook.held_out_batch());
     }
-    Ok(Some(sum / count))
+    let accuracy = told_right.map(|(right, counted)| right as f64 / counted.max(1) as f64);
+    let loss = sum / count;
+    Ok(Some(Measured { loss, accuracy }))
+}
+
+/// How many classes were told right, and of how many: targets that the loss leaves out are none.
+/// None where the targets are no classes, or none of this output's.
+///
+/// # Errors
+/// libtorch refuses.
+pub(crate) fn right(
+    logits: &Tensor,
+    classes: &Tensor,
+    ignored: i64,
+) -> anyhow::Result<Option<(i64, i64)>> {
+    let dimension = class_dimension(&logits.size(), &classes.size());
+    let Some(dimension) = dimension.filter(|_| classes.kind() == Kind::Int64) else {
+        return Ok(None);
+    };
+    let classes = classes.f_to_device(logits.device())?;
+    let number = |of: Tensor| of.f_sum(Kind::Int64)?.f_int64_value(&[]);
+    let right = logits.f_argmax(dimension as i64, false)?;
+    let counts = classes.f_ne(ignored)?;
+    let right = right.f_eq_tensor(&classes)?.f_logical_and(&counts)?;
+    Ok(Some((number(right)?, number(counts)?)))
 }
 
 /// The targets; of a model that computes its loss itself, and has none, how many samples there are:
@@ -62,4 +105,44 @@ fn judge(own: &dyn LossFn, outputs: &Values, targets: &Values) -> anyhow::Result
         .shallow_clone()
         .try_map(|target| target.f_to_device(device))?;
     own.loss(outputs, &targets)?.total(things)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classes(of: &[i64], shape: &[i64]) -> Tensor {
+        Tensor::from_slice(of).view(shape)
+    }
+
+    /// It took the last dimension, and gave nonsense, or an error of libtorch's, for pictures.
+    #[test]
+    fn classes_are_told_where_the_loss_has_them() {
+        let wanted = classes(&[0, 3, 1, 2, 2, 0], &[1, 2, 3]);
+        let picture = wanted.one_hot(4).permute([0, 3, 1, 2]).to_kind(Kind::Float);
+        assert_eq!(right(&picture, &wanted, -100).unwrap(), Some((6, 6)));
+        // As many classes as columns.
+        let wanted = classes(&[0, 1, 2, 2, 1, 0], &[1, 2, 3]);
+        let picture = wanted.one_hot(3).permute([0, 3, 1, 2]).to_kind(Kind::Float);
+        assert_eq!(right(&picture, &wanted, -100).unwrap(), Some((6, 6)));
+        let text = classes(&[1, 0], &[1, 2]).one_hot(3).to_kind(Kind::Float);
+        assert_eq!(
+            right(&text, &classes(&[1, 1], &[1, 2]), -100).unwrap(),
+            Some((1, 2))
+        );
+    }
+
+    #[test]
+    fn what_counts_nothing_is_neither_right_nor_wrong() {
+        let logits = classes(&[1, 0, 1], &[3]).one_hot(2).to_kind(Kind::Float);
+        let wanted = classes(&[1, -100, 0], &[3]);
+        assert_eq!(right(&logits, &wanted, -100).unwrap(), Some((1, 2)));
+        let wanted = classes(&[1, 255, 0], &[3]);
+        assert_eq!(right(&logits, &wanted, 255).unwrap(), Some((1, 2)));
+        assert_eq!(
+            right(&logits, &wanted.to_kind(Kind::Float), -100).unwrap(),
+            None
+        );
+        assert_eq!(right(&logits, &classes(&[1, 1], &[2]), -100).unwrap(), None);
+    }
 }

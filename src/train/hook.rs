@@ -185,11 +185,11 @@ impl<W: Write> Hook for LogLines<W> {
     }
 
     fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
-        let Evaluation { step, loss } = evaluation;
-        let best = if is_best { ", the lowest so far" } else { "" };
-        self.line(format_args!(
-            "step {step:>5}  held-out loss {loss:.4}{best}"
-        ));
+        let (step, best) = (
+            evaluation.step,
+            if is_best { ", the lowest so far" } else { "" },
+        );
+        self.line(format_args!("step {step:>5}  held-out {evaluation}{best}"));
     }
 
     fn note(&mut self, note: &str) {

@@ -76,5 +76,5 @@ pub use stop::Stop;
 pub use summary::{DeviceMemory, Summary};
 pub use trainer::Trainer;
 
-pub(crate) use held_out::told as told_targets;
+pub(crate) use held_out::{right as told_right, told as told_targets};
 pub(crate) use resume::lacks;

@@ -49,6 +49,9 @@ pub struct Outcome {
     pub folder: PathBuf,
     /// The mean loss on held-out data after the last step, where there was any.
     pub held_out_loss: Option<f64>,
+    /// The share of held-out targets that are the class of the largest output, where that is
+    /// measured ([`TrainerBuilder::accuracy`](super::TrainerBuilder::accuracy)).
+    pub held_out_accuracy: Option<f64>,
     /// The evaluation with the lowest loss, where the run was evaluated while it trained.
     pub best: Option<Evaluation>,
     /// The last step beside its prediction; none before the last step.
@@ -104,6 +107,7 @@ impl Outcome {
             records,
             folder,
             held_out_loss: None,
+            held_out_accuracy: None,
             best: None,
             comparison: None,
             uneven_cut: None,
@@ -154,8 +158,12 @@ impl Outcome {
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", format!("{loss:.4}")));
         }
+        if let Some(accuracy) = own.held_out_accuracy {
+            let percent = 100.0 * accuracy;
+            lines.push(("accuracy", format!("{percent:.2} % held out")));
+        }
         if let Some(best) = self.best {
-            let Evaluation { step, loss } = best;
+            let Evaluation { step, loss, .. } = best;
             lines.push(("lowest", format!("{loss:.4} held out, after step {step}")));
         }
         let (rate, step_ms) = (
@@ -232,8 +240,7 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
     let line = |(device, used): (usize, &MemoryUse)| {
         let title = if device == 0 { "activations" } else { "" };
         let said = format!(
-            "dev {device}: {} held by micro-batches in flight, {} predicted; {} at the peak of an \
-             action",
+            "dev {device}: {} held in flight ({} predicted), {} at the peak",
             used.held, used.predicted, used.peak
         );
         (title, said)

@@ -15,6 +15,8 @@ pub(super) struct Settings {
     pub(super) steps: Option<usize>,
     pub(super) lr: Option<LrSchedule>,
     pub(super) clip: Option<f64>,
+    /// The target that does not count in the accuracy on held-out data, where that is measured.
+    pub(super) accuracy: Option<i64>,
     pub(super) plan: Option<Plan>,
     pub(super) files: Files,
 }

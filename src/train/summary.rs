@@ -22,6 +22,10 @@ pub struct Summary {
     /// Where something was held out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_loss: Option<f64>,
+    /// The share of held-out targets that are the class of the largest output, 0 to 1, where that
+    /// is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out_accuracy: Option<f64>,
     /// The lowest held-out loss while it trained, where it was evaluated then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_held_out_loss: Option<f64>,
@@ -103,6 +107,7 @@ impl Outcome {
             loss_first: loss(first),
             loss_last: loss(last),
             held_out_loss: self.held_out_loss,
+            held_out_accuracy: self.held_out_accuracy,
             best_held_out_loss: self.best.map(|best| best.loss),
             best_step: self.best.map(|best| best.step),
             early_stopped: matches!(self.ended, Ended::EarlyStopped { .. }),

@@ -84,7 +84,9 @@ impl Trainer<'_> {
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let mut ended = self.train()?;
         self.outcome.best = self.evaluations.standing.best();
-        self.outcome.held_out_loss = self.evaluations.loss_after(self.done);
+        let last = self.evaluations.after(self.done);
+        self.outcome.held_out_loss = last.map(|own| own.loss);
+        self.outcome.held_out_accuracy = last.and_then(|own| own.accuracy);
         if ended == Ended::AllDone && self.evaluations.are_on() {
             if self.outcome.held_out_loss.is_none() {
                 ended = Ended::Unmeasured;
@@ -213,13 +215,15 @@ impl Trainer<'_> {
         } else {
             Ok(None)
         };
-        metrics.held_out_loss = evaluated.as_ref().ok().copied().flatten();
+        let known = evaluated.as_ref().ok().copied().flatten();
+        metrics.held_out_loss = known.map(|own| own.loss);
+        metrics.held_out_accuracy = known.and_then(|own| own.accuracy);
         self.read = Instant::now();
         self.writer.step(&metrics, &mut self.hooks);
         self.hooks.each(|hook| hook.step(&metrics));
         self.outcome.records.push(metrics);
-        if let Some(loss) = evaluated? {
-            self.tell_evaluated(loss);
+        if let Some(evaluation) = evaluated? {
+            self.tell_evaluated(evaluation);
         }
         if let Some(schedule) = &pending.schedule {
             self.compare(step, report, schedule)?;
@@ -316,9 +320,11 @@ impl Trainer<'_> {
         let count = batches.0.batches();
         self.hooks.each(|hook| hook.held_out(count));
         let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
-        let loss = held_out::loss(pipe, &mut *batches.0, &*self.loss.0, &self.stop, hooks)?;
-        self.outcome.held_out_loss = loss;
-        Ok(match loss {
+        let judged_by = (&*self.loss.0, self.settings.accuracy);
+        let measured = held_out::measure(pipe, &mut *batches.0, judged_by, &self.stop, hooks)?;
+        self.outcome.held_out_loss = measured.map(|own| own.loss);
+        self.outcome.held_out_accuracy = measured.and_then(|own| own.accuracy);
+        Ok(match measured {
             Some(_) => Ended::AllDone,
             None => Ended::Unmeasured,
         })

@@ -104,7 +104,12 @@ fn targets_that_do_not_fit_are_told_with_both_shapes() {
         &["`bce`", "[4, 1]", "[1, 4]"],
     );
     // Without an ignored number each target is a class.
-    refused(cross, &[2, 3], labels(2) + IGNORED, &["out of bounds"]);
+    refused(
+        cross,
+        &[2, 3],
+        labels(2) + IGNORED,
+        &["label -100 is out of the range 0 to 2", "begin at 1"],
+    );
 }
 
 /// One target of the first micro-batch counts, and all of the second: a mean of their means would

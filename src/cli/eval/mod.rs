@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::{Device, Tensor};
 
+use super::feed::foreign;
 use super::model::exported;
 use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input, output};
@@ -53,6 +54,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
+    if let Some(path) = &args.data {
+        let wrong = |why| Failure::Usage(format!("--data {}: {why}", path.display()));
+        foreign::check(path).map_err(wrong)?;
+    }
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
     // As in training, so that the numbers are the ones that training printed.

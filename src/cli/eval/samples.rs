@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::progress::Batches;
 use super::{Args, diverged};
@@ -16,10 +16,10 @@ use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::{Trained, TrainedOn};
 use crate::cli::{Failure, failure, output};
 use crate::data::Part;
+use crate::models::USUAL_IGNORED;
 use crate::models::zoo::{ModelSpec, Zoo};
-use crate::models::{USUAL_IGNORED, class_dimension};
 use crate::torch::LossFn as _;
-use crate::train::told_targets;
+use crate::train::{told_right, told_targets};
 use crate::{Pipeline, Values};
 
 /// Samples that a model is judged by.
@@ -228,20 +228,6 @@ fn samples(inputs: &Values) -> usize {
     first.and_then(|size| size.first().copied()).unwrap_or(0) as usize
 }
 
-/// How many classes were told right, and of how many: targets that the loss leaves out are none.
-/// None where the targets are no classes, or none of this output's.
-fn told(logits: &Tensor, classes: &Tensor, ignored: i64) -> Result<Option<(i64, i64)>, Failure> {
-    let dimension = class_dimension(&logits.size(), &classes.size());
-    let Some(dimension) = dimension.filter(|_| classes.kind() == Kind::Int64) else {
-        return Ok(None);
-    };
-    let number = |of: Tensor| of.f_sum(Kind::Int64)?.f_int64_value(&[]);
-    let right = logits.f_argmax(dimension as i64, false)?;
-    let counts = classes.f_ne(ignored)?;
-    let right = right.f_eq_tensor(classes)?.f_logical_and(&counts)?;
-    Ok(Some((number(right)?, number(counts)?)))
-}
-
 impl Sum {
     fn add(
         &mut self,
@@ -256,7 +242,8 @@ impl Sum {
         let y = y.try_map(|y| y.f_to_device(device))?;
         let ignored = spec.named_loss().and_then(|own| own.ignored());
         if let (Some(logits), Some(classes)) = (outputs.present().next(), y.present().next())
-            && let Some((right, counted)) = told(logits, classes, ignored.unwrap_or(USUAL_IGNORED))?
+            && let Some((right, counted)) =
+                told_right(logits, classes, ignored.unwrap_or(USUAL_IGNORED))?
         {
             *self.right.get_or_insert(0) += right;
             self.targets += counted;
@@ -268,45 +255,5 @@ impl Sum {
         self.weight += count;
         self.samples += samples;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn classes(of: &[i64], shape: &[i64]) -> Tensor {
-        Tensor::from_slice(of).view(shape)
-    }
-
-    /// It took the last dimension, and gave nonsense, or an error of libtorch's, for pictures.
-    #[test]
-    fn classes_are_told_where_the_loss_has_them() {
-        let wanted = classes(&[0, 3, 1, 2, 2, 0], &[1, 2, 3]);
-        let picture = wanted.one_hot(4).permute([0, 3, 1, 2]).to_kind(Kind::Float);
-        assert_eq!(told(&picture, &wanted, -100).unwrap(), Some((6, 6)));
-        // As many classes as columns.
-        let wanted = classes(&[0, 1, 2, 2, 1, 0], &[1, 2, 3]);
-        let picture = wanted.one_hot(3).permute([0, 3, 1, 2]).to_kind(Kind::Float);
-        assert_eq!(told(&picture, &wanted, -100).unwrap(), Some((6, 6)));
-        let text = classes(&[1, 0], &[1, 2]).one_hot(3).to_kind(Kind::Float);
-        assert_eq!(
-            told(&text, &classes(&[1, 1], &[1, 2]), -100).unwrap(),
-            Some((1, 2))
-        );
-    }
-
-    #[test]
-    fn what_counts_nothing_is_neither_right_nor_wrong() {
-        let logits = classes(&[1, 0, 1], &[3]).one_hot(2).to_kind(Kind::Float);
-        let wanted = classes(&[1, -100, 0], &[3]);
-        assert_eq!(told(&logits, &wanted, -100).unwrap(), Some((1, 2)));
-        let wanted = classes(&[1, 255, 0], &[3]);
-        assert_eq!(told(&logits, &wanted, 255).unwrap(), Some((1, 2)));
-        assert_eq!(
-            told(&logits, &wanted.to_kind(Kind::Float), -100).unwrap(),
-            None
-        );
-        assert_eq!(told(&logits, &classes(&[1, 1], &[2]), -100).unwrap(), None);
     }
 }

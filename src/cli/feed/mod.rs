@@ -3,6 +3,7 @@
 
 mod batches;
 mod fit;
+pub(super) mod foreign;
 pub(super) mod learned;
 mod other;
 mod read;
@@ -114,6 +115,10 @@ impl Source {
                  into a file"
                     .to_owned(),
             ));
+        }
+        if let Some(path) = data {
+            let wrong = |why| Failure::Usage(format!("--data {}: {why}", path.display()));
+            foreign::check(path).map_err(wrong)?;
         }
         if let Some(own) = Self::samples(&chosen, data, options)? {
             return Ok(own);

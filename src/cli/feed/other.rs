@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::batches::{HeldOut, Judged};
 use super::fit::{self, What};
+use super::foreign;
 use super::learned::{Learned, Pace};
 use super::read::Read;
 use super::samples::{self, DataOptions};
@@ -35,6 +36,7 @@ impl Other {
         options: &DataOptions,
     ) -> Result<Self, String> {
         let path = &*remote::local(path)?;
+        foreign::check(path)?;
         match source {
             Source::Text { .. } | Source::Tokens { .. } => {
                 let tokens = tokens(path, source, tokenizer)?;

@@ -7,7 +7,7 @@ use crate::models::zoo::ModelSpec;
 use crate::models::{ExportedModel, LossKind, NamedLoss};
 
 /// What the name of such a file ends with.
-const END: &str = "pt2";
+pub(in crate::cli) const END: &str = "pt2";
 
 /// What the names of files end with that hold weights or programs of PyTorch's: each is opened and told
 /// what it is.

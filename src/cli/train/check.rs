@@ -90,22 +90,30 @@ fn in_flags(error: &Error, recipe: &Recipe, chosen: &Chosen, schema: &Schema<Rec
             name(Setting::Model),
             chosen.describe_layers()
         ),
-        Error::Partition(PartitionError::TooManyStages { stages, .. }) => {
-            let more = chosen.size_for(|layers| layers >= *stages);
+        Error::Partition(PartitionError::TooManyStages { stages: wanted, .. }) => {
+            let (stages, layers) = (recipe.stage_count().named(&name), chosen.describe_layers());
+            let model = name(Setting::Model);
             format!(
-                "{}, but {} has only {}: use {}, or {}",
-                recipe.stage_count().named(&name),
-                name(Setting::Model),
-                chosen.describe_layers(),
-                match recipe.chunks() {
-                    1 => "fewer devices",
-                    _ => "fewer devices or chunks, another schedule",
-                },
-                more.unwrap_or_else(|| "a model of more layers".to_owned())
+                "{stages}, but {model} has only {layers}: use {}",
+                fewer_stages(recipe, chosen, *wanted)
             )
         }
         error => error.to_string(),
     }
+}
+
+/// What makes a stage for each part of the model. The sizes of a run that resumes cannot change.
+fn fewer_stages(recipe: &Recipe, chosen: &Chosen, wanted: usize) -> String {
+    let fewer = match recipe.chunks() {
+        1 => "fewer devices",
+        _ => "fewer devices or chunks, another schedule",
+    };
+    if recipe.resuming {
+        return fewer.replace(", another", ", or another");
+    }
+    let more = chosen.size_for(|layers| layers >= wanted);
+    let more = more.unwrap_or_else(|| "a model of more layers".to_owned());
+    format!("{fewer}, or {more}")
 }
 
 /// What is written at the end can be told to fail before the beginning.

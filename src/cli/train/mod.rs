@@ -21,9 +21,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::feed::Source;
 use super::generate::sample::{self, Beginning};
 use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
+use crate::models::USUAL_IGNORED;
 use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
 use crate::world::World;
@@ -206,6 +208,10 @@ fn trainer<'a>(
         (Some(held_out), None) => trainer.held_out(held_out),
         (None, _) => trainer,
     };
+    if matches!(job.source, Source::Samples { .. }) {
+        let ignored = spec.named_loss().and_then(|own| own.ignored());
+        trainer = trainer.accuracy(ignored.unwrap_or(USUAL_IGNORED));
+    }
     if let Some(path) = &job.args.trace {
         trainer = trainer.trace(path);
     }

@@ -172,10 +172,12 @@ impl Hook for Progress {
     }
 
     fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
-        let Evaluation { step, loss } = evaluation;
-        let best = if is_best { ", the lowest so far" } else { "" };
+        let (step, best) = (
+            evaluation.step,
+            if is_best { ", the lowest so far" } else { "" },
+        );
         self.say(&format!(
-            "step {step:>5}/{}  held-out loss {loss:.4}{best}",
+            "step {step:>5}/{}  held-out {evaluation}{best}",
             self.steps
         ));
     }

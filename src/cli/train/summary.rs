@@ -34,7 +34,7 @@ pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Resul
 }
 
 /// Of a quiet run, what it came to and where it is.
-const QUIET: [&str; 4] = ["loss", "held-out loss", "lowest", "run folder"];
+const QUIET: [&str; 5] = ["loss", "held-out loss", "accuracy", "lowest", "run folder"];
 
 fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let width = output::width(None);
@@ -73,6 +73,9 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
                 let run = outcome.folder.display();
                 *text = format!("{text}; its checkpoint is {run}/{BEST} (--run {run} --best)");
             }
+            ("plan", _) if job.simulated_gpus().is_none() && is_far(&outcome.summary()) => {
+                *text += PROFILE_AGAIN
+            }
             ("cut", Some(_)) => {
                 *text += "; the plan was made from other times than these: profile again";
             }
@@ -91,6 +94,18 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         lines.insert(host.map_or(0, |host| host + 1), ("limit", verdict));
     }
     lines
+}
+
+/// What a plan may be off before its profile is not that of this machine any more: a quarter, which
+/// is beyond what profiles of an idle machine differ by among themselves.
+const FAR: f64 = 0.25;
+/// What to do then.
+const PROFILE_AGAIN: &str = "; more than 25 % off: profile again on this machine, with the same \
+                             --devices and --threads-per-stage and nothing else running";
+
+fn is_far(own: &Summary) -> bool {
+    let planned = own.planned_ms.filter(|planned| *planned > 0.0);
+    planned.is_some_and(|planned| (own.makespan_ms_median / planned - 1.0).abs() > FAR)
 }
 
 /// Columns before what a line says.

@@ -79,13 +79,7 @@ impl NamedArrays {
         let names = self.names();
         match find(&names, &PAIRS) {
             Some(pair) => self.both(&pair),
-            None => Err(DataError::bad_path(
-                &self.path,
-                format!(
-                    "there are no arrays `x` and `y`; there are {names:?}: save the inputs as `x` \
-                     and the targets as `y`"
-                ),
-            )),
+            None => Err(DataError::bad_path(&self.path, no_pair(&names))),
         }
     }
 
@@ -144,6 +138,20 @@ impl NamedArrays {
         );
         Err(DataError::bad_path(&self.path, what))
     }
+}
+
+/// What is said of these arrays, among which are no inputs and targets.
+fn no_pair(names: &[String]) -> String {
+    if let Some(weight) = names.iter().find(|name| name.ends_with(".weight")) {
+        return format!(
+            "it has the weights of a model (`{weight}` and others), and no arrays `x` and `y`: give it \
+             as --weights, and name data here"
+        );
+    }
+    format!(
+        "there are no arrays `x` and `y`; there are {names:?}: save the inputs as `x` and the targets \
+         as `y`"
+    )
 }
 
 /// The first of these pairs that is there, as it is spelt there.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::labels::Counted;
 use super::scaling::Usual;
 use super::{Pair, Pairs};
 use crate::data::Source;
@@ -11,8 +12,8 @@ use crate::data::Source;
 pub(super) enum Labels {
     /// Classes that have names.
     Named(Vec<String>),
-    /// So many classes.
-    Counted(usize),
+    /// Classes that are numbers.
+    Counted(Counted),
     /// Numbers, of a regression say.
     Numbers,
 }

@@ -6,6 +6,14 @@ use super::SampleOptions;
 use super::kept::MOST_CLASSES;
 use crate::data::DataError;
 
+/// Classes that are numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) classes: usize,
+    /// The least label; 0 where nobody has read them.
+    pub(super) least: i64,
+}
+
 /// How many classes there are: those of the options, or one more than the largest target, for
 /// which all are read.
 ///
@@ -14,27 +22,68 @@ use crate::data::DataError;
 pub(super) fn count(
     options: &SampleOptions,
     targets: impl Iterator<Item = Result<Tensor, DataError>>,
-) -> Result<usize, DataError> {
+) -> Result<Counted, DataError> {
     let known = options.kept.as_ref().and_then(|kept| kept.classes);
-    if let Some(count) = options.count.or(known) {
-        return Ok(count);
+    if let Some(classes) = options.count.or(known) {
+        return Ok(Counted { classes, least: 0 });
     }
-    let mut most = 0;
+    let (least, largest) = range(options, targets)?.unwrap_or((0, -1));
+    let classes = usize::try_from(largest.saturating_add(1)).ok();
+    match classes.filter(|classes| *classes <= MOST_CLASSES) {
+        Some(classes) => Ok(Counted { classes, least }),
+        None => Err(DataError::Settings(format!(
+            "a target is {largest}, which is no class"
+        ))),
+    }
+}
+
+/// That the labels are those of the classes of the options, where these say how many there are and
+/// no run has read them before.
+///
+/// # Errors
+/// One cannot be read, or is none of these classes.
+pub(super) fn check(
+    options: &SampleOptions,
+    targets: impl Iterator<Item = Result<Tensor, DataError>>,
+) -> Result<(), DataError> {
+    let (Some(classes), None) = (options.count, &options.kept) else {
+        return Ok(());
+    };
+    match range(options, targets)? {
+        Some((_, largest)) if largest >= classes as i64 => {
+            Err(DataError::Settings(out_of_range(largest, classes)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The least and the largest label of those that losses do not leave out.
+fn range(
+    options: &SampleOptions,
+    targets: impl Iterator<Item = Result<Tensor, DataError>>,
+) -> Result<Option<(i64, i64)>, DataError> {
+    let mut range: Option<(i64, i64)> = None;
     for target in targets {
-        let target = target?;
-        if target.numel() == 0 {
+        let classes = whole(&target?, options.ignored).map_err(DataError::Settings)?;
+        let counted = classes.f_masked_select(&classes.f_ne(options.ignored)?)?;
+        if counted.numel() == 0 {
             continue;
         }
-        let classes = whole(&target, options.ignored).map_err(DataError::Settings)?;
-        let ignored = classes.f_eq(options.ignored)?;
-        let classes = classes.f_masked_fill(&ignored, -1)?;
-        let largest = classes.f_max()?.f_int64_value(&[])?;
-        most = most.max(largest.saturating_add(1));
+        let least = counted.f_min()?.f_int64_value(&[])?;
+        let largest = counted.f_max()?.f_int64_value(&[])?;
+        let (below, above) = range.unwrap_or((least, largest));
+        range = Some((below.min(least), above.max(largest)));
     }
-    usize::try_from(most)
-        .ok()
-        .filter(|most| *most <= MOST_CLASSES)
-        .ok_or_else(|| DataError::Settings(format!("a target is {}, which is no class", most - 1)))
+    Ok(range)
+}
+
+fn out_of_range(label: i64, classes: usize) -> String {
+    format!(
+        "label {label} is out of the range 0 to {}: {classes} classes are counted from 0; subtract 1 \
+         where yours begin at 1, use a model of more classes, or leave such targets out of the loss \
+         with --ignore-index {label}",
+        classes as i64 - 1
+    )
 }
 
 /// Targets as the numbers of classes, with one number that losses leave out.
@@ -77,12 +126,7 @@ pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Resul
     if target.numel() > 0 {
         let counted = target.f_masked_fill(&target.f_eq(ignored)?, -1)?;
         let largest = counted.f_max()?.f_int64_value(&[])?;
-        anyhow::ensure!(
-            largest < classes as i64,
-            "a target is {largest}, but there are {classes} classes, from 0 up: use data of these \
-             classes, a model that tells more, or leave such targets out of the loss with \
-             --ignore-index {largest}"
-        );
+        anyhow::ensure!(largest < classes as i64, out_of_range(largest, classes));
     }
     Ok(target)
 }

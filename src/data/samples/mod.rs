@@ -81,6 +81,8 @@ pub struct Samples {
     target: Vec<i64>,
     seed: u64,
     about: &'static str,
+    /// Above 0 where no sample is of the first classes.
+    least_label: i64,
     /// Whether there may be targets that losses leave out.
     may_ignore: bool,
     kept: Kept,
@@ -164,10 +166,10 @@ impl Samples {
     }
 
     fn of_found(found: Found, options: &SampleOptions) -> Result<Self, DataError> {
-        let (classes, names) = match found.labels {
-            Labels::Named(names) => (Some(names.len()), names),
-            Labels::Counted(count) => (Some(count), Vec::new()),
-            Labels::Numbers => (None, Vec::new()),
+        let (classes, names, least_label) = match found.labels {
+            Labels::Named(names) => (Some(names.len()), names, 0),
+            Labels::Counted(own) => (Some(own.classes), Vec::new(), own.least),
+            Labels::Numbers => (None, Vec::new(), 0),
         };
         let (all, seed) = (found.plain.len(), options.seed);
         let held = match found.test {
@@ -209,6 +211,7 @@ impl Samples {
             target: found.target,
             seed,
             about: found.about,
+            least_label,
             may_ignore: found.may_ignore && classes.is_some(),
             kept,
         })
@@ -267,7 +270,15 @@ impl Samples {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
         };
-        format!("{} {}{classes}{held_out}", self.train.len(), self.about)
+        let unused = match self.least_label {
+            0 => String::new(),
+            least => format!(
+                "; labels begin at {least}, and classes are counted from 0: subtract {least} from each \
+                 for a model without unused classes"
+            ),
+        };
+        let (len, about) = (self.train.len(), self.about);
+        format!("{len} {about}{classes}{held_out}{unused}")
     }
 
     /// What a run keeps of its data, for [`SampleOptions::kept`].

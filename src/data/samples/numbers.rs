@@ -69,12 +69,18 @@ pub(super) fn found<A: Numbers>(
         _ => Usual::Plain,
     };
     let labels = if options.classes {
-        let all = std::iter::once(&y).chain(test.iter().map(|[_, y]| y));
-        let blocks = all.flat_map(|own| {
-            let starts = (0..own.len()).step_by(BLOCK);
-            starts.map(move |start| own.block(start..own.len().min(start + BLOCK)))
-        });
-        Labels::Counted(labels::count(options, blocks)?)
+        let blocks = || {
+            let all = std::iter::once(&y).chain(test.iter().map(|[_, y]| y));
+            all.flat_map(|own| {
+                let starts = (0..own.len()).step_by(BLOCK);
+                starts.map(move |start| own.block(start..own.len().min(start + BLOCK)))
+            })
+        };
+        // One label of a sample is soon read, the labels of all its pixels are not.
+        if target.iter().product::<i64>() == 1 {
+            labels::check(options, blocks())?;
+        }
+        Labels::Counted(labels::count(options, blocks())?)
     } else {
         Labels::Numbers
     };

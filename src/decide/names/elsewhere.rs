@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::conflicts;
+
 /// What flags of other tools are here: each of the names, and what to write instead.
 const ELSEWHERE: [(&[&str], &str); 40] = [
     (&["learning-rate", "max-lr"], "--lr RATE"),
@@ -277,8 +279,10 @@ pub(crate) fn explained(
     args: &[OsString],
     mut error: clap::Error,
 ) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return error;
+    match error.kind() {
+        ErrorKind::UnknownArgument => {}
+        ErrorKind::ArgumentConflict => return conflicts::explained(command, args, error),
+        _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;

@@ -1,12 +1,15 @@
 //! Flags as people know them: other names, headings, a short help beside the long one, and what the
 //! flags of other tools are called here.
 
+mod conflicts;
 mod elsewhere;
 mod examples;
 mod headings;
 
 use clap::{Arg, Command};
 
+#[cfg(test)]
+pub(crate) use conflicts::unexplained;
 pub(crate) use elsewhere::explained;
 use examples::exemplary;
 use headings::grouped;

@@ -8,9 +8,14 @@ use super::history::History;
 const THROUGHPUT: [&str; 2] = ["tokens_per_s", "samples_per_s"];
 
 /// Names, what is drawn, and its unit.
-const KNOWN: [(&str, &str, &str); 15] = [
+const KNOWN: [(&str, &str, &str); 16] = [
     ("loss", "loss", "mean of the mini-batch"),
     ("held_out_loss", "held-out loss", "mean of what is held out"),
+    (
+        "held_out_accuracy",
+        "held-out accuracy",
+        "share of what is held out",
+    ),
     ("lr", "learning rate", "of the step"),
     ("grad_norm", "gradient norm", "before clipping"),
     ("tokens_per_s", "throughput", "tokens/s"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tch::{TchError, Tensor};
 
-use crate::models::loss_kind::NOTHING_IGNORED;
+use crate::models::loss_kind::{NOTHING_IGNORED, out_of_range};
 use crate::torch::{Loss, LossFn, Values};
 
 /// A loss function whose type is forgotten: what [`ModelSpec::loss`](super::ModelSpec::loss)
@@ -44,7 +44,9 @@ impl LossFn for SharedLoss {
 /// Shapes that do not fit; on the CPU, a target that is no class.
 pub fn class_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
     let none = None::<Tensor>;
-    logits.f_cross_entropy_loss(targets, none, tch::Reduction::Mean, NOTHING_IGNORED, 0.0)
+    let loss =
+        logits.f_cross_entropy_loss(targets, none, tch::Reduction::Mean, NOTHING_IGNORED, 0.0);
+    loss.map_err(|error| out_of_range(error, logits, targets, NOTHING_IGNORED))
 }
 
 /// Mean cross-entropy of the tokens in nats; every target counts, as in [`class_cross_entropy`].

@@ -99,8 +99,14 @@ fn wrong_clusters_are_told_with_what_to_do() {
     let folder = folder_with_profile();
     for (flags, hint) in [
         ("", "--devices <N>"),
-        ("--per-node 2 --devices 4", "cannot be used with"),
-        ("--per-node 2 --cores 2", "cannot be used with"),
+        (
+            "--per-node 2 --devices 4",
+            "--devices is instead of a cluster",
+        ),
+        (
+            "--per-node 2 --cores 2",
+            "for --devices, not for a cluster; leave it out",
+        ),
         ("--nodes 2 --per-node 2", "2 nodes need a link between them"),
         ("--cluster dgx-a10", "did you mean `dgx-a100`?"),
         ("--cluster none.toml", "none.toml: cannot be opened"),

@@ -176,7 +176,10 @@ fn wrong_spreads_are_told_with_what_to_do() {
         ),
         ("--replicas 9", "too few for 9 replicas"),
         ("--replicas 0", "must be at least 1"),
-        ("--replicas 2 --cores 2", "cannot be used with"),
+        (
+            "--replicas 2 --cores 2",
+            "in one process share cores; leave one",
+        ),
         ("--processes 2 --cores 2", "cannot be used with"),
         (
             "--processes 3",

@@ -148,3 +148,31 @@ fn a_rate_with_which_the_run_fails_at_once_is_not_what_it_resumes_with_later() {
     );
     assert!(config().contains("lr = 0.001") && config() != before);
 }
+
+/// Its sizes are fixed: `--layers 3` was advised, which is refused.
+#[test]
+fn more_stages_than_layers_are_not_told_to_take_more_layers() {
+    let folder = place();
+    let folder = folder.path();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]),
+    );
+    let more = ["--resume", "run", "--steps", "3"];
+    for (flags, wanted) in [
+        (
+            "--devices cpu*5",
+            "only 4 layers (embed .. head): use fewer devices",
+        ),
+        (
+            "--devices cpu*4 --schedule zbv",
+            "use fewer devices or chunks, or another schedule",
+        ),
+    ] {
+        let flags: Vec<&str> = more.into_iter().chain(flags.split(' ')).collect();
+        fails(folder, &flags, 2, &[wanted]);
+        let output = super::train(folder, &flags);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!errors.contains("--layers"), "{errors}");
+    }
+}

@@ -6,7 +6,8 @@ use std::path::Path;
 use gpipe::data::{Example, TfRecordWriter};
 use gpipe::tch::{Device, Kind, Tensor};
 
-use super::{config, fails, trained};
+use super::{as_json, config, fails, trained};
+use crate::run::{gpipe, metrics, printed, succeeded};
 
 fn xy(count: i64) -> (Tensor, Tensor) {
     let x = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).sin();
@@ -100,4 +101,107 @@ fn what_is_none_of_them_is_told_what_could_be() {
         2,
         &["a text is for models that give a token"],
     );
+}
+
+/// They were found in the middle of a run, or, where the number of classes is the data's, never.
+#[test]
+fn labels_that_begin_at_1_are_told_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    let y = y + 1;
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --data d.safetensors --out run";
+    fails(
+        folder,
+        &format!("{train} --outputs 3"),
+        2,
+        &[
+            "error: --data d.safetensors: label 3 is out of the range 0 to 2",
+            "subtract 1 where yours begin at 1",
+        ],
+    );
+    assert!(!folder.join("run").exists());
+    let output = gpipe(folder, train);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("labels begin at 1"), "{errors}");
+}
+
+/// They were called arrays without `x` and `y`, or no UTF-8.
+#[test]
+fn models_and_weights_are_told_from_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    Tensor::write_safetensors(&[("in.weight", &x)], folder.join("w.safetensors")).unwrap();
+    // A zip archive, as torch.save writes it, and what older ones wrote.
+    fs::write(folder.join("w.pt"), b"PK\x03\x04").unwrap();
+    fs::write(folder.join("w.PTH"), b"\x80\x02").unwrap();
+    fs::write(folder.join("m.pt2"), b"PK\x03\x04").unwrap();
+    let saved = "this is a file of torch.save (weights or pickled objects), no data";
+    let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --quiet";
+    for (file, wanted) in [
+        ("w.pt", saved),
+        ("w.PTH", saved),
+        (
+            "m.pt2",
+            "this is a program that PyTorch exported, no data: give it as --model",
+        ),
+        (
+            "w.safetensors",
+            "it has the weights of a model (`in.weight` and others)",
+        ),
+    ] {
+        fails(
+            folder,
+            &format!("{train} --data {file}"),
+            2,
+            &["--data", file, wanted],
+        );
+        fails(folder, &format!("train --data {file}"), 2, &[wanted]);
+        let evaluated = format!("{train} --data d.safetensors --eval-data {file}");
+        fails(folder, &evaluated, 2, &["--eval-data", wanted]);
+    }
+    printed(folder, &format!("{train} --data d.safetensors --out run"));
+    fails(
+        folder,
+        "eval --run run --data w.pt",
+        2,
+        &["--data w.pt: ", saved],
+    );
+}
+
+/// `eval` alone told it.
+#[test]
+fn the_accuracy_of_a_classifier_stands_beside_its_held_out_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    let train = "train --model mlp --hidden 8 --batch 8 --data d.safetensors --held-out 0.3 --steps 4 \
+                 --eval-every 2 --out run";
+    let (told, lines) = succeeded(gpipe(folder, train), train);
+    let lines: Vec<&str> = lines
+        .lines()
+        .filter(|line| line.contains(", accuracy "))
+        .collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let steps = metrics(folder, "run");
+    let mut known = steps
+        .iter()
+        .filter_map(|step| step["held_out_accuracy"].as_f64());
+    let judged = as_json(folder, "eval --run run --json");
+    assert_eq!(known.next_back(), judged["accuracy"].as_f64());
+    let percent = 100.0 * judged["accuracy"].as_f64().unwrap();
+    let line = format!("accuracy       {percent:.2} % held out");
+    assert!(told.contains(&line), "{told}");
+    // Numbers have none.
+    let numbers = train.replace("--out run", "--loss mse --out numbers --quiet");
+    let x = Tensor::arange(40 * 4, (Kind::Float, Device::Cpu)).view([40, 4]);
+    let y = x.select(1, 0).sin();
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    let told = printed(folder, &numbers);
+    assert!(!told.contains("accuracy"), "{told}");
 }

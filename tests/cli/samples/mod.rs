@@ -51,6 +51,7 @@ fn trained(folder: &Path, flags: &str) -> Value {
     assert_eq!(losses(folder, "half"), losses(folder, "whole"));
     let judged = as_json(folder, "eval --run half --json");
     assert_eq!(judged["loss"], whole["held_out_loss"]);
+    assert_eq!(judged.get("accuracy"), whole.get("held_out_accuracy"));
     assert_eq!(judged["step"], 6);
     judged
 }

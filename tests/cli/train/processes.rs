@@ -232,3 +232,34 @@ fn the_readme_trains_by_torchrun() {
     assert!(summary.contains("run folder     runs/three"), "{summary}");
     assert_eq!(losses(folder.path(), "runs/three").len(), 2);
 }
+
+/// Whoever fails first, it is the command lines that are wrong: the exit code was 1.
+#[test]
+fn ranks_of_different_folders_are_wrong_use() {
+    let folder = place();
+    let folder = folder.path();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let start = |rank: &str, out: &str| {
+        let args = format!("{RUN} --steps 2 --devices cpu --quiet --out {out}");
+        let words = [
+            ("RANK", rank),
+            ("LOCAL_RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+        ];
+        let mut command = command(folder, &args);
+        let piped = command.envs(words).stderr(Stdio::piped());
+        piped.spawn().unwrap()
+    };
+    for started in [start("0", "one"), start("1", "two")] {
+        let output = started.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        let why = "the run of rank 1 is to be in `two`, and that of rank 0 in `one`";
+        assert!(errors.contains(why), "{errors}");
+    }
+}

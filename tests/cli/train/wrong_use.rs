@@ -233,3 +233,28 @@ fn what_devices_cannot_do_is_exit_code_2_and_one_helpful_line() {
 fn wrong_schedules_stages_and_files_are_exit_code_2_and_one_helpful_line() {
     all_refused(&STAGES_AND_FILES);
 }
+
+/// clap says that two flags cannot be used together, and neither why nor what to do.
+const EXCLUDED: [Case; 3] = [
+    (
+        &["--plan", "p.json", "--micro-batches", "4"],
+        &[
+            "--plan",
+            "--micro",
+            "the plan decides this already; leave one of them out",
+        ],
+    ),
+    (
+        &["--plan", "p.json", "--replicas", "2"],
+        &["cannot be used with", "another plan with `plan`"],
+    ),
+    (
+        &["--steps", "3", "--epochs", "1"],
+        &["each says how long to train; leave one of them out"],
+    ),
+];
+
+#[test]
+fn flags_that_exclude_each_other_say_why() {
+    all_refused(&EXCLUDED);
+}

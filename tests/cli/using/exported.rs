@@ -56,7 +56,9 @@ fn its_layers_are_listed_profiled_planned_and_trained() {
     assert_eq!(about["input_names"], read(r#"["ids"]"#));
     let text = printed(here, "models decoder.pt2");
     assert!(
-        text.contains("input   ids int64 [batch, 6]\ntarget  none"),
+        text.contains(
+            "input   ids int64 [batch, 6]\ntarget  none: it computes no loss; `train` needs --loss"
+        ),
         "{text}"
     );
 
