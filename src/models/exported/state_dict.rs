@@ -59,8 +59,10 @@ pub(super) fn with(
 /// See [`ExportedModel::weights`](super::ExportedModel::weights).
 pub(super) fn without(
     own: &Exported,
-    given: Vec<(String, Tensor)>,
+    mut given: Vec<(String, Tensor)>,
 ) -> anyhow::Result<Vec<(String, Tensor)>> {
+    // A file is read in no order: of several things that are wrong, the same one is told each time.
+    given.sort_by(|(one, _), (other, _)| one.cmp(other));
     let kept: Vec<&str> = own.weights.kept().collect();
     let lacks = |name: &&&str| !given.iter().any(|(own, _)| own == **name);
     let missing: Vec<&str> = kept.iter().filter(lacks).copied().collect();
