@@ -43,10 +43,10 @@ fn headline(options: &Options, case: &Case) -> String {
         None => String::new(),
     };
     format!(
-        "{}: {replicas}{} devices{chunks}{nodes}, {} micro-batches{each}{row}",
+        "{}: {replicas}{}{chunks}{nodes}, {}{each}{row}",
         case.name(),
-        schedule.devices(),
-        schedule.micro_batches() / steps
+        count(schedule.devices(), "device"),
+        count(schedule.micro_batches() / steps, "micro-batch")
     )
 }
 
