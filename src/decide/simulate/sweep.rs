@@ -135,7 +135,10 @@ fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
                 [] => Case::new(&options, kind)?,
                 _ => Case::with_chunks(&options, kind, shape.chunks)?,
             };
-            Ok::<_, Refusal>(case.simulation)
+            match options.limits.excess(&case.simulation) {
+                Some(excess) => Err(Refusal::new(excess.words())),
+                None => Ok(case.simulation),
+            }
         }));
     }
     Ok(points)

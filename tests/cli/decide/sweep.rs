@@ -67,6 +67,38 @@ fn auto_chooses_its_chunks_in_a_sweep_too() {
     assert!(as_json(&fixed).iter().all(|one| one["chunks"] == 1));
 }
 
+/// What does not fit is no point of a sweep.
+#[test]
+fn a_sweep_keeps_to_the_memory() {
+    let flags = [
+        "--devices",
+        "4",
+        "--sweep",
+        "micro=8",
+        "--sweep",
+        "schedule=gpipe,1f1b,auto",
+        "--activation-bytes",
+        "1GiB",
+        "--memory",
+        "4GiB",
+    ];
+    let all = as_json(&flags);
+    assert_eq!(
+        all[0]["refused"],
+        "device 0 takes 4.0 GiB more than its 4.0 GiB"
+    );
+    assert!(
+        all[1..]
+            .iter()
+            .all(|one| number(&one["peak_bytes"]) <= f64::from(1 << 30) * 4.0)
+    );
+    let text = stdout(&sweep(&flags));
+    assert!(
+        text.contains("\ngpipe, 4 devices, 1 chunk, 8 micro-batches: device 0 takes"),
+        "{text}"
+    );
+}
+
 #[test]
 fn what_is_not_swept_stays_as_its_flag_says() {
     let fixed = [
