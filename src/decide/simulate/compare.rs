@@ -96,9 +96,10 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     );
     text.push_str(&table.render());
     if best.is_some() {
-        text.push_str(match options.limits.are_given() {
-            true => "* the fastest that fits\n",
-            false => "* the fastest\n",
+        text.push_str(if options.limits.are_given() {
+            "* the fastest that fits\n"
+        } else {
+            "* the fastest\n"
         });
     }
     if !refused.is_empty() {

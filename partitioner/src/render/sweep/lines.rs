@@ -33,11 +33,6 @@ impl Axis {
         }
     }
 
-    /// A value as it stands below the chart.
-    pub(super) fn label(self, value: f64) -> String {
-        value.to_string()
-    }
-
     /// A point's value in words: `8 micro-batches`.
     pub(super) fn words(self, point: &SweepPoint) -> String {
         let number = self.of(point) as usize;
@@ -65,9 +60,12 @@ pub(super) struct Line<'a> {
 
 /// The axis with the most values; of equals the first one.
 pub(super) fn along(points: &[SweepPoint]) -> Axis {
-    let count = |axis: &Axis| match is_swept(*axis, points) {
-        true => axis.values(points).len(),
-        false => 0,
+    let count = |axis: &Axis| {
+        if is_swept(*axis, points) {
+            axis.values(points).len()
+        } else {
+            0
+        }
     };
     let most = Axis::ALL.into_iter().rev().max_by_key(count);
     most.unwrap_or(Axis::MicroBatches)

@@ -55,7 +55,7 @@ pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> 
     scale.grid(&mut svg);
     let places: Vec<Vec<Place>> = lines.iter().map(|line| scale.places(line)).collect();
     strokes(&mut svg, &places);
-    scale.marks(&mut svg, lines, &places);
+    marks(&mut svg, lines, &places);
     if names_width(lines) > 0.0 {
         names(&mut svg, lines, &places);
     }
@@ -211,7 +211,7 @@ impl Scale<'_> {
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 self.x(value),
                 below + 18.0,
-                self.axis.label(value)
+                value
             );
         }
         let _ = writeln!(
@@ -222,25 +222,25 @@ impl Scale<'_> {
             self.axis.name()
         );
     }
+}
 
-    /// The points. Of those that lie on each other the first is the widest.
-    fn marks(&self, svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
-        for (number, line) in lines.iter().enumerate() {
-            for (point, &place) in line.points.iter().zip(&places[number]) {
-                let here = |other: &usize| places[*other].iter().any(|own| is_same(*own, place));
-                let (count, turn) = turn(number, (0..places.len()).filter(here));
-                let around = count.saturating_sub(turn + 1) as f64;
-                let step = (WIDEST - RADIUS) / (count as f64 - 1.0).max(3.0);
-                let words = [Axis::Devices, Axis::Chunks].map(|axis| axis.words(point));
-                let title = format!(
-                    "{}, {}, {}: {}",
-                    point.schedule,
-                    words.join(", "),
-                    Axis::MicroBatches.words(point),
-                    percent(bubble(point))
-                );
-                mark(number).point(svg, place, RADIUS + step * around, &title);
-            }
+/// The points. Of those that lie on each other the first is the widest.
+fn marks(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
+    for (number, line) in lines.iter().enumerate() {
+        for (point, &place) in line.points.iter().zip(&places[number]) {
+            let here = |other: &usize| places[*other].iter().any(|own| is_same(*own, place));
+            let (count, turn) = turn(number, (0..places.len()).filter(here));
+            let around = count.saturating_sub(turn + 1) as f64;
+            let step = (WIDEST - RADIUS) / (count as f64 - 1.0).max(3.0);
+            let words = [Axis::Devices, Axis::Chunks].map(|axis| axis.words(point));
+            let title = format!(
+                "{}, {}, {}: {}",
+                point.schedule,
+                words.join(", "),
+                Axis::MicroBatches.words(point),
+                percent(bubble(point))
+            );
+            mark(number).point(svg, place, RADIUS + step * around, &title);
         }
     }
 }
