@@ -17,7 +17,7 @@ pub struct Sweep {
     pub devices: Vec<usize>,
     /// m.
     pub micro_batches: Vec<usize>,
-    /// v; of none each schedule has what it usually has.
+    /// v; of none each schedule has what it usually has, and `auto` what the simulation chooses.
     pub chunks: Vec<usize>,
 }
 
@@ -26,7 +26,7 @@ pub struct Sweep {
 pub struct SweepPoint {
     /// The schedule.
     pub schedule: ScheduleKind,
-    /// Its p, v and m.
+    /// Its p, v and m, as they were simulated.
     pub shape: Shape,
     /// What is predicted, or why there is nothing.
     pub outcome: Result<SweepOutcome, String>,
@@ -97,7 +97,8 @@ impl Sweep {
         all
     }
 
-    /// The numbers of all combinations, each as `simulate` predicts it.
+    /// The numbers of all combinations, each as `simulate` predicts it, which may choose other chunks
+    /// than the shape has.
     ///
     /// # Examples
     /// ```
@@ -124,12 +125,19 @@ impl Sweep {
         &self,
         mut simulate: impl FnMut(ScheduleKind, Shape) -> Result<Simulation, E>,
     ) -> Vec<SweepPoint> {
-        let point = |(schedule, shape)| SweepPoint {
-            schedule,
-            shape,
-            outcome: (simulate(schedule, shape))
-                .map(|simulation| SweepOutcome::new(&simulation))
-                .map_err(|error| error.to_string()),
+        let point = |(schedule, shape)| {
+            let simulation = simulate(schedule, shape).map_err(|error| error.to_string());
+            let chunks = |own: &Simulation| {
+                let own = own.schedule().schedule();
+                own.stages() / own.devices().max(1)
+            };
+            let chunks = simulation.as_ref().map_or(shape.chunks, chunks);
+            let shape = shape.with_chunks(chunks);
+            SweepPoint {
+                schedule,
+                shape,
+                outcome: simulation.map(|own| SweepOutcome::new(&own)),
+            }
         };
         self.shapes().into_iter().map(point).collect()
     }

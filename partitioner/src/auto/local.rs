@@ -30,13 +30,6 @@ pub(super) fn improve(
 ) -> Option<Vec<Vec<Action>>> {
     let mut replay = Replay::new(pipeline, lists);
     let mut lists = lists.to_vec();
-    if lists
-        .iter()
-        .flatten()
-        .any(|action| action.kind == ActionKind::Recompute)
-    {
-        return None;
-    }
     let mut current = replay.makespan(&lists)?;
     let (mut best, mut found) = (current, None);
     let mut late = vec![current; (moves / LATE).max(LEAST_LATE)];
@@ -138,12 +131,20 @@ struct Replay<'a> {
     before: Vec<Vec<Option<(usize, usize)>>>,
     ends: Vec<Vec<f64>>,
     links: Vec<f64>,
+    /// By stage and micro-batch: whether an action of its own recomputes.
+    dropped: Vec<bool>,
 }
 
 impl<'a> Replay<'a> {
     fn new(pipeline: &'a Pipeline, lists: &[Vec<Action>]) -> Self {
         let cells = pipeline.stages.len() * pipeline.micro_batches;
+        let mut dropped = vec![false; cells];
+        let all = lists.iter().flatten();
+        for action in all.filter(|action| action.kind == ActionKind::Recompute) {
+            dropped[action.stage.index() * pipeline.micro_batches + action.micro.index()] = true;
+        }
         Self {
+            dropped,
             pipeline,
             inputs: vec![None; cells],
             gradients: vec![None; cells],
@@ -252,7 +253,11 @@ impl<'a> Replay<'a> {
         let mut made = vec![false; self.pipeline.stages.len()];
         list.iter().all(|action| {
             let StageId(stage) = action.stage;
-            let what = Move::of(action.kind);
+            let cell = stage * self.pipeline.micro_batches + action.micro.index();
+            let what = match Move::of(action.kind) {
+                Move::Forward if self.dropped[cell] => Move::Dropping,
+                what => what,
+            };
             let first = action.kind.accumulates() && !std::mem::replace(&mut made[stage], true);
             let step = self.pipeline.stages[stage].bytes.step(what, first);
             let during = bytes + step.during;

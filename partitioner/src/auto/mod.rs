@@ -10,7 +10,8 @@
 //! orders that drops what cannot be better (module `beam`) looks for another one: for small
 //! shapes it proves which schedule is the best. Where costs say what a recompute brings
 //! ([`StageMemory::recomputable`](crate::StageMemory::recomputable)), it decides that, too, for
-//! each micro-batch on each stage.
+//! each micro-batch on each stage; and schedules that need more memory are candidates with as many
+//! recomputes as make them fit (module `thin`).
 //!
 //! The result comes with a lower bound on every schedule's makespan: how far it can
 //! be from the best.
@@ -27,6 +28,7 @@ mod memory;
 mod pipeline;
 mod remaining;
 mod state;
+mod thin;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
@@ -181,6 +183,7 @@ pub fn auto_within(
                 search.offer(format!("auto ({placement:?}, {policy})"), schedule);
             }
         }
+        search.recompute(placement);
     }
     let bounds = placements
         .iter()
@@ -236,6 +239,46 @@ impl CandidateSearch<'_> {
         let best = self.best.as_ref().map(|(_, best)| best.makespan());
         if exceeds.is_none() && best.is_none_or(|best| makespan < best) {
             self.best = Some((schedule, simulation));
+        }
+    }
+
+    /// Built-in schedules, and greedy ones that were made for more memory, with as many recomputes of
+    /// single micro-batches as memory asks for.
+    fn recompute(&mut self, placement: Placement) {
+        /// Of what there is beside what is there all the time.
+        const MORE: [f64; 4] = [1.25, 1.5, 2.0, 3.0];
+        let cells = self.shape.stages() * self.shape.micro_batches;
+        if self.caps.iter().all(Option::is_none) || cells >= LARGEST {
+            return;
+        }
+        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
+        if !thin::is_possible(&pipeline) {
+            return;
+        }
+        let mut all: Vec<(String, CheckedSchedule)> = Vec::new();
+        for kind in ScheduleKind::ALL.into_iter().filter(|kind| kind.trains()) {
+            if let Ok(schedule) = kind.list(self.shape)
+                && is_placed(&schedule, placement, self.shape)
+            {
+                all.push((kind.name().to_owned(), schedule));
+            }
+        }
+        for more in MORE {
+            let caps: Vec<Option<Bytes>> = (pipeline.devices.iter())
+                .map(|own| own.cap.map(|cap| own.more(cap, more)))
+                .collect();
+            for policy in Policy::all(self.shape) {
+                if let Some(schedule) =
+                    greedy::run(self.shape, placement, self.costs, &caps, policy)
+                {
+                    all.push((format!("{policy}"), schedule));
+                }
+            }
+        }
+        for (name, schedule) in all {
+            if let Some(lists) = thin::thinned(&pipeline, schedule.schedule()) {
+                self.offer_lists(format!("auto ({placement:?}, {name}, recomputing)"), lists);
+            }
         }
     }
 

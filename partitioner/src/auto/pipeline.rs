@@ -144,6 +144,12 @@ impl Stage {
 }
 
 impl Device {
+    /// So many times as much memory beside what is there all the time.
+    pub(super) fn more(&self, cap: u64, times: f64) -> Bytes {
+        let room = cap.saturating_sub(self.at_first) as f64;
+        Bytes(self.at_first.saturating_add((room * times) as u64))
+    }
+
     fn new(device: usize, stages: &[Stage], caps: &[Option<Bytes>], costs: &Costs) -> Self {
         let own: Vec<usize> = (0..stages.len())
             .filter(|&stage| stages[stage].device == device)

@@ -211,6 +211,15 @@ impl Machine {
         Ok(self)
     }
 
+    /// The same with devices that have as much memory as is asked for.
+    #[must_use]
+    pub fn without_memory(mut self) -> Self {
+        for device in &mut self.devices {
+            device.memory = None;
+        }
+        self
+    }
+
     /// The same with this link between any two devices of a node.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {

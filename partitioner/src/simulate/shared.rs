@@ -5,7 +5,9 @@
 //! others do, so that time goes from one end of an action to the next.
 //!
 //! A device gets its core in the moment in which the last value that it needs is sent, as
-//! in the engine, and waits for that value there.
+//! in the engine, and waits for that value there. So it is, too, where devices of one machine are in
+//! several processes; the first value for one that is not there yet leaves when it has come
+//! ([`Costs::with_joins`]).
 
 use std::cmp::Reverse;
 

@@ -87,6 +87,26 @@ fn names_of_a_kind_have_one_size() {
     }
 }
 
+/// In bars of 19 pixels W12 and W13 all but touched, and a legend had room for as many wide letters as
+/// a name has letters.
+#[test]
+fn names_and_legends_have_room_around_them() {
+    let svg = render::svg(&timeline(ScheduleKind::ZbH1, 4, 1, 14));
+    let bar = |name: &str| svg.lines().find(|line| line.contains(name)).unwrap();
+    assert!(bar(">W13</text>").contains("<text class=\"t\""));
+    // The bar is wider.
+    assert!(!bar(">F13</text>").contains("<text class=\"t\""));
+    let key = |name: &str| -> f64 {
+        let (before, _) = svg.split_once(&format!("\" y=\"19\">{name}")).unwrap();
+        before.rsplit_once('"').unwrap().1.parse().unwrap()
+    };
+    let [f, i, w] = ["forward (F)", "input gradient (I)", "weight gradient (W)"].map(key);
+    // The first name has more narrow letters, for their number.
+    let each = [(i - f, "forward (F)"), (w - i, "input gradient (I)")]
+        .map(|(width, name)| (width - 37.0) / name.len() as f64);
+    assert!(each[1] < each[0] && each[0] < 6.7, "{each:?}");
+}
+
 #[test]
 fn the_page_of_a_simulation_has_its_memory_with_units_where_there_is_any() {
     let shape = Shape::new(4, 8);

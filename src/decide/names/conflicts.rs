@@ -66,8 +66,8 @@ const REASONS: [(&[&str], &[&str], &str); 13] = [
     ),
     (
         &["cores"],
-        &["nodes", "processes", "replicas"],
-        "only the devices of one replica in one process share cores; leave one of them out",
+        &["nodes", "replicas"],
+        "only the devices of one replica on one machine share cores; leave one of them out",
     ),
     (
         &["json"],

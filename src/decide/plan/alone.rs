@@ -28,8 +28,8 @@ pub(crate) struct OneStage {
 }
 
 /// One stage with all the cores that CPU devices share, where the profile has what layers take then
-/// and it is predicted to be faster than the best pipeline. Not where a schedule or chunks are
-/// asked for.
+/// and it is predicted to be faster than the best pipeline. Not where a schedule, chunks or
+/// several processes are asked for.
 pub(crate) fn on_all_cores(
     profile: &Profile,
     several: &Plan,
@@ -38,6 +38,7 @@ pub(crate) fn on_all_cores(
     let cores = profile.all_cores()?;
     let shared = options.machine.cores()?.cores();
     let is_free = options.schedule.is_none() && options.chunks.is_none();
+    let is_free = is_free && options.machine.processes() == 1;
     if several.devices() <= 1 || shared != cores || !is_free {
         return None;
     }

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "processes", "replicas"],
+        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,

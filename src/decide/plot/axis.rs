@@ -1,8 +1,5 @@
 //! Numbers along an edge of a chart.
 
-/// About so many numbers along an axis.
-const TICKS: f64 = 6.0;
-
 /// From where to where numbers go.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Range {
@@ -58,9 +55,10 @@ impl Range {
         if share.is_finite() { share } else { 0.5 }
     }
 
-    /// Round numbers between the ends, at least `least` apart.
-    pub(super) fn ticks(self, least: f64) -> Vec<Tick> {
-        let step = round_step((self.to - self.from) / TICKS).max(least);
+    /// Round numbers between the ends, at least `least` apart and in no more than `most` intervals:
+    /// in a third of that at least, where `least` lets them.
+    pub(super) fn ticks(self, least: f64, most: f64) -> Vec<Tick> {
+        let step = round_step((self.to - self.from) / most).max(least);
         let count = ((self.to - self.from) / step).floor();
         if !(step.is_finite() && step > 0.0 && count < 100.0) {
             return Vec::new();
@@ -154,17 +152,20 @@ mod tests {
     use super::*;
 
     fn texts(from: f64, to: f64, least: f64) -> Vec<String> {
-        let ticks = Range { from, to }.ticks(least);
+        let ticks = Range { from, to }.ticks(least, 8.0);
         ticks.into_iter().map(|tick| tick.text).collect()
     }
 
     #[test]
     fn ticks_are_round_and_within() {
-        assert_eq!(texts(0.0, 400.0, 1.0), ["0", "100", "200", "300", "400"]);
-        assert_eq!(texts(1.23, 1.31, 0.0), ["1.24", "1.26", "1.28", "1.30"]);
+        assert_eq!(texts(0.0, 400.0, 1.0).len(), 9);
+        assert_eq!(texts(0.0, 450.0, 1.0), ["0", "100", "200", "300", "400"]);
+        assert_eq!(texts(1.23, 1.31, 0.0).len(), 9);
         assert_eq!(texts(0.0, 25_000.0, 0.0).last().unwrap(), "25k");
         assert_eq!(texts(0.0, 2.5e-5, 0.0)[1], "5e-6");
-        assert_eq!(texts(-2.0, 2.0, 0.0), ["-2", "-1", "0", "1", "2"]);
+        assert_eq!(texts(-2.0, 2.1, 0.0), ["-2", "-1", "0", "1", "2"]);
+        // There were two numbers beside a curve from 2.4 to 4.2.
+        assert_eq!(texts(2.31, 4.29, 0.0), ["2.5", "3.0", "3.5", "4.0"]);
         // Steps are whole.
         assert_eq!(texts(1.0, 3.0, 1.0), ["1", "2", "3"]);
     }

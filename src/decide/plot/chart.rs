@@ -8,6 +8,10 @@ use super::history::{History, Point};
 use super::layout::{ABOVE, COLOURS, LEFT, PLOT, RIGHT, WIDTH, dashes, escaped};
 use super::line::{smoothed, thinned};
 
+/// The most intervals between numbers beside a chart, and below it.
+const ACROSS: f64 = 8.0;
+const ALONG: f64 = 12.0;
+
 /// Fields whose zero means something: how much of it there is, not only how it changes.
 const WITH_ZERO: [&str; 8] = [
     "tokens_per_s",
@@ -90,7 +94,7 @@ impl<'a> Chart<'a> {
             escaped(&self.label()),
             end - LEFT
         );
-        for tick in self.values.ticks(0.0) {
+        for tick in self.values.ticks(0.0, ACROSS) {
             let y = top + PLOT * (1.0 - self.values.share(tick.at));
             let _ = writeln!(
                 svg,
@@ -101,7 +105,7 @@ impl<'a> Chart<'a> {
                 tick.text
             );
         }
-        for tick in self.steps.ticks(1.0) {
+        for tick in self.steps.ticks(1.0, ALONG) {
             let (x, _) = self.place((tick.at as u64, 0.0));
             let _ = writeln!(
                 svg,

@@ -52,6 +52,9 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     let mut columns = vec![("  schedule", Align::Left)];
     let numbers = ["chunks", "step", "bubble", "in flight", "peak memory"];
     columns.extend(numbers.map(|name| (name, Align::Right)));
+    if options.limits.are_given() {
+        columns.push(("fits", Align::Left));
+    }
     if options.jitter.is_some() {
         columns
             .extend(["with jitter", "longer by", "95 % within"].map(|name| (name, Align::Right)));
@@ -69,9 +72,9 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
             Err(refusal) => _ = writeln!(refused, "{kind}: {refusal}"),
         }
     }
-    // What cannot train does less, and is no faster for it.
-    let trains = |case: &Case| case.kind.trains();
-    fastest_first.sort_by_key(|case| (!trains(case), case.makespan()));
+    // What cannot train does less, and is no faster for it; what does not fit is none at all.
+    let trains = |case: &Case| case.kind.trains() && fits(options, case);
+    fastest_first.sort_by_key(|case| (!trains(case), !fits(options, case), case.makespan()));
     let best = fastest_first.first().filter(|best| trains(best));
     let best = best.map(|best| best.makespan());
     for case in fastest_first {
@@ -86,18 +89,27 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     }
     let (replicas, nodes, each) = report::spread(options);
     let mut text = format!(
-        "{replicas}{}{nodes}, {}{each}, the fastest first\n",
+        "{replicas}{}{nodes}, {}{each}{}, the fastest first\n",
         count(options.devices, "device"),
-        count(options.micro, "micro-batch")
+        count(options.micro, "micro-batch"),
+        report::samples(options)
     );
     text.push_str(&table.render());
     if best.is_some() {
-        text.push_str("* the fastest\n");
+        text.push_str(if options.limits.are_given() {
+            "* the fastest that fits\n"
+        } else {
+            "* the fastest\n"
+        });
     }
     if !refused.is_empty() {
         let _ = write!(text, "\nnot for these numbers:\n{refused}");
     }
     text
+}
+
+fn fits(options: &Options, case: &Case) -> bool {
+    options.limits.excess(&case.simulation).is_none()
 }
 
 fn cells(options: &Options, case: &Case) -> Vec<String> {
@@ -123,6 +135,10 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
         report::in_flight(in_flight.fold(0.0, f64::max)),
         report::memory(peak),
     ];
+    if options.limits.are_given() {
+        let excess = options.limits.excess(simulation);
+        cells.push(excess.map_or_else(|| "yes".to_owned(), |excess| excess.short()));
+    }
     if let Some(jitter) = &options.jitter {
         let steps = simulation.jittered(jitter);
         cells.extend([

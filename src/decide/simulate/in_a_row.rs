@@ -1,7 +1,7 @@
 //! Steps in a row with no barrier between them.
 
 use gpipe_partitioner::{
-    Micros, Placement, ScheduleKind, Shape, Simulation, StageId, auto_in_a_row, simulate,
+    Bytes, Micros, Placement, ScheduleKind, Shape, Simulation, StageId, auto_in_a_row, simulate,
 };
 
 use super::workload::Refusal;
@@ -22,14 +22,16 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// So many of the step that is simulated; `auto` is computed anew for them.
+    /// So many of the step that is simulated; `auto` is computed anew for them, within these limits
+    /// of memory.
     pub(super) fn of(
         kind: ScheduleKind,
         step: &Simulation,
         steps: usize,
+        caps: &[Option<Bytes>],
     ) -> Result<(Simulation, Self), Refusal> {
         let schedule = match kind {
-            ScheduleKind::Auto => best(step, steps)?,
+            ScheduleKind::Auto => best(step, steps, caps)?,
             _ => step.schedule().schedule().clone(),
         };
         let name = schedule.name().to_owned();
@@ -62,7 +64,11 @@ impl Row {
 }
 
 /// What is the fastest over all steps, with the stages where this has them.
-fn best(step: &Simulation, steps: usize) -> Result<gpipe_partitioner::Schedule, Refusal> {
+fn best(
+    step: &Simulation,
+    steps: usize,
+    caps: &[Option<Bytes>],
+) -> Result<gpipe_partitioner::Schedule, Refusal> {
     let own = step.schedule();
     let plain = own.schedule();
     let shape = Shape {
@@ -78,7 +84,7 @@ fn best(step: &Simulation, steps: usize) -> Result<gpipe_partitioner::Schedule, 
         .find(|placement| placement.devices(shape) == placed);
     // Links may cost something else elsewhere; without any, every placement costs the same.
     let placement = placement.filter(|_| has_links(step));
-    let found = auto_in_a_row(shape, step.costs(), &[], placement, steps);
+    let found = auto_in_a_row(shape, step.costs(), caps, placement, steps);
     Ok(found.map_err(Refusal::new)?.schedule.schedule().clone())
 }
 

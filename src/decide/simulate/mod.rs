@@ -2,6 +2,7 @@
 
 mod compare;
 mod in_a_row;
+mod memory;
 mod options;
 mod report;
 mod risks;
@@ -77,6 +78,7 @@ impl Case {
         let mut best: Result<Self, Refusal> = Err(Refusal::default());
         for chunks in chunks {
             match (Self::with_chunks(options, kind, chunks), &best) {
+                // Of a computed schedule: all that are found fit.
                 (Ok(case), Ok(other)) if case.makespan() >= other.makespan() => {}
                 (Err(_), Ok(_)) => {}
                 // Of two refusals the first is about the simpler shape.
@@ -105,7 +107,7 @@ impl Case {
         let (simulation, row) = match options.steps {
             None => (step, None),
             Some(steps) => {
-                let (all, row) = Row::of(kind, &step, steps)?;
+                let (all, row) = Row::of(kind, &step, steps, options.limits.caps())?;
                 (all, Some(row))
             }
         };

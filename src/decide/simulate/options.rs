@@ -9,6 +9,7 @@ use gpipe_partitioner::{
 
 use super::super::spread::Spread;
 use super::super::{Failure, input};
+use super::memory::Limits;
 use super::risks::Risks;
 use super::sweep::{self, SweptFlag};
 use super::workload::{Given, Profiled, Workload};
@@ -101,7 +102,7 @@ pub(crate) struct Args {
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "processes", "replicas"],
+        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
@@ -119,6 +120,10 @@ pub(crate) struct Args {
     /// own flag says; without a schedule all that train are taken.
     #[arg(long, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
     pub(super) sweep: Vec<SweptFlag>,
+    /// Memory of a device, such as 24GiB: one value for all, or one for each of a replica. Says of
+    /// each schedule whether it fits, and has `auto` take one that does.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
+    memory: Option<Vec<Bytes>>,
     #[command(flatten)]
     risks: Risks,
     /// Write to a file; `-` is standard output.
@@ -152,6 +157,8 @@ pub(super) struct Options {
     /// In a row, where they are asked for.
     pub(super) steps: Option<usize>,
     pub(super) machine: Machine,
+    /// Of memory.
+    pub(super) limits: Limits,
     pub(super) chunks: Option<usize>,
     pub(super) workload: Workload,
     pub(super) format: Format,
@@ -177,14 +184,26 @@ impl Options {
 
     /// Of so many devices and micro-batches, those of all replicas.
     pub(super) fn of(args: &Args, devices: usize, micro: usize) -> Result<Self, Failure> {
-        let machine = args.spread.machine(devices)?;
+        let mut machine = args.spread.machine(devices)?;
+        if let Some(memory) = &args.memory {
+            let limited = machine.with_memory(memory);
+            machine = limited.map_err(|error| Failure::Usage(format!("--memory: {error}")))?;
+        }
+        let limits = Limits::of(&machine);
+        let workload = workload(args, &machine)?;
+        if limits.are_given() && !workload.knows_memory() {
+            let why =
+                "--memory: nothing is known about memory; give --activation-bytes or a --profile";
+            return Err(Failure::Usage(why.to_owned()));
+        }
         Ok(Self {
             kind: args.schedule,
             devices: machine.devices().len(),
             micro: args.spread.each(micro, "micro-batches")?,
             steps: args.steps,
             chunks: args.chunks,
-            workload: workload(args, &machine)?,
+            workload,
+            limits,
             machine,
             format: args.format(),
             compare: args.compare,
@@ -231,13 +250,14 @@ fn workload(args: &Args, machine: &Machine) -> Result<Workload, Failure> {
     if let Some(link) = args.host_link.or(profile.host_link()) {
         machine = machine.with_host_link(link);
     }
+    if let Some(link) = link {
+        machine = machine.with_link(link);
+    }
     Ok(Workload::Profiled(Box::new(Profiled {
         profile,
         strategy: args.balance.clone(),
-        machine: match link {
-            Some(link) => machine.with_link(link),
-            None => machine,
-        },
+        unlimited: (args.memory.is_some()).then(|| machine.clone().without_memory()),
+        machine,
         recompute: args.recompute,
         offload: args.offload,
         cuda_graphs: args.cuda_graphs,

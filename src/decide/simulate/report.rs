@@ -24,7 +24,14 @@ pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
     match options.format {
         Format::Text => text(options, case, width),
         Format::Svg => render::in_a_row_svg(timeline, steps),
-        Format::Html => render::in_a_row_html(&case.simulation, &headline(options, case), steps),
+        Format::Html => {
+            let mut title = headline(options, case);
+            if let Some(excess) = options.limits.excess(&case.simulation) {
+                // Writing to a String cannot fail.
+                let _ = write!(title, "; does not fit: {}", excess.words());
+            }
+            render::in_a_row_html(&case.simulation, &title, steps)
+        }
         Format::Trace => render::chrome_trace(timeline),
         Format::Json => output::json(&numbers(options, case)),
     }
@@ -43,10 +50,11 @@ fn headline(options: &Options, case: &Case) -> String {
         None => String::new(),
     };
     format!(
-        "{}: {replicas}{} devices{chunks}{nodes}, {} micro-batches{each}{row}",
+        "{}: {replicas}{}{chunks}{nodes}, {}{each}{}{row}",
         case.name(),
-        schedule.devices(),
-        schedule.micro_batches() / steps
+        count(schedule.devices(), "device"),
+        count(schedule.micro_batches() / steps, "micro-batch"),
+        samples(options)
     )
 }
 
@@ -64,6 +72,14 @@ pub(super) fn spread(options: &Options) -> (String, String, &'static str) {
     (replicas, nodes, each)
 }
 
+/// ` of 8 samples`, where a profile says how many a micro-batch has.
+pub(super) fn samples(options: &Options) -> String {
+    let samples = options.workload.samples();
+    samples.map_or_else(String::new, |samples| {
+        format!(" of {}", count(samples, "sample"))
+    })
+}
+
 fn text(options: &Options, case: &Case, width: usize) -> String {
     let mut text = headline(options, case);
     text.push('\n');
@@ -74,6 +90,9 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     text.push('\n');
     text.push_str(&devices(case));
     // Writing to a String cannot fail, here and below.
+    if let Some(fits) = options.limits.sentence(&case.simulation) {
+        let _ = write!(text, "\n{fits}\n");
+    }
     if let Some(row) = &case.row {
         let _ = write!(text, "\n{}\n", row.words());
     }
@@ -201,6 +220,10 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
         "peak_in_flight": in_flight.collect::<Vec<f64>>(),
         "peak_bytes": simulation.peak_bytes(),
     });
+    options.limits.add_to(&mut numbers, simulation);
+    if let Some(samples) = options.workload.samples() {
+        numbers["micro_batch_size"] = json!(samples);
+    }
     if let Some(bound) = case.lower_bound {
         numbers["lower_bound_us"] = json!(bound);
         numbers["gap"] = json!(gap(case, bound));

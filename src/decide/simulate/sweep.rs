@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render};
 use serde_json::{Value, json};
 
@@ -129,8 +130,15 @@ fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
             ..sweep.clone()
         };
         points.extend(one.run(|kind, shape: Shape| {
-            let case = Case::with_chunks(&options, kind, shape.chunks)?;
-            Ok::<_, Refusal>(case.simulation)
+            let case = match sweep.chunks.as_slice() {
+                // `auto` chooses.
+                [] => Case::new(&options, kind)?,
+                _ => Case::with_chunks(&options, kind, shape.chunks)?,
+            };
+            match options.limits.excess(&case.simulation) {
+                Some(excess) => Err(Refusal::new(excess.words())),
+                None => Ok(case.simulation),
+            }
         }));
     }
     Ok(points)
@@ -196,8 +204,11 @@ fn table(points: &[SweepPoint]) -> String {
             Err(why) => {
                 _ = writeln!(
                     refused,
-                    "{}, {devices} devices, {chunks} chunks, {micro_batches} micro-batches: {why}",
-                    point.schedule
+                    "{}, {}, {}, {}: {why}",
+                    point.schedule,
+                    count(devices, "device"),
+                    count(chunks, "chunk"),
+                    count(micro_batches, "micro-batch")
                 );
             }
         }

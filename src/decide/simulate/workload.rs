@@ -9,6 +9,7 @@ use gpipe_partitioner::{
 };
 
 use super::super::Failure;
+use super::memory::Limits;
 
 /// Why a schedule is not there for these numbers.
 #[derive(Debug, Default)]
@@ -65,6 +66,8 @@ pub(super) struct Profiled {
     pub(super) profile: Profile,
     pub(super) strategy: Strategy,
     pub(super) machine: Machine,
+    /// The same where memory is not limited, if it is.
+    pub(super) unlimited: Option<Machine>,
     pub(super) recompute: When,
     pub(super) offload: When,
     pub(super) cuda_graphs: bool,
@@ -93,7 +96,8 @@ impl Predicted {
 }
 
 impl Workload {
-    /// The schedule of `shape` with this work.
+    /// The schedule of `shape` with this work: a computed one fits the machine's memory, another one
+    /// may not.
     pub(super) fn simulate(&self, kind: ScheduleKind, shape: Shape) -> Result<Predicted, Refusal> {
         match (self, kind) {
             (Self::Given(given), ScheduleKind::Auto) => given.computed(shape),
@@ -116,6 +120,14 @@ impl Workload {
         match self {
             Self::Given(given) => &given.machine,
             Self::Profiled(profiled) => &profiled.machine,
+        }
+    }
+
+    /// Of a micro-batch, where it is known.
+    pub(super) fn samples(&self) -> Option<usize> {
+        match self {
+            Self::Given(_) => None,
+            Self::Profiled(profiled) => Some(profiled.profile.batch()),
         }
     }
 
@@ -174,12 +186,14 @@ impl Given {
         let costs = |placement: Placement| {
             self.costs(shape, |stage| placement.device(stage, shape.devices))
         };
+        let limits = Limits::of(&self.machine);
         if self.machine.nodes().is_none() {
             // Every placement has the same costs.
-            return computed(shape, &costs(Placement::Loop), None);
+            return computed(shape, &costs(Placement::Loop), &limits, None);
         }
         let placements = [Placement::Loop, Placement::Vee].into_iter();
-        let found = placements.map(|placement| computed(shape, &costs(placement), Some(placement)));
+        let found = placements
+            .map(|placement| computed(shape, &costs(placement), &limits, Some(placement)));
         // Of equals the first.
         found
             .reduce(|best, other| match (&best, &other) {
@@ -203,13 +217,21 @@ impl Given {
 }
 
 impl Profiled {
+    /// The best cut that fits the memory; where none does, the best of all.
     fn cut(&self, schedule: &CheckedSchedule) -> Result<(Problem, Solution), Refusal> {
-        let problem = Problem::new(&self.profile, self.profile.batch(), &self.machine, schedule)
-            .with_recompute(self.recompute)
-            .with_offload(self.offload)
-            .with_graphs(self.cuda_graphs.then(|| self.profile.graph_replay()));
-        let solution = problem.solve_by(&self.strategy).map_err(Refusal::new)?;
-        Ok((problem, solution))
+        let batch = self.profile.batch();
+        let cut = |machine: &Machine| {
+            let problem = Problem::new(&self.profile, batch, machine, schedule)
+                .with_recompute(self.recompute)
+                .with_offload(self.offload)
+                .with_graphs(self.cuda_graphs.then(|| self.profile.graph_replay()));
+            let solution = problem.solve_by(&self.strategy).map_err(Refusal::new)?;
+            Ok((problem, solution))
+        };
+        cut(&self.machine).or_else(|refusal| match &self.unlimited {
+            Some(machine) => cut(machine),
+            None => Err(refusal),
+        })
     }
 
     /// `auto` for the cut that each built-in schedule asks for: what it finds is no
@@ -217,6 +239,7 @@ impl Profiled {
     fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
         let mut cuts: Vec<(Costs, Solution, Option<Placement>)> = Vec::new();
         let mut refusal = Refusal::default();
+        let limits = Limits::of(&self.machine);
         let training = |kind: &ScheduleKind| kind.trains() && *kind != ScheduleKind::Auto;
         for kind in ScheduleKind::ALL.into_iter().filter(training) {
             let Ok(schedule) = kind.generate(shape) else {
@@ -240,8 +263,16 @@ impl Profiled {
         }
         let found = cuts
             .iter()
-            .filter_map(|(costs, _, placement)| computed(shape, costs, *placement).ok());
-        found.min_by_key(Predicted::makespan).ok_or(refusal)
+            .map(|(costs, _, placement)| computed(shape, costs, &limits, *placement));
+        let mut best: Option<Predicted> = None;
+        for found in found {
+            match (found, &best) {
+                (Ok(found), Some(best)) if found.makespan() >= best.makespan() => {}
+                (Ok(found), _) => best = Some(found),
+                (Err(error), _) => refusal = error,
+            }
+        }
+        best.ok_or(refusal)
     }
 
     /// Where the schedule has its stages, if that matters to what values take on their way.
@@ -260,9 +291,10 @@ fn generated(kind: ScheduleKind, shape: Shape) -> Result<CheckedSchedule, Refusa
 fn computed(
     shape: Shape,
     costs: &Costs,
+    limits: &Limits,
     placement: Option<Placement>,
 ) -> Result<Predicted, Refusal> {
-    let found = auto(shape, costs, &[], placement).map_err(Refusal::new)?;
+    let found = auto(shape, costs, limits.caps(), placement).map_err(Refusal::new)?;
     Ok(Predicted {
         lower_bound: Some(found.lower_bound),
         simulation: found.simulation,

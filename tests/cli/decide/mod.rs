@@ -3,6 +3,7 @@
 
 mod choices;
 mod cluster;
+mod fits;
 mod limit;
 mod nodes;
 mod plan;

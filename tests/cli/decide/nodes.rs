@@ -178,9 +178,8 @@ fn wrong_spreads_are_told_with_what_to_do() {
         ("--replicas 0", "must be at least 1"),
         (
             "--replicas 2 --cores 2",
-            "in one process share cores; leave one",
+            "on one machine share cores; leave one",
         ),
-        ("--processes 2 --cores 2", "cannot be used with"),
         (
             "--processes 3",
             "3 processes for 8 devices: each must have as many devices",

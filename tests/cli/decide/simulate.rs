@@ -378,6 +378,24 @@ fn devices_may_share_cores() {
     assert!((makespan(&["--cores", "3"]) - makespan(&[])).abs() < 1e-9);
 }
 
+/// Each was refused beside the other.
+#[test]
+fn processes_of_one_machine_may_share_its_cores() {
+    let makespan = |more: &[&str]| {
+        let link = ["--link", "1GB/s,1ms"];
+        number(&simulate("1f1b", 4, 4, &[&link[..], more].concat())["makespan_us"])
+    };
+    let [cores, processes] = [["--cores", "2"], ["--processes", "2"]];
+    let both = makespan(&[cores, processes].concat());
+    assert!(
+        both >= makespan(&cores) && both > makespan(&processes),
+        "{both}"
+    );
+    // Enough of them change nothing.
+    let enough = makespan(&[processes, ["--cores", "4"]].concat());
+    assert!((enough - makespan(&processes)).abs() < 1e-9);
+}
+
 #[test]
 fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
     let steady = |json: &Value| number(&json["steady_bubble_fraction"]);

@@ -36,6 +36,69 @@ fn a_sweep_has_every_combination_once_with_the_numbers_of_each_alone() {
     }
 }
 
+/// `auto` had one stage a device, where others had two and it alone takes the better of both.
+#[test]
+fn auto_chooses_its_chunks_in_a_sweep_too() {
+    let all = as_json(&[
+        "--devices",
+        "4",
+        "--sweep",
+        "micro=4,8",
+        "--sweep",
+        "schedule=auto",
+    ]);
+    for (one, m) in all.iter().zip([4, 8]) {
+        let alone = simulate("auto", 4, m, &[]);
+        assert_eq!(alone["chunks"], 2);
+        for key in ["makespan_us", "chunks"] {
+            assert_eq!(one[key], alone[key], "{key} {one}");
+        }
+    }
+    let fixed = [
+        "--devices",
+        "4",
+        "--chunks",
+        "1",
+        "--sweep",
+        "micro=4,8",
+        "--sweep",
+        "schedule=auto",
+    ];
+    assert!(as_json(&fixed).iter().all(|one| one["chunks"] == 1));
+}
+
+/// What does not fit is no point of a sweep.
+#[test]
+fn a_sweep_keeps_to_the_memory() {
+    let flags = [
+        "--devices",
+        "4",
+        "--sweep",
+        "micro=8",
+        "--sweep",
+        "schedule=gpipe,1f1b,auto",
+        "--activation-bytes",
+        "1GiB",
+        "--memory",
+        "4GiB",
+    ];
+    let all = as_json(&flags);
+    assert_eq!(
+        all[0]["refused"],
+        "device 0 takes 4.0 GiB more than its 4.0 GiB"
+    );
+    assert!(
+        all[1..]
+            .iter()
+            .all(|one| number(&one["peak_bytes"]) <= f64::from(1 << 30) * 4.0)
+    );
+    let text = stdout(&sweep(&flags));
+    assert!(
+        text.contains("\ngpipe, 4 devices, 1 chunk, 8 micro-batches: device 0 takes"),
+        "{text}"
+    );
+}
+
 #[test]
 fn what_is_not_swept_stays_as_its_flag_says() {
     let fixed = [
@@ -80,7 +143,7 @@ fn a_sweep_is_a_table_and_a_page() {
     );
     // GPipe has one stage a device.
     assert!(
-        text.contains("not for these numbers:\ngpipe, 3 devices"),
+        text.contains("not for these numbers:\ngpipe, 3 devices, 2 chunks, 4 micro-batches"),
         "{text}"
     );
     let page = stdout(&sweep(&[&flags[..], &["--format", "html"]].concat()));
@@ -88,8 +151,53 @@ fn a_sweep_is_a_table_and_a_page() {
         page.starts_with("<!DOCTYPE html>") && page.contains("<polyline"),
         "{page}"
     );
-    assert_eq!(page.matches("<circle").count(), 2);
+    assert_eq!(page.matches("class=\"mark\"").count(), 2);
     assert_eq!(page.matches("<tr><th scope=\"row\">").count(), 4);
+}
+
+/// GPipe's line was under that of 1F1B, the legend said `1 chunks` and did not fit a narrow screen.
+#[test]
+fn lines_of_equal_values_are_both_seen() {
+    let page = |flags: &[&str]| {
+        let own = [
+            "--devices",
+            "4",
+            "--sweep",
+            "micro=4,8,16",
+            "--format",
+            "html",
+        ];
+        stdout(&sweep(&[&own, flags].concat()))
+    };
+    let equal = page(&["--sweep", "schedule=gpipe,1f1b,zb-h1"]);
+    // In turns, dash by dash: of the two that are equal, in both pieces.
+    for offset in ["0", "-9"] {
+        let own = format!("stroke-dasharray=\"9 9\" stroke-dashoffset=\"{offset}\"");
+        assert_eq!(equal.matches(&own).count(), 2, "{own}");
+    }
+    assert_eq!(
+        equal
+            .matches("stroke-dasharray=\"none\" stroke-dashoffset")
+            .count(),
+        2
+    );
+    // Points within each other: the first circle is wider than any point alone.
+    assert!(equal.contains("r=\"6.7\""), "{equal}");
+    let (chart, legend) = equal.split_once("<ul class=\"keys\">").unwrap();
+    assert!(chart.trim_end().ends_with("</svg>\n</div>"));
+    assert!(legend.contains("</svg>gpipe</li>") && legend.contains("</svg>1f1b</li>"));
+    assert!(!equal.contains("1 chunks"));
+
+    // Usual chunks are no lines of their own.
+    let usual = page(&["--sweep", "schedule=1f1b,zbv"]);
+    assert!(usual.contains("1 chunk a device: 1f1b; 2 chunks a device: zbv."));
+    let swept = page(&[
+        "--sweep",
+        "schedule=interleaved-1f1b",
+        "--sweep",
+        "chunks=1,2",
+    ]);
+    assert!(swept.contains("interleaved-1f1b, 1 chunk</li>") && swept.contains(", 2 chunks</li>"));
 }
 
 #[test]

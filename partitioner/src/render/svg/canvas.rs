@@ -20,8 +20,13 @@ pub(in crate::render) const BOTTOM: f64 = 30.0;
 pub(in crate::render) const RIGHT: f64 = 10.0;
 /// A digit's width in the labels' font.
 const DIGIT: f64 = 6.8;
-/// The same of small labels.
-const SMALL: f64 = 5.5;
+/// Sizes of labels, the largest first: their class, a digit's width, how many digits a W has more than
+/// one, and what stays free of a bar.
+const SIZES: [(&str, f64, f64, f64); 3] = [
+    ("", DIGIT, 0.5, 2.0),
+    (" class=\"s\"", 5.2, 0.6, 3.0),
+    (" class=\"t\"", 4.4, 0.6, 3.0),
+];
 /// Characters of a list of stages that fit the margin.
 const LISTED: usize = 12;
 
@@ -151,7 +156,7 @@ impl Canvas {
             "<text x=\"{}\" y=\"19\">{name}</text>",
             right + 5.0
         );
-        right + 18.0 + DIGIT * name.len() as f64
+        right + 5.0 + text_width(name) + 16.0
     }
 
     /// Where a point in time is drawn.
@@ -209,11 +214,10 @@ impl Canvas {
             "<g class=\"{class}\"><title>{title}</title>\
              <rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"url(#k{pattern})\"/>",
         );
-        if let Some((label, small)) = self.label(span, width) {
+        if let Some((label, class)) = self.label(span, width) {
             let _ = write!(
                 self.svg,
-                "<text{} x=\"{:.2}\" y=\"{}\">{label}</text>",
-                if small { " class=\"s\"" } else { "" },
+                "<text{class} x=\"{:.2}\" y=\"{}\">{label}</text>",
                 x + width / 2.0,
                 y + 16.0
             );
@@ -221,8 +225,8 @@ impl Canvas {
         self.svg.push_str("</g>\n");
     }
 
-    /// An action's name as far as it fits so many pixels, and whether it is small for that.
-    fn label(&self, span: &Span, width: f64) -> Option<(String, bool)> {
+    /// An action's name as far as it fits so many pixels, and the class of its size.
+    fn label(&self, span: &Span, width: f64) -> Option<(String, &'static str)> {
         let full = span.action.to_string();
         // Without its stage an action of one of several is two.
         let short = (self.chunks.one_each())
@@ -230,16 +234,12 @@ impl Canvas {
         let more = self
             .digits
             .saturating_sub(span.action.micro.to_string().len()) as f64;
-        // A large W is half a digit wider.
-        let wide = match span.action.kind {
-            ActionKind::BackwardWeight => 0.5,
-            _ => 0.0,
-        };
+        let is_wide = span.action.kind == ActionKind::BackwardWeight;
         let names = || [Some(&full), short.as_ref()].into_iter().flatten();
-        let sizes = [(false, DIGIT, wide), (true, SMALL, 0.0)];
-        sizes.into_iter().find_map(|(small, digit, wide)| {
-            let fits = |name: &&String| (name.len() as f64 + more + wide) * digit + 2.0 < width;
-            names().find(fits).map(|name| (name.clone(), small))
+        SIZES.into_iter().find_map(|(class, digit, wide, free)| {
+            let wide = if is_wide { wide } else { 0.0 };
+            let fits = |name: &&String| (name.len() as f64 + more + wide) * digit + free < width;
+            names().find(fits).map(|name| (name.clone(), class))
         })
     }
 
@@ -306,6 +306,18 @@ impl Canvas {
         self.svg.push_str("</svg>\n");
         self.svg
     }
+}
+
+/// About what a text takes in 12 pixels of a font without serifs, rather more than less: a width for
+/// all characters left some names of a legend three times as far from the next as others.
+fn text_width(text: &str) -> f64 {
+    let width = |c: char| match c {
+        'f' | 'i' | 'j' | 'l' | 't' | ' ' | '(' | ')' | ',' | '-' => 4.2,
+        'r' => 5.0,
+        'm' | 'w' | 'M' | 'W' => 10.4,
+        _ => 7.2,
+    };
+    text.chars().map(width).sum()
 }
 
 /// Stages in few words.

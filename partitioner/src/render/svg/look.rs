@@ -48,7 +48,7 @@ const STYLE: &str = "<style>\
 .tl{background:#fff}.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#e6eaee}.tl .tick{stroke:#333}\
 .tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
 .tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10.5px}\
-.tl g .s{font-size:8.5px}.tl .side{overflow:visible}\
+.tl g .s{font-size:8.5px}.tl g .t{font-size:7.5px}.tl .side{overflow:visible}\
 .tl g:hover rect{stroke:#000;stroke-width:2.5}\
 @media (prefers-color-scheme:dark){\
 .tl{background:#15171b}.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick{stroke:#bbb}\

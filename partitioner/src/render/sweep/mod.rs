@@ -1,99 +1,51 @@
 //! A sweep as one self-contained HTML page: a chart and a table.
 
+mod lines;
+mod marks;
 mod svg;
 
 use crate::render::page::{Page, Table, escaped, percent};
 use crate::sweep::SweepPoint;
 use crate::units::Bytes;
-
-/// A number along which a chart goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Axis {
-    MicroBatches,
-    Devices,
-    Chunks,
-}
-
-impl Axis {
-    const ALL: [Self; 3] = [Self::MicroBatches, Self::Devices, Self::Chunks];
-
-    fn of(self, point: &SweepPoint) -> usize {
-        match self {
-            Self::MicroBatches => point.shape.micro_batches,
-            Self::Devices => point.shape.devices,
-            Self::Chunks => point.shape.chunks,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::MicroBatches => "micro-batches",
-            Self::Devices => "devices",
-            Self::Chunks => "chunks",
-        }
-    }
-
-    /// The different values, in increasing order.
-    fn values(self, points: &[SweepPoint]) -> Vec<usize> {
-        let mut values: Vec<usize> = points.iter().map(|point| self.of(point)).collect();
-        values.sort_unstable();
-        values.dedup();
-        values
-    }
-}
-
-/// What belongs together: a schedule, and what else is not along the axis.
-struct Line<'a> {
-    name: String,
-    points: Vec<&'a SweepPoint>,
-}
+use crate::words::count;
+use lines::{Axis, along, lines};
 
 /// The page: the bubble along what varies most (of equals micro-batches, then devices, then
-/// chunks), a line for each schedule and other number, and all numbers in a table. Loads
+/// chunks), a line for each schedule and other number, and all numbers in a table. Lines that lie
+/// on each other are drawn in turns, and points within each other, so that each is seen. Loads
 /// nothing.
 pub fn sweep_html(points: &[SweepPoint], title: &str) -> String {
     let mut page = Page::new("a sweep of simulations", title);
-    let axis = axis(points);
-    page.section(
-        "chart",
-        "Bubble",
-        &svg::picture(axis, points, &lines(axis, points)),
-    );
+    let axis = along(points);
+    let lines = lines(axis, points);
+    let mut chart = svg::picture(axis, points, &lines);
+    chart.push_str(&marks::legend(&lines));
+    chart.push_str(&chunks(points));
+    page.section("chart", "Bubble", &chart);
     page.section("numbers", "All numbers", &table(points));
     page.finish()
 }
 
-/// What has the most values.
-fn axis(points: &[SweepPoint]) -> Axis {
-    let count = |axis: &Axis| axis.values(points).len();
-    // Of equals the last one.
-    let most = Axis::ALL.into_iter().rev().max_by_key(count);
-    most.unwrap_or(Axis::MicroBatches)
-}
-
-fn lines(along: Axis, points: &[SweepPoint]) -> Vec<Line<'_>> {
-    let others: Vec<Axis> = Axis::ALL
-        .into_iter()
-        .filter(|axis| *axis != along && axis.values(points).len() > 1)
-        .collect();
-    let mut lines: Vec<Line> = Vec::new();
-    for point in points.iter().filter(|point| point.outcome.is_ok()) {
-        let mut name = point.schedule.to_string();
-        for axis in &others {
-            name = format!("{name}, {} {}", axis.of(point), axis.name());
-        }
-        match lines.iter_mut().find(|line| line.name == name) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Line {
-                name,
-                points: vec![point],
-            }),
-        }
+/// How many chunks lines have, where their names do not say it.
+fn chunks(points: &[SweepPoint]) -> String {
+    let there = || points.iter().filter(|point| point.outcome.is_ok());
+    let numbers = Axis::Chunks.values(points);
+    if numbers.len() < 2 || lines::is_swept(Axis::Chunks, points) {
+        return String::new();
     }
-    for line in &mut lines {
-        line.points.sort_by_key(|point| along.of(point));
-    }
-    lines
+    let of = |number: &f64| {
+        let mut names: Vec<String> = there()
+            .filter(|point| Axis::Chunks.of(point).total_cmp(number).is_eq())
+            .map(|point| point.schedule.to_string())
+            .collect();
+        names.dedup();
+        names.sort_unstable();
+        names.dedup();
+        let each = count(*number as usize, "chunk");
+        (!names.is_empty()).then(|| format!("{each} a device: {}", names.join(", ")))
+    };
+    let each: Vec<String> = numbers.iter().filter_map(of).collect();
+    format!("<p class=\"hint\">{}.</p>\n", escaped(&each.join("; ")))
 }
 
 fn table(points: &[SweepPoint]) -> String {

@@ -1,31 +1,38 @@
 //! The chart: places along the axis are evenly apart, whatever lies between their values.
 
-use super::{Axis, Line};
+use super::lines::{Axis, Line};
+use super::marks::{RADIUS, mark};
 use crate::render::page::{escaped, percent};
-use crate::sweep::{SweepOutcome, SweepPoint};
+use crate::sweep::SweepPoint;
 use std::fmt::Write as _;
 
 /// Pixels.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
-const KEY: f64 = 20.0;
-const KEY_COLUMNS: usize = 4;
+const BELOW: f64 = 48.0;
+/// From the edges of the grid to the first and the last value.
+const INSET: f64 = 20.0;
 /// Lines across.
 const ACROSS: u32 = 5;
-
-/// Told apart in print, too, by their dashes (Okabe and Ito's colours).
-const COLOURS: [&str; 7] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#777777",
-];
-const DASHES: [&str; 4] = ["none", "8 4", "2 3", "10 3 2 3"];
+/// What is no further apart lies on each other.
+const SAME: f64 = 1.0;
+/// A dash of lines that lie on each other.
+const DASH: f64 = 9.0;
+/// The radius of the widest of points that lie on each other.
+const WIDEST: f64 = 12.0;
+/// A character of a name, and a name's height.
+const CHARACTER: f64 = 7.0;
+const NAME: f64 = 16.0;
+/// From the last values to the names.
+const LEAD: f64 = 40.0;
 
 const STYLE: &str = "<style>\
 .sw text{font:13px system-ui,sans-serif;fill:#15181c}.sw .grid{stroke:#8d97a3;stroke-width:.5}\
-.sw .line{fill:none;stroke-width:2}\
-@media (prefers-color-scheme:dark){.sw text{fill:#eceff3}}</style>";
+.sw .line{fill:none;stroke-width:2}.sw .mark{stroke:#fff;stroke-width:.8}.keys .sw{vertical-align:-2px;margin-right:4px}\
+.sw .lead{stroke:#8d97a3;stroke-width:.7;fill:none}\
+@media (prefers-color-scheme:dark){.sw text{fill:#eceff3}.sw .mark{stroke:#15171b}}</style>";
 
 /// The chart of the bubbles.
 pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> String {
@@ -33,20 +40,24 @@ pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> 
     let all = lines.iter().flat_map(|line| &line.points);
     let highest = all.map(|point| bubble(point)).fold(0.0, f64::max);
     let scale = Scale {
+        axis,
         values: &values,
+        right: names_width(lines) + 16.0,
         top: (highest * 10.0).ceil().max(1.0) / 10.0,
     };
-    let rows = lines.len().div_ceil(KEY_COLUMNS);
-    let height = TOP + HEIGHT + 48.0 + KEY * rows as f64;
+    let height = TOP + HEIGHT + BELOW;
     let mut svg = format!(
         "<div class=\"chart\" role=\"group\" tabindex=\"0\" aria-label=\"Bubble by {0}\">\n\
          <svg class=\"sw\" viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
          role=\"img\" aria-label=\"Bubble by {0}; the table below has all numbers\">{STYLE}\n",
         axis.name()
     );
-    scale.grid(&mut svg, axis);
-    for (number, line) in lines.iter().enumerate() {
-        scale.line(&mut svg, axis, number, line);
+    scale.grid(&mut svg);
+    let places: Vec<Vec<Place>> = lines.iter().map(|line| scale.places(line)).collect();
+    strokes(&mut svg, &places);
+    marks(&mut svg, lines, &places);
+    if names_width(lines) > 0.0 {
+        names(&mut svg, lines, &places);
     }
     svg.push_str("</svg>\n</div>\n");
     svg
@@ -56,36 +67,138 @@ fn bubble(point: &SweepPoint) -> f64 {
     point
         .outcome
         .as_ref()
-        .map_or(0.0, |own: &SweepOutcome| own.bubble_fraction)
+        .map_or(0.0, |own| own.bubble_fraction)
+}
+
+/// What the names at the right take; nothing where there are too many.
+fn names_width(lines: &[Line<'_>]) -> f64 {
+    if lines.len() as f64 * NAME > HEIGHT {
+        return 0.0;
+    }
+    let longest = lines.iter().map(|line| line.name.chars().count()).max();
+    let width = longest.unwrap_or(0) as f64 * CHARACTER + LEAD;
+    if width > WIDTH / 3.0 { 0.0 } else { width }
+}
+
+/// Where a point is drawn.
+type Place = (f64, f64);
+
+fn is_same(a: Place, b: Place) -> bool {
+    (a.0 - b.0).abs() <= SAME && (a.1 - b.1).abs() <= SAME
+}
+
+/// How many there are of something, and which of them this is.
+fn turn(number: usize, same: impl Iterator<Item = usize>) -> (usize, usize) {
+    let mut turn = (0, 0);
+    for other in same {
+        turn.1 += usize::from(other < number);
+        turn.0 += 1;
+    }
+    turn
+}
+
+/// Lines from point to point. Where several lie on each other each has every so-manieth dash.
+fn strokes(svg: &mut String, places: &[Vec<Place>]) {
+    for (number, line) in places.iter().enumerate() {
+        let own = mark(number);
+        for pair in line.windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            let along = |other: &[Place]| is_same(other[0], from) && is_same(other[1], to);
+            let same = (0..places.len()).filter(|&other| places[other].windows(2).any(along));
+            let (count, turn) = turn(number, same);
+            let dashes = match count {
+                0 | 1 => own.dashes.to_owned(),
+                _ => format!("{DASH} {}", DASH * (count - 1) as f64),
+            };
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(
+                svg,
+                "<polyline class=\"line\" stroke=\"{}\" stroke-dasharray=\"{dashes}\" \
+                 stroke-dashoffset=\"{}\" points=\"{:.1},{:.1} {:.1},{:.1}\"/>",
+                own.colour,
+                0.0 - turn as f64 * DASH,
+                from.0,
+                from.1,
+                to.0,
+                to.1
+            );
+        }
+    }
+}
+
+/// The lines' names at their last points, none over another.
+fn names(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
+    let end = places.iter().flatten().map(|&(x, _)| x);
+    let end = end.fold(0.0, f64::max);
+    let last = |line: usize| places[line].last().copied().unwrap_or_default();
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    order.sort_by(|&a, &b| last(a).1.total_cmp(&last(b).1));
+    let mut heights: Vec<f64> = order.iter().map(|&line| last(line).1).collect();
+    for at in 1..heights.len() {
+        heights[at] = heights[at].max(heights[at - 1] + NAME);
+    }
+    // Back up from the lower edge.
+    let mut lowest = TOP + HEIGHT;
+    for height in heights.iter_mut().rev() {
+        *height = height.min(lowest);
+        lowest = *height - NAME;
+    }
+    for (&line, y) in order.iter().zip(heights) {
+        let (from, own) = (last(line), mark(line));
+        let x = end + LEAD;
+        let _ = writeln!(
+            svg,
+            "<path class=\"lead\" d=\"M{:.1} {:.1}L{:.1} {y:.1}\"/>",
+            from.0 + WIDEST + 2.0,
+            from.1,
+            x - RADIUS - 4.0,
+        );
+        let _ = writeln!(
+            svg,
+            "{}<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            own.sample((x, y)),
+            x + 9.0,
+            y + 4.5,
+            escaped(&lines[line].name)
+        );
+    }
 }
 
 struct Scale<'a> {
-    values: &'a [usize],
+    axis: Axis,
+    values: &'a [f64],
+    /// Free at the right.
+    right: f64,
     /// The share at the upper edge.
     top: f64,
 }
 
 impl Scale<'_> {
-    fn x(&self, value: usize) -> f64 {
-        let place = self.values.binary_search(&value).unwrap_or(0) as f64;
+    fn x(&self, value: f64) -> f64 {
+        let place = (self.values.iter()).position(|own| own.total_cmp(&value).is_eq());
         let steps = (self.values.len() as f64 - 1.0).max(1.0);
-        LEFT + (WIDTH - LEFT - RIGHT - 40.0) * place / steps + 20.0
+        let width = WIDTH - LEFT - self.right - 2.0 * INSET;
+        LEFT + width * place.unwrap_or(0) as f64 / steps + INSET
     }
 
     fn y(&self, share: f64) -> f64 {
         TOP + HEIGHT * (1.0 - share / self.top)
     }
 
-    fn grid(&self, svg: &mut String, axis: Axis) {
+    fn places(&self, line: &Line<'_>) -> Vec<Place> {
+        let place = |point: &&SweepPoint| (self.x(self.axis.of(point)), self.y(bubble(point)));
+        line.points.iter().map(place).collect()
+    }
+
+    fn grid(&self, svg: &mut String) {
         for part in 0..=ACROSS {
             let share = self.top * f64::from(part) / f64::from(ACROSS);
             let y = self.y(share);
-            // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 svg,
                 "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{}\" y2=\"{y:.1}\"/>\
                  <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                WIDTH - RIGHT,
+                WIDTH - self.right,
                 LEFT - 6.0,
                 y + 4.0,
                 percent(share)
@@ -93,61 +206,41 @@ impl Scale<'_> {
         }
         let below = TOP + HEIGHT;
         for &value in self.values {
-            let x = self.x(value);
             let _ = writeln!(
                 svg,
-                "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value}</text>",
-                below + 18.0
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                self.x(value),
+                below + 18.0,
+                value
             );
         }
         let _ = writeln!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            WIDTH / 2.0,
+            f64::midpoint(LEFT, WIDTH - self.right),
             below + 36.0,
-            axis.name()
+            self.axis.name()
         );
-    }
-
-    fn line(&self, svg: &mut String, axis: Axis, number: usize, line: &Line<'_>) {
-        let colour = COLOURS[number % COLOURS.len()];
-        let dashes = DASHES[number / COLOURS.len() % DASHES.len()];
-        let places: Vec<(f64, f64)> = (line.points.iter())
-            .map(|point| (self.x(axis.of(point)), self.y(bubble(point))))
-            .collect();
-        let path: Vec<String> = places
-            .iter()
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
-        let _ = writeln!(
-            svg,
-            "<polyline class=\"line\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\" points=\"{}\"/>",
-            path.join(" ")
-        );
-        for (point, (x, y)) in line.points.iter().zip(&places) {
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"><title>{}, {} {}: {}</title></circle>",
-                escaped(&line.name),
-                axis.of(point),
-                axis.name(),
-                percent(bubble(point))
-            );
-        }
-        key(svg, number, (colour, dashes), &line.name);
     }
 }
 
-fn key(svg: &mut String, number: usize, (colour, dashes): (&str, &str), name: &str) {
-    let x = LEFT + (WIDTH - LEFT) / KEY_COLUMNS as f64 * (number % KEY_COLUMNS) as f64;
-    let y = TOP + HEIGHT + 56.0 + KEY * (number / KEY_COLUMNS) as f64;
-    let _ = writeln!(
-        svg,
-        "<line class=\"line\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\" x1=\"{x:.1}\" \
-         y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        x + 28.0,
-        x + 34.0,
-        y + 4.0,
-        escaped(name)
-    );
+/// The points. Of those that lie on each other the first is the widest.
+fn marks(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
+    for (number, line) in lines.iter().enumerate() {
+        for (point, &place) in line.points.iter().zip(&places[number]) {
+            let here = |other: &usize| places[*other].iter().any(|own| is_same(*own, place));
+            let (count, turn) = turn(number, (0..places.len()).filter(here));
+            let around = count.saturating_sub(turn + 1) as f64;
+            let step = (WIDEST - RADIUS) / (count as f64 - 1.0).max(3.0);
+            let words = [Axis::Devices, Axis::Chunks].map(|axis| axis.words(point));
+            let title = format!(
+                "{}, {}, {}: {}",
+                point.schedule,
+                words.join(", "),
+                Axis::MicroBatches.words(point),
+                percent(bubble(point))
+            );
+            mark(number).point(svg, place, RADIUS + step * around, &title);
+        }
+    }
 }

@@ -1,0 +1,115 @@
+//! Which number a chart goes along, and what belongs to one line of it.
+
+use std::collections::BTreeSet;
+
+use crate::sweep::SweepPoint;
+use crate::words::count;
+
+/// A number along which a chart goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Axis {
+    MicroBatches,
+    Devices,
+    Chunks,
+}
+
+impl Axis {
+    const ALL: [Self; 3] = [Self::MicroBatches, Self::Devices, Self::Chunks];
+
+    pub(super) fn of(self, point: &SweepPoint) -> f64 {
+        let number = match self {
+            Self::MicroBatches => point.shape.micro_batches,
+            Self::Devices => point.shape.devices,
+            Self::Chunks => point.shape.chunks,
+        };
+        number as f64
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::MicroBatches => "micro-batches",
+            Self::Devices => "devices",
+            Self::Chunks => "chunks",
+        }
+    }
+
+    /// A point's value in words: `8 micro-batches`.
+    pub(super) fn words(self, point: &SweepPoint) -> String {
+        let number = self.of(point) as usize;
+        match self {
+            Self::MicroBatches => count(number, "micro-batch"),
+            Self::Devices => count(number, "device"),
+            Self::Chunks => count(number, "chunk"),
+        }
+    }
+
+    /// The different values, in increasing order.
+    pub(super) fn values(self, points: &[SweepPoint]) -> Vec<f64> {
+        let mut values: Vec<f64> = points.iter().map(|point| self.of(point)).collect();
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        values
+    }
+}
+
+/// What belongs together: a schedule, and what else is not along the axis.
+pub(super) struct Line<'a> {
+    pub(super) name: String,
+    pub(super) points: Vec<&'a SweepPoint>,
+}
+
+/// The axis with the most values; of equals the first one.
+pub(super) fn along(points: &[SweepPoint]) -> Axis {
+    let count = |axis: &Axis| {
+        if is_swept(*axis, points) {
+            axis.values(points).len()
+        } else {
+            0
+        }
+    };
+    let most = Axis::ALL.into_iter().rev().max_by_key(count);
+    most.unwrap_or(Axis::MicroBatches)
+}
+
+/// Whether points differ in this alone. Chunks may be several because each schedule has what it
+/// usually has, and then lead along no line.
+pub(super) fn is_swept(axis: Axis, points: &[SweepPoint]) -> bool {
+    let key = |point: &SweepPoint, without: Option<Axis>| {
+        let own = |other: Axis| match without {
+            Some(without) if without == other => 0,
+            _ => other.of(point).to_bits(),
+        };
+        (point.schedule.name(), Axis::ALL.map(own))
+    };
+    let different = |without| {
+        let keys = points.iter().map(|point| key(point, without));
+        keys.collect::<BTreeSet<_>>().len()
+    };
+    different(Some(axis)) < different(None)
+}
+
+/// The lines of a chart along this, each with its points in order.
+pub(super) fn lines(along: Axis, points: &[SweepPoint]) -> Vec<Line<'_>> {
+    let others: Vec<Axis> = Axis::ALL
+        .into_iter()
+        .filter(|axis| *axis != along && is_swept(*axis, points))
+        .collect();
+    let mut lines: Vec<Line> = Vec::new();
+    for point in points.iter().filter(|point| point.outcome.is_ok()) {
+        let mut name = point.schedule.to_string();
+        for axis in &others {
+            name = format!("{name}, {}", axis.words(point));
+        }
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line {
+                name,
+                points: vec![point],
+            }),
+        }
+    }
+    for line in &mut lines {
+        (line.points).sort_by(|a, b| along.of(a).total_cmp(&along.of(b)));
+    }
+    lines
+}

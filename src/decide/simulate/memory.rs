@@ -1,0 +1,78 @@
+//! Whether a schedule fits what the devices' memory may reach.
+
+use gpipe_partitioner::{Bytes, DeviceId, Machine, Simulation};
+use serde_json::{Value, json};
+
+/// Limits of the devices of a replica; none where nothing is asked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits(Vec<Option<Bytes>>);
+
+/// How far a device is above its limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Excess {
+    device: DeviceId,
+    by: Bytes,
+    limit: Bytes,
+}
+
+impl Limits {
+    pub(super) fn of(machine: &Machine) -> Self {
+        let limits = || machine.devices().iter().map(|device| device.memory);
+        Self(if limits().any(|limit| limit.is_some()) {
+            limits().collect()
+        } else {
+            Vec::new()
+        })
+    }
+
+    pub(super) fn are_given(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// As `auto` takes them.
+    pub(super) fn caps(&self) -> &[Option<Bytes>] {
+        &self.0
+    }
+
+    /// The device that is furthest above its limit; none where all fit.
+    pub(super) fn excess(&self, simulation: &Simulation) -> Option<Excess> {
+        let peaks = simulation.peak_bytes().into_iter().zip(&self.0);
+        let over = |(device, (peak, limit)): (usize, (Bytes, &Option<Bytes>))| {
+            let limit = (*limit)?;
+            let by = peak - limit;
+            let device = DeviceId(device);
+            (by > Bytes::ZERO).then_some(Excess { device, by, limit })
+        };
+        let all = peaks.enumerate().filter_map(over);
+        // Of equals the first.
+        all.reduce(|a, b| if b.by > a.by { b } else { a })
+    }
+
+    /// Whether the schedule fits, in a sentence; none where nothing is asked.
+    pub(super) fn sentence(&self, simulation: &Simulation) -> Option<String> {
+        self.are_given().then(|| match self.excess(simulation) {
+            Some(excess) => format!("does not fit: {}", excess.words()),
+            None => "fits the memory of each device".to_owned(),
+        })
+    }
+
+    /// The limits and whether the schedule fits, among its other numbers.
+    pub(super) fn add_to(&self, numbers: &mut Value, simulation: &Simulation) {
+        if self.are_given() {
+            numbers["memory"] = json!(self.0);
+            numbers["fits"] = json!(self.excess(simulation).is_none());
+        }
+    }
+}
+
+impl Excess {
+    /// In a cell.
+    pub(super) fn short(&self) -> String {
+        format!("no: {} more", self.by)
+    }
+
+    pub(super) fn words(&self) -> String {
+        let Self { device, by, limit } = self;
+        format!("device {device} takes {by} more than its {limit}")
+    }
+}

@@ -1,0 +1,125 @@
+//! `gpipe-rs simulate --memory`, and the samples of a micro-batch.
+
+use std::fs;
+
+use super::{folder_with_profile, gpipe, gpipe_in, number, refused, simulate, stdout};
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// Four devices of 1F1B hold four micro-batches, of GPipe all eight.
+const KEPT: [&str; 2] = ["--activation-bytes", "1GiB"];
+
+fn words(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
+}
+
+#[test]
+fn a_schedule_is_said_to_fit_or_not() {
+    for (schedule, memory, fits) in [
+        ("1f1b", "4GiB", true),
+        ("1f1b", "3GiB", false),
+        ("1f1b", "4GiB,3GiB,2GiB,1GiB", true),
+        ("gpipe", "4GiB", false),
+    ] {
+        let json = simulate(schedule, 4, 8, &[&KEPT[..], &["--memory", memory]].concat());
+        assert_eq!(json["fits"], fits, "{schedule} {memory}");
+        assert_eq!(json["memory"].as_array().unwrap().len(), 4);
+    }
+    let run = |schedule: &str| {
+        let line = format!(
+            "simulate --schedule {schedule} --devices 4 --micro 8 --activation-bytes 1GiB --memory 4GiB"
+        );
+        stdout(&gpipe(&words(&line)))
+    };
+    assert!(run("1f1b").contains("\nfits the memory of each device\n"));
+    let text = run("gpipe");
+    let sentence = "\ndoes not fit: device 0 takes 4.0 GiB more than its 4.0 GiB\n";
+    assert!(text.contains(sentence), "{text}");
+    // Without a limit nothing is said of it.
+    assert!(simulate("1f1b", 4, 8, &KEPT).get("fits").is_none());
+}
+
+#[test]
+fn auto_keeps_to_the_memory() {
+    let with = |memory: &str| simulate("auto", 4, 8, &[&KEPT[..], &["--memory", memory]].concat());
+    let free = simulate("auto", 4, 8, &KEPT);
+    let peak = |json: &serde_json::Value| {
+        let peaks = json["peak_bytes"].as_array().unwrap().iter();
+        peaks.map(number).fold(0.0, f64::max)
+    };
+    assert!(peak(&free) > 2.0 * GIB);
+    let tight = with("2GiB");
+    assert!(
+        peak(&tight) <= 2.0 * GIB && tight["fits"] == true,
+        "{tight}"
+    );
+    assert!(number(&tight["makespan_us"]) > number(&free["makespan_us"]));
+    let line =
+        "simulate --schedule auto --devices 4 --micro 8 --activation-bytes 1GiB --memory 100MiB";
+    assert!(refused(&gpipe(&words(line)), 2).contains("fits the memory"));
+}
+
+#[test]
+fn a_comparison_says_which_fit_and_marks_the_fastest_of_them() {
+    let line = "simulate --compare --devices 4 --micro 8 --activation-bytes 1GiB --memory 3GiB";
+    let text = stdout(&gpipe(&words(line)));
+    let row = |name: &str| {
+        text.lines()
+            .find(|line| line[2..].starts_with(name))
+            .unwrap()
+    };
+    assert!(text.contains("* the fastest that fits\n") && row("schedule").ends_with("fits"));
+    assert!(
+        row("v-half ").ends_with("yes") && row("1f1b ").ends_with("no: 1.0 GiB more"),
+        "{text}"
+    );
+    let marked = text.lines().find(|line| line.starts_with("* ")).unwrap();
+    assert!(marked.ends_with("yes"), "{text}");
+}
+
+#[test]
+fn a_memory_that_nothing_is_known_of_is_refused() {
+    let line = "simulate --schedule 1f1b --devices 4 --micro 8 --memory 4GiB";
+    assert!(refused(&gpipe(&words(line)), 2).contains("--activation-bytes or a --profile"));
+    let three = [&words(line)[..7], &KEPT, &["--memory", "1GiB,2GiB,3GiB"]].concat();
+    assert!(refused(&gpipe(&three), 2).contains("--memory: "));
+}
+
+/// Cuts that fit come first; where none does, the best of all is simulated.
+#[test]
+fn a_profile_is_cut_for_the_memory() {
+    let folder = folder_with_profile();
+    let run = |memory: &str, more: &str| {
+        let line = format!(
+            "simulate --schedule 1f1b --devices 2 --micro 4 --profile profile.json --json --memory {memory}{more}"
+        );
+        let text = stdout(&gpipe_in(folder.path(), &words(&line)));
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    assert_eq!(run("50MiB", "")["fits"], false);
+    assert_eq!(run("50MiB", " --recompute auto")["fits"], true);
+    // The fastest cut takes 84 MiB.
+    assert_eq!(run("60MiB", "")["fits"], true);
+    let makespan = |memory: &str| number(&run(memory, "")["makespan_us"]);
+    assert!(makespan("60MiB") > makespan("1GiB"));
+    fs::remove_file(folder.path().join("profile.json")).unwrap();
+}
+
+/// A profile says how many samples a micro-batch has.
+#[test]
+fn samples_of_a_micro_batch_are_named() {
+    let folder = folder_with_profile();
+    for what in ["--compare", "--schedule 1f1b"] {
+        let line = format!("simulate {what} --devices 2 --micro 4 --profile profile.json");
+        let text = stdout(&gpipe_in(folder.path(), &words(&line)));
+        let head = text.lines().next().unwrap();
+        assert!(
+            head.contains("2 devices, 4 micro-batches of 8 samples"),
+            "{head}"
+        );
+    }
+    let line = "simulate --compare --devices 2 --micro 4";
+    assert!(
+        stdout(&gpipe(&words(line))).starts_with("2 devices, 4 micro-batches, the fastest first")
+    );
+}
