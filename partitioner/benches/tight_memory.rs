@@ -5,7 +5,8 @@
 //! what they recompute. A built-in schedule has one or two chunks, and may recompute whole stages, as few
 //! as fit; `auto` has one or two chunks, and may recompute single micro-batches of single stages.
 //!
-//! `cargo bench -p gpipe-partitioner --bench tight_memory`
+//! `cargo bench -p gpipe-partitioner --bench tight_memory`; with `DEEP=1` five times the changes and many
+//! times the states of `auto`'s usual effort, which takes many minutes.
 #![allow(missing_docs)]
 
 use gpipe_partitioner::{
