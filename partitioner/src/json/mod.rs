@@ -64,6 +64,9 @@ impl fmt::Display for Prefix<'_> {
 /// The text of a file, of which no more than a byte beyond [`MAX_FILE`] is read.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     let error = |rule: String| ReadError::new(&path.display().to_string(), "", rule);
+    if path.is_dir() {
+        return Err(error("is a folder: name a file in it".to_owned()));
+    }
     let file = std::fs::File::open(path).map_err(|e| error(format!("cannot be opened: {e}")))?;
     let mut text = Vec::new();
     let read = file.take(MAX_FILE + 1).read_to_end(&mut text);

@@ -7,14 +7,31 @@ use crate::cli::model::exported;
 /// What `torch.save` files are called.
 const SAVED: [&str; 4] = ["pt", "pth", "ckpt", "pkl"];
 
+/// That a path does not name a file of `torch.save`, where weights are asked for.
+///
+/// # Errors
+/// It does: how its weights become a file that is read.
+pub(in crate::cli) fn check_weights(path: &Path) -> Result<(), String> {
+    if !path.is_file() || !SAVED.contains(&ending(path).as_str()) {
+        return Ok(());
+    }
+    let why = "this is a file of torch.save; in Python, write the weights in it with \
+               `safetensors.torch.save_file(model.state_dict(), \"weights.safetensors\")`, and give \
+               that file";
+    Err(why.to_owned())
+}
+
+fn ending(path: &Path) -> String {
+    let ending = path.extension().unwrap_or_default();
+    ending.to_string_lossy().to_lowercase()
+}
+
 /// That a path does not name a model or its weights, as its ending tells.
 ///
 /// # Errors
 /// It does: what it is, and where it belongs.
 pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
-    let ending = path.extension().unwrap_or_default();
-    let ending = ending.to_string_lossy().to_lowercase();
-    let what = match ending.as_str() {
+    let what = match ending(path).as_str() {
         exported::END => {
             "this is a program that PyTorch exported, no data: give it as --model, and the data \
              (arrays, a table, images, a text) as --data"

@@ -278,7 +278,10 @@ pub(super) fn check(one: &Synthetic, what: &'static str, ignored: Option<i64>) -
     let own = match one.fill() {
         Fill::Classes(known) => {
             let last = known - 1;
-            let why = format!("but the model knows 0 to {last}");
+            let why = format!(
+                "but the model's classes are 0 to {last}: subtract 1 where yours begin at 1, use a model \
+                 of more classes, or leave such targets out of the loss with --ignore-index"
+            );
             let own = Check::whole(what).within(0.0, last as f64, why);
             own.or(ignored)
         }

@@ -36,6 +36,13 @@ pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
             "--model {path}: there is no such file; {hint}"
         )));
     }
+    if path.extension().is_some_and(|end| end == "py") {
+        return Err(Failure::Usage(format!(
+            "--model {}: this is Python: export the model that it makes, with torch.export.export and \
+             torch.export.save, and give that file",
+            path.display()
+        )));
+    }
     let text = input::text(path).map_err(|failure| prefixed("--model", failure))?;
     parse(&text).map_err(|why| Failure::Usage(format!("--model {}: {why}", path.display())))
 }

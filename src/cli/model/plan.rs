@@ -39,6 +39,10 @@ impl Chosen {
             return Ok(());
         }
         let sizes = match self.size_for(|own| own == layers) {
+            // It may be any model's, such as one that was only described by its shapes.
+            _ if plan.model.is_none() => {
+                "it does not say which; profile this model, and plan from that".to_owned()
+            }
             Some(flag) => format!("use {flag}, or profile this model"),
             None => "name the model that was profiled, or profile this one".to_owned(),
         };

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::{Failure, ModelTokenizer, not_finite};
 use crate::cli::config::Origins;
-use crate::cli::feed::Source;
+use crate::cli::feed::{Source, foreign};
 use crate::cli::model::flags::{Given, flag};
 use crate::cli::model::{exported, sizes};
 use crate::models::ExportedModel;
@@ -51,6 +51,8 @@ pub(in crate::cli) fn read(
     origins: &Origins,
     zoo: &Zoo,
 ) -> Result<((String, Given), Weights), Failure> {
+    foreign::check_weights(path)
+        .map_err(|why| Failure::Usage(format!("--weights {}: {why}", path.display())))?;
     if exported::is_exported(model) {
         let weights = of_program(path, Path::new(model)).map_err(Failure::Usage)?;
         return Ok(((model.to_owned(), given.clone()), weights));

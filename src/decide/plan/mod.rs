@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Devices of all replicas together.
     #[arg(
         long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count,
-        required_unless_present_any = ["cluster", "per_node"], conflicts_with_all = ["cluster", "per_node"]
+        required_unless_present_any = ["cluster", "per_node", "model_shape"], conflicts_with_all = ["cluster", "per_node"]
     )]
     devices: Option<usize>,
     #[command(flatten)]

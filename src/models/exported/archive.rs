@@ -270,6 +270,9 @@ fn central(bytes: &[u8]) -> Result<(String, Entry, usize)> {
     large(&bytes[46 + name..46 + name + extra], &mut sizes);
     let [size, stored, local] = sizes;
     if number(10, 2) != 0 || size != stored || number(8, 2) & 1 != 0 {
+        if other_kinds::is_of_script(own_name) {
+            return Err(other_kinds::of_entries(std::iter::once(own_name)));
+        }
         return Err(damaged(
             own_name,
             "is compressed or encrypted, which torch.export.save does not do",

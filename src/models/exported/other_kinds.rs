@@ -16,13 +16,22 @@ pub(super) const ARCHIVE: [u8; 2] = *b"PK";
 const CUT_OFF: &str = "begins as a zip archive, whose directory at the end is missing: the file is cut off; \
                        copy or download it again";
 
+/// Whether only TorchScript has an entry of this name.
+pub(super) fn is_of_script(name: &str) -> bool {
+    below(name) == "constants.pkl" || below(name).starts_with("code/")
+}
+
+/// The name in the archive's only folder.
+fn below(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(_, rest)| rest)
+}
+
 /// Why an archive with these entries is no exported program.
 pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedReason {
     let (mut pickled, mut script) = (false, false);
     for name in names {
-        let own = name.split_once('/').map_or(name, |(_, rest)| rest);
-        pickled |= own == "data.pkl";
-        script |= own == "constants.pkl" || own.starts_with("code/");
+        pickled |= below(name) == "data.pkl";
+        script |= is_of_script(name);
     }
     let kind = if script {
         "is a program of TorchScript (torch.jit.save), which is another format"

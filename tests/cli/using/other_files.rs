@@ -7,6 +7,7 @@ use std::path::Path;
 use gpipe::tch::Tensor;
 
 use super::refused;
+use crate::run::gpipe;
 
 /// A zip archive of empty, stored entries.
 fn archive(names: &[&str]) -> Vec<u8> {
@@ -64,6 +65,12 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
         folder,
         &[&["TorchScript (torch.jit.save)"][..], &export].concat(),
     );
+    // Its sources may be compressed.
+    let mut script = archive(&["m/code/__torch__.py", "m/constants.pkl"]);
+    let entry = script.windows(4).position(|own| own == b"PK\x01\x02");
+    script[entry.unwrap() + 10] = 8;
+    fs::write(&file, script).unwrap();
+    model(folder, &["TorchScript (torch.jit.save)"]);
     let tensors = [("x", Tensor::from_slice(&[1.0_f32]))];
     Tensor::write_safetensors(&tensors, &file).unwrap();
     model(
@@ -74,6 +81,35 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
     model(
         folder,
         &[&["has no `archive_format`"][..], &export].concat(),
+    );
+}
+
+/// A stranger gave the source of the model, weights of `torch.save`, and folders for files.
+#[test]
+fn what_is_no_such_file_says_what_to_give_instead() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("cnn.py"), "import torch").unwrap();
+    refused(
+        folder,
+        "train --model cnn.py",
+        &["this is Python", "torch.export.save"],
+    );
+    fs::write(folder.join("weights.pt"), "PK").unwrap();
+    let wanted = ["--weights weights.pt", "safetensors.torch.save_file"];
+    refused(folder, "train --weights weights.pt", &wanted);
+    fs::create_dir(folder.join("runs")).unwrap();
+    let wanted = ["runs: is a folder: name a file in it"];
+    refused(folder, "plan --devices 2 --profile runs", &wanted);
+    refused(folder, "train --plan runs", &wanted);
+    let planned = "plan --model-shape llama3-8b --cluster dgx-h100 --batch 128 -o plan.json";
+    assert!(gpipe(folder, planned).status.success());
+    refused(folder, "train --plan plan.json", &["it does not say which"]);
+    let asked = gpipe(folder, "plan --model-shape llama3-8b");
+    let asked = String::from_utf8(asked.stderr).unwrap();
+    assert!(
+        asked.contains("--cluster") && !asked.contains("--devices"),
+        "{asked}"
     );
 }
 
