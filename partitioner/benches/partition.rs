@@ -318,10 +318,11 @@ fn growing(report: &mut Report) -> anyhow::Result<()> {
     grows(report, "plan in layers, 16 devices", 1.0, &small, |n| {
         planned(n, 16)
     });
+    // Linear in actions, of which there are p m: without a batch, m grows with p.
     grows(
         report,
-        "plan in devices, 200 layers",
-        1.0,
+        "plan in devices and micro-batches, 200 layers",
+        2.0,
         &[4, 8, 16, 32],
         |p| planned(200, p),
     );
