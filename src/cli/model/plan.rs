@@ -38,13 +38,14 @@ impl Chosen {
         if layers == self.layers() {
             return Ok(());
         }
-        let sizes = match self.size_for(|own| own == layers) {
+        let sizes = match (self.size_for(|own| own == layers), &plan.model) {
             // It may be any model's, such as one that was only described by its shapes.
-            _ if plan.model.is_none() => {
-                "it does not say which; profile this model, and plan from that".to_owned()
-            }
-            Some(flag) => format!("use {flag}, or profile this model"),
-            None => "name the model that was profiled, or profile this one".to_owned(),
+            (Some(flag), None) => format!(
+                "it does not say which model; if this one, use {flag}, else profile this one, and plan \
+                 from that"
+            ),
+            (Some(flag), Some(_)) => format!("use {flag}, or profile this model"),
+            (None, _) => "name the model that was profiled, or profile this one".to_owned(),
         };
         Err(format!(
             "it is for a model of {layers} layers, but `{}` has {}: {sizes}",

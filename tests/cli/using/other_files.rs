@@ -104,7 +104,11 @@ fn what_is_no_such_file_says_what_to_give_instead() {
     refused(folder, "train --plan runs", &wanted);
     let planned = "plan --model-shape llama3-8b --cluster dgx-h100 --batch 128 -o plan.json";
     assert!(gpipe(folder, planned).status.success());
-    refused(folder, "train --plan plan.json", &["it does not say which"]);
+    refused(
+        folder,
+        "train --plan plan.json",
+        &["it does not say which model", "else profile"],
+    );
     let asked = gpipe(folder, "plan --model-shape llama3-8b");
     let asked = String::from_utf8(asked.stderr).unwrap();
     assert!(

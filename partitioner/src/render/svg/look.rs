@@ -132,22 +132,23 @@ fn shaded(color: u32, at: f64) -> u32 {
     byte(16) | byte(8) | byte(0)
 }
 
+/// How light a colour is, 0 to 1, by the formula of WCAG 2.2.
+#[cfg(test)]
+pub(in crate::render) fn light(color: u32) -> f64 {
+    let channel = |shift: u32| {
+        let c = f64::from(color >> shift & 0xff) / 255.0;
+        if c <= 0.040_45 {
+            c / 12.92
+        } else {
+            ((c + 0.055) / 1.055).powf(2.4)
+        }
+    };
+    0.2126 * channel(16) + 0.7152 * channel(8) + 0.0722 * channel(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// By the formula of WCAG 2.2.
-    fn light(color: u32) -> f64 {
-        let channel = |shift: u32| {
-            let c = f64::from(color >> shift & 0xff) / 255.0;
-            if c <= 0.040_45 {
-                c / 12.92
-            } else {
-                ((c + 0.055) / 1.055).powf(2.4)
-            }
-        };
-        0.2126 * channel(16) + 0.7152 * channel(8) + 0.0722 * channel(0)
-    }
 
     #[test]
     fn chunks_differ_and_black_names_are_readable_on_all_of_them() {

@@ -10,6 +10,9 @@ use crate::units::Micros;
 use canvas::{BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
 use std::fmt::Write as _;
 
+#[cfg(test)]
+pub(super) use look::light;
+
 /// One row a device, one bar an action; each bar says what it is when pointed at.
 /// Below: the time axis, the legend, and the bubble. A document of its own, without
 /// scripts.

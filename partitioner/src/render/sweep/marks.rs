@@ -120,31 +120,19 @@ pub(super) fn legend(lines: &[Line<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// By the formula of WCAG 2.2.
-    fn light(colour: &str) -> f64 {
-        let color = u32::from_str_radix(&colour[1..], 16).unwrap();
-        let channel = |shift: u32| {
-            let c = f64::from(color >> shift & 0xff) / 255.0;
-            if c <= 0.040_45 {
-                c / 12.92
-            } else {
-                ((c + 0.055) / 1.055).powf(2.4)
-            }
-        };
-        0.2126 * channel(16) + 0.7152 * channel(8) + 0.0722 * channel(0)
-    }
+    use crate::render::svg::light;
 
     /// One was at 2.3 on white.
     #[test]
     fn lines_are_seen_on_white_and_on_black() {
         for colour in COLOURS {
+            let colour = u32::from_str_radix(&colour[1..], 16).unwrap();
             let own = light(colour) + 0.05;
             for (ground, contrast) in [
                 ("#ffffff", 1.05 / own),
-                ("#15171b", own / (light("#15171b") + 0.05)),
+                ("#15171b", own / (light(0x0015_171b) + 0.05)),
             ] {
-                assert!(contrast > 3.0, "{colour} on {ground}: {contrast}");
+                assert!(contrast > 3.0, "{colour:06x} on {ground}: {contrast}");
             }
         }
     }
