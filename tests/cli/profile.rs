@@ -130,6 +130,28 @@ fn a_plan_that_is_far_off_says_to_profile_again() {
     assert!(text.contains(advice), "{text}");
 }
 
+/// Two are the usual number.
+#[test]
+fn a_plan_for_one_device_is_trained_on_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let planned = |devices: &str| {
+        let flags = ["--devices", devices, "--plan", "plan.json"];
+        assert!(profiled(folder.path(), &flags).status.success());
+    };
+    let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 1 --vocab 40 \
+                 --threads-per-stage 1 --data synthetic --plan plan.json";
+    planned("cpu");
+    succeeded(gpipe(folder.path(), train), train);
+    planned("cpu,cpu,cpu");
+    let refused = gpipe(folder.path(), train);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("it is for 3 devices, but --devices names 2"),
+        "{errors}"
+    );
+}
+
 #[test]
 fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
     let folder = tempfile::tempdir().unwrap();

@@ -223,10 +223,12 @@ fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
     }
 }
 
-/// As many CPU devices as the plan is for, where none are named.
+/// Fewer CPU devices than there usually are, where none are named and the plan is for fewer: for one
+/// stage with all cores. A plan for more may be one for other devices.
 fn on_its_devices(recipe: Recipe, plan: &Plan, origins: &Origins, processes: usize) -> Recipe {
     let devices = plan.devices() * plan.replicas;
-    if origins.of("pipeline.devices").is_some() || !devices.is_multiple_of(processes) {
+    let is_named = origins.of("pipeline.devices").is_some();
+    if is_named || devices >= recipe.all_devices() || !devices.is_multiple_of(processes) {
         return recipe;
     }
     Recipe {

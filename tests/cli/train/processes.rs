@@ -103,7 +103,8 @@ fn a_plan_is_for_the_devices_of_all_processes() {
     let folder = place();
     let folder = folder.path();
     let model = "--model gpt --data text.txt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8";
-    let profile = format!("profile {model} --devices cpu,cpu --quick --plan plan.json");
+    let profile =
+        format!("profile {model} --devices cpu,cpu --threads-per-stage 1 --quick --plan plan.json");
     succeeded(command(folder, &profile).output().unwrap(), &profile);
     let train = format!("train {model} --plan plan.json --steps 2 --quiet");
     let launched = |processes: usize, out: &str| {
