@@ -74,10 +74,10 @@ fn cells(plan: &Plan, row: &Row<'_>, (spread, all): (bool, bool)) -> Vec<String>
     cells
 }
 
-/// All their names, or one of them: that of the simplest.
+/// All their names, or one of them, 1F1B before any other.
 fn names(schedules: &[ScheduleKind], all: bool) -> String {
     let mut own = schedules.to_vec();
-    own.sort_unstable();
+    own.sort_unstable_by_key(|kind| (*kind != ScheduleKind::OneFOneB, *kind));
     let names: Vec<&str> = own.iter().map(|kind| kind.name()).collect();
     match names.as_slice() {
         [first, others @ ..] if !all && !others.is_empty() => {
