@@ -117,7 +117,7 @@ settings! {
         memory: Vec<Cap> = rows::memory();
 
         /// Stages that keep activations (or what they recompute from) in the host's memory until
-        /// the backward: their numbers, such as 0,2, or all or none. It changes no numbers.
+        /// the backward: never, always, or their numbers, such as 0,2. It changes no numbers.
         offload: Offload = rows::offload();
 
         /// Whether CUDA devices may round the factors of products to TF32 (10 bits of mantissa),
