@@ -51,6 +51,18 @@ pub(crate) fn when(text: &str) -> Result<When, String> {
     parsed(text)
 }
 
+/// Whether stages recompute, in the words of `train` too.
+pub(crate) fn recompute(text: &str) -> Result<When, String> {
+    match text.trim() {
+        "except-last" => Err(
+            "`except-last` is for `train` without a plan; here each stage recomputes all \
+             micro-batches or none: never, always or auto"
+                .to_owned(),
+        ),
+        text => parsed(text),
+    }
+}
+
 pub(crate) fn neighbours(text: &str) -> Result<Neighbours, String> {
     parsed(text)
 }

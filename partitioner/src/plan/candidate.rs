@@ -1,6 +1,7 @@
 //! A combination that fits, its prediction, and how to better it.
 
 use super::job::PlanJob;
+use super::why::{Contender, Parts};
 use super::{Alternative, Plan, PlanOptions};
 use crate::auto::{Effort, auto_within};
 use crate::builtin::ScheduleKind;
@@ -36,6 +37,8 @@ pub(super) struct PlanCandidate {
     schedule: CheckedSchedule,
     pub(super) solution: Solution,
     pub(super) step: Micros,
+    /// What the step consists of.
+    pub(super) parts: Parts,
     pub(super) bubble: f64,
 }
 
@@ -50,6 +53,7 @@ impl PlanCandidate {
         let simulation = simulate(&schedule, &costs);
         Self {
             step: simulation.makespan(),
+            parts: Parts::of(&simulation.timeline),
             bubble: simulation.timeline.bubble_fraction(),
             job,
             problem,
@@ -70,21 +74,23 @@ impl PlanCandidate {
         peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
     }
 
-    /// Faster first; of equals the simpler one, then the one that needs less memory.
+    /// Faster first; of equals the simpler one.
     pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
-        let rank = |c: &Self| {
-            let bytes = c.solution.stage_bytes.iter().copied().sum::<Bytes>();
-            (
-                c.step,
-                c.job.graphs,
-                c.offloading(),
-                c.job.shape.chunks,
-                bytes,
-                c.job.kind,
-                c.job.shape.micro_batches,
-            )
-        };
+        let rank = |own: &Self| (own.step, own.simplicity());
         rank(self).cmp(&rank(other))
+    }
+
+    /// Less of the simpler one, then of the one that needs less memory.
+    pub(super) fn simplicity(&self) -> impl Ord + use<> {
+        let bytes = self.solution.stage_bytes.iter().copied().sum::<Bytes>();
+        (
+            self.job.graphs,
+            self.offloading(),
+            self.job.shape.chunks,
+            bytes,
+            self.job.kind,
+            self.job.shape.micro_batches,
+        )
     }
 
     pub(super) fn recomputing(&self) -> usize {
@@ -371,45 +377,16 @@ impl PlanCandidate {
         }
     }
 
-    /// Why it loses against `best`.
-    pub(super) fn reason(&self, best: &Self) -> String {
-        let slower = self.step.get() / best.step.get().max(f64::MIN_POSITIVE);
-        let mut reason = if self.step == best.step {
-            "as fast, but with more chunks or memory".to_owned()
-        } else {
-            format!("{:.1} % slower", (slower - 1.0) * 100.0)
-        };
-        let (here, there) = (self.recomputing(), best.recomputing());
-        let mut because = Vec::new();
-        if self.bubble > best.bubble {
-            because.push(format!(
-                "idle {:.1} % instead of {:.1} %",
-                self.bubble * 100.0,
-                best.bubble * 100.0
-            ));
+    /// What it is when it is held against another, of this peak where that is known.
+    pub(super) fn contender(&self, peak: Option<Bytes>) -> Contender {
+        Contender {
+            parts: self.parts,
+            recomputing: self.recomputing(),
+            offloading: self.offloading(),
+            chunks: self.job.shape.chunks,
+            cards: self.job.shape.devices * self.job.replicas,
+            peak,
         }
-        if here > there {
-            because.push(format!("{here} stages recompute instead of {there}"));
-        }
-        let (here, there) = (self.offloading(), best.offloading());
-        if here > there {
-            because.push(format!("{here} stages offload instead of {there}"));
-        }
-        // Of the whole step: stages and micro-batches may be others in number.
-        let load = |c: &Self| {
-            c.solution.bottleneck * (c.job.shape.chunks * c.job.shape.micro_batches) as f64
-        };
-        if load(self) > load(best) * 1.001 {
-            because.push(format!(
-                "{} of the slowest stages instead of {}",
-                load(self),
-                load(best)
-            ));
-        }
-        if !because.is_empty() {
-            reason = format!("{reason}: {}", because.join(", "));
-        }
-        reason
     }
 }
 

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use gpipe_partitioner::words::meant;
+
 use super::conflicts;
 
 /// What flags of other tools are here: each of the names, and what to write instead.
@@ -281,7 +283,7 @@ pub(crate) fn explained(
 ) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {}
-        ErrorKind::ArgumentConflict => return conflicts::explained(command, args, error),
+        ErrorKind::ArgumentConflict => return conflicts::explained(error),
         _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
@@ -296,13 +298,28 @@ pub(crate) fn explained(
     let texts = args.iter().filter_map(|arg| arg.to_str());
     let verb = texts.skip(1).find_map(|arg| command.find_subcommand(arg));
     let Some(tip) = verb.and_then(|verb| tip(verb, &name)) else {
-        return error;
+        return plain(error, &name);
     };
     error.remove(ContextKind::SuggestedArg);
+    // The usage would say nothing beside the tip.
+    error.remove(ContextKind::Usage);
     error.insert(
         ContextKind::Suggested,
         ContextValue::StyledStrs(vec![tip.into()]),
     );
+    error
+}
+
+/// The error without what clap guesses of a flag that is like none; a good guess needs no usage.
+fn plain(mut error: clap::Error, name: &str) -> clap::Error {
+    let Some(ContextValue::String(guess)) = error.get(ContextKind::SuggestedArg) else {
+        return error;
+    };
+    let guess = guess.trim_start_matches('-').to_owned();
+    if meant(name, [guess.as_str()]).is_none() {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error.remove(ContextKind::Usage);
     error
 }
 

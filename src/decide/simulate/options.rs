@@ -35,8 +35,9 @@ pub(crate) struct Args {
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
     pub(super) schedule: Option<ScheduleKind>,
-    /// Devices of all replicas together.
-    #[arg(long, value_name = "P", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
+    /// Devices of all replicas together: their number, or a list as `train` has it, such as
+    /// `cpu*4` or `cuda:0-3`.
+    #[arg(long, value_name = "LIST", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
     pub(super) devices: Option<usize>,
     /// Micro-batches of a mini-batch.
     #[arg(long, value_name = "M", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::at_least_one)]
@@ -80,7 +81,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
     /// Whether stages recompute: never, always or auto.
-    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
+    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::recompute)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
     /// auto; it needs a --host-link.

@@ -143,7 +143,10 @@ impl Setting<'_> {
                 let redo: Vec<bool> = (0..stages).map(|stage| ways[digit(stage)].0).collect();
                 let costs = problem.stage_costs(cut, &redo, &never);
                 let simulation = simulate(schedule, &costs);
-                let faster = best.is_none_or(|best| simulation.makespan() < best);
+                let step = simulation.makespan();
+                // What is as fast as another choice may be simpler.
+                let equal = found.is_none() && best == Some(step);
+                let faster = equal || best.is_none_or(|best| step < best);
                 let plain = alone && number == 0;
                 if !faster {
                     if plain {
