@@ -75,7 +75,7 @@ settings! {
         /// Schedule: {names}. It changes speed and memory, never numbers.
         schedule: ScheduleKind = rows::schedule();
 
-        /// Stages of each device; by default 2 where the schedule has several, else 1.
+        /// Stages of each device (virtual stages; torchgpipe calls micro-batches chunks); by default 2 where the schedule has several, else 1.
         chunks: Option<usize> = rows::chunks();
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
