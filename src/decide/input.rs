@@ -119,6 +119,13 @@ pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     Profile::read(path).map_err(|error| Failure::Usage(format!("--profile: {error}")))
 }
 
+/// Says what speaks against a profile's measurements, as it says itself.
+pub(crate) fn say_doubts(profile: &Profile) {
+    for doubt in profile.doubts().unwrap_or_default() {
+        super::say(&format!("note: of the profile: {doubt}"));
+    }
+}
+
 /// The text of a file; `-` is standard input.
 pub(crate) fn text(path: &Path) -> Result<String, Failure> {
     let usage = |why: String| Failure::Usage(format!("{}: {why}", path.display()));

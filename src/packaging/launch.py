@@ -11,6 +11,7 @@ import pathlib
 import re
 import sys
 
+# The minor version whose libtorch the command was linked against.
 WANTED = "2.11"
 
 
@@ -32,7 +33,7 @@ def version(folder):
 
 
 def refused(what):
-    sys.exit(f"error: gpipe-rs needs PyTorch {WANTED}, and {what}\n"
+    sys.exit(f"error: PyTorch {WANTED} is needed, and {what}\n"
              f"hint: {sys.executable} -m pip install 'torch=={WANTED}.*'")
 
 

@@ -11,6 +11,7 @@ pub mod cluster;
 mod job;
 mod more;
 mod options;
+mod polish;
 mod read;
 mod search;
 #[cfg(test)]

@@ -242,11 +242,10 @@ impl PlanJob {
         let problem = self.problem(profile, options, &schedule);
         match problem.solution() {
             Some(solution) => {
-                let candidate = PlanCandidate::new(*self, problem, schedule, solution);
-                if candidate.fits() {
-                    JobOutcome::Fits(Box::new(candidate))
-                } else {
-                    JobOutcome::Misfit(None)
+                let fitting = PlanCandidate::fitting(*self, problem, schedule, solution);
+                match fitting {
+                    Some(candidate) => JobOutcome::Fits(Box::new(candidate)),
+                    None => JobOutcome::Misfit(None),
                 }
             }
             None if self.shape.chunks == 1 => JobOutcome::Misfit(shortfall(&problem)),

@@ -285,9 +285,7 @@ fn measured(args: &Args) -> Result<Profile, Failure> {
         return Err(Failure::Usage(why.to_owned()));
     };
     let profile = input::profile(path)?;
-    for doubt in profile.doubts().unwrap_or_default() {
-        say(&format!("note: of the profile: {doubt}"));
-    }
+    input::say_doubts(&profile);
     let Some(there) = &args.scale_to else {
         return Ok(profile);
     };

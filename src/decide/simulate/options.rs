@@ -17,6 +17,8 @@ use super::workload::{Given, Profiled, Workload};
 /// Arguments of `gpipe-rs simulate`.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").args(["schedule", "compare", "sweep"]).required(true).multiple(true)))]
+#[command(group(ArgGroup::new("jittery").args(["jitter", "sweep"]).multiple(true)))]
+#[command(group(ArgGroup::new("failing").args(["mtbf", "sweep"]).multiple(true)))]
 #[command(after_help = "Examples:
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
@@ -25,6 +27,7 @@ use super::workload::{Given, Profiled, Workload};
   gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3
   gpipe-rs simulate --sweep micro=8,16,32,64 --sweep schedule=1f1b,zb-h1,zbv --devices 8 --format html -o sweep.html
   gpipe-rs simulate --compare --devices 8 --micro 32 --jitter 5%
+  gpipe-rs simulate --sweep jitter=0,2,5,10 --sweep schedule=1f1b,zb-h1,zbv --devices 8 --micro 32
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 32 --forward-us 90000 --mtbf 6h --checkpoint-time 30s --restart-time 5min
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json")]
 pub(crate) struct Args {
@@ -116,9 +119,9 @@ pub(crate) struct Args {
     /// All schedules as one table.
     #[arg(long)]
     compare: bool,
-    /// Every combination of what is listed, as one table or chart: devices, micro, schedule or
-    /// chunks with its values, such as micro=8,16,32; may repeat. What is not listed stays as its
-    /// own flag says; without a schedule all that train are taken.
+    /// Every combination of what is listed, as one table or chart: devices, micro, schedule,
+    /// chunks, jitter (in percent) or mtbf with its values, such as micro=8,16,32; may repeat. What
+    /// is not listed stays as its own flag says; without a schedule all that train are taken.
     #[arg(long, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
     pub(super) sweep: Vec<SweptFlag>,
     /// Memory of a device, such as 24GiB: one value for all, or one for each of a replica. Says of
@@ -126,7 +129,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
     memory: Option<Vec<Bytes>>,
     #[command(flatten)]
-    risks: Risks,
+    pub(super) risks: Risks,
     /// Write to a file; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
@@ -227,11 +230,6 @@ impl Args {
             Some("json") => Format::Json,
             _ => Format::Text,
         })
-    }
-
-    /// Whether anything is asked that a sweep does not say.
-    pub(super) fn has_risks(&self) -> bool {
-        self.risks.any()
     }
 }
 

@@ -9,6 +9,7 @@ mod nodes;
 mod plan;
 mod plan_a_cluster;
 mod report;
+mod risks;
 mod runners_up;
 mod schedule;
 mod shape;

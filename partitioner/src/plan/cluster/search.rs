@@ -257,6 +257,7 @@ impl<'a> ClusterSearch<'a> {
         };
         let (mut choice, mut found) = polished.into_iter().reduce(faster)?;
         let plain = self.plain(&choice);
+        let fastest = found.step;
         if let Some(Plain::Fits(simpler, own)) = &plain
             && own.step.get() <= found.step.get() * (1.0 + ROUNDED)
         {
@@ -272,7 +273,7 @@ impl<'a> ClusterSearch<'a> {
         let options = setting.plan_options(&choice, sharded);
         let neighbours = setting.layout.neighbours;
         let found = unshared.unwrap_or(found);
-        let lower_bound = found.step.min(Micros::saturating(self.open));
+        let lower_bound = fastest.min(found.step).min(Micros::saturating(self.open));
         let mut alternatives = self.alternatives(&choice, &found);
         if let Some(plain) = plain {
             self.add_plain(&mut alternatives, plain, (&choice, &found));

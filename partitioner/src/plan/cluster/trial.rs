@@ -95,8 +95,7 @@ impl Setting<'_> {
         let of = |problem: Problem| {
             let solution = problem.solution()?;
             let job = self.job(choice);
-            let found = PlanCandidate::new(job, problem, schedule.clone(), solution);
-            found.fits().then_some(found)
+            PlanCandidate::fitting(job, problem, schedule.clone(), solution)
         };
         let found = of(problem.clone()).or_else(|| {
             let redo = self.options.recompute == When::Auto;
@@ -189,8 +188,7 @@ impl Setting<'_> {
         let problem = self.problem(choice, &schedule, false);
         let own = &found.solution;
         let solution = problem.priced(&own.partition, &own.recompute, &own.offload)?;
-        let other = PlanCandidate::new(self.job(choice), problem, schedule, solution);
-        other.fits().then_some(other)
+        PlanCandidate::fitting(self.job(choice), problem, schedule, solution)
     }
 }
 
