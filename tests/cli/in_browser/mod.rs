@@ -162,7 +162,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
     for name in [
         "slow stage",
         "warm-up",
-        "waiting for link",
+        "hand-over",
         "engine",
         "together",
     ] {

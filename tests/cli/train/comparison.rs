@@ -30,7 +30,7 @@ fn trace_and_report_are_of_the_last_step_and_where_they_were_asked_for() {
     for row in [
         "slow stage",
         "warm-up",
-        "waiting for link",
+        "hand-over",
         "engine",
         "0 recompute",
     ] {
