@@ -13,6 +13,7 @@ use crate::schedule::Placement;
 use crate::simulate::simulate;
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
+use crate::words::count;
 
 /// How many actions may be simulated to polish a candidate of a plan for one machine.
 const POLISH_ACTIONS: usize = 8_000_000;
@@ -389,11 +390,17 @@ impl PlanCandidate {
             ));
         }
         if here > there {
-            because.push(format!("{here} stages recompute instead of {there}"));
+            because.push(format!(
+                "{here} recompute instead of {there}",
+                here = count(here, "stage")
+            ));
         }
         let (here, there) = (self.offloading(), best.offloading());
         if here > there {
-            because.push(format!("{here} stages offload instead of {there}"));
+            because.push(format!(
+                "{here} offload instead of {there}",
+                here = count(here, "stage")
+            ));
         }
         // Of the whole step: stages and micro-batches may be others in number.
         let load = |c: &Self| {

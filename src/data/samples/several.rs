@@ -236,9 +236,8 @@ impl Table {
         for (array, field) in targets.filter(|(_, own)| own.shape.iter().product::<i64>() == 1) {
             for start in (0..array.len()).step_by(BLOCK) {
                 let block = array.items(start..array.len().min(start + BLOCK))?;
-                field.check.of(block).map_err(|why| {
-                    DataError::Settings(format!("`{}`: {why}", array.name()))
-                })?;
+                let wrong = |why| DataError::Settings(format!("`{}`: {why}", array.name()));
+                let _ = field.check.of(block).map_err(wrong)?;
             }
         }
         Ok(())

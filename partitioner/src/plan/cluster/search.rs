@@ -18,6 +18,7 @@ use crate::plan::{Alternative, Plan, PlanError, PlanOptions};
 use crate::profile::Profile;
 use crate::solve::When;
 use crate::units::Micros;
+use crate::words::count;
 
 /// How many choices are tried before the next ones are held against the best step.
 const AT_A_TIME: usize = 16;
@@ -341,7 +342,10 @@ impl<'a> ClusterSearch<'a> {
         }
         if own.recomputing > best.recomputing() {
             let (here, there) = (own.recomputing, best.recomputing());
-            because.push(format!("{here} stages recompute instead of {there}"));
+            because.push(format!(
+                "{here} recompute instead of {there}",
+                here = count(here, "stage")
+            ));
         }
         let cards = |choice: &Choice| self.choices.layouts[choice.layout].cards();
         let used = best.job.shape.devices * best.job.replicas;
