@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gpipe_partitioner::PartitionError;
+use gpipe_partitioner::words::count;
 
 use super::Failure;
 use super::options::Args;
@@ -86,10 +87,11 @@ fn in_flags(error: &Error, recipe: &Recipe, chosen: &Chosen, schema: &Schema<Rec
         Error::Partition(
             PartitionError::TooFew { covered, .. } | PartitionError::TooMany { covered, .. },
         ) => format!(
-            "{} adds up to {covered} layers, but {} has {}",
+            "{} adds up to {covered}, but {} has {}",
             name(Setting::Balance),
             name(Setting::Model),
-            chosen.describe_layers()
+            chosen.describe_layers(),
+            covered = count(*covered, "layer")
         ),
         Error::Partition(PartitionError::TooManyStages { stages: wanted, .. }) => {
             let (stages, layers) = (recipe.stage_count().named(&name), chosen.describe_layers());

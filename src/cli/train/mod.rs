@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use gpipe_partitioner::words::count;
+
 use super::feed::Source;
 use super::generate::sample::{self, Beginning};
 use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
@@ -97,7 +99,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
                 done if done > steps as u64 => {
                     format!("it is at step {done}, and --steps {steps} is fewer")
                 }
-                _ => format!("all {steps} steps are done"),
+                _ => format!("all {steps} are done", steps = count(steps, "step")),
             };
             say(&format!(
                 "{path}: {done}; to train on, give more with --steps N"
@@ -245,8 +247,10 @@ fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
     let (own, steps) = (called(), job.recipe.steps);
     let is_saved = job.recipe.checkpoint_every > 0;
     let nothing = "nothing was saved, as checkpoint.every is 0";
-    let all_done =
-        format!("stopped before the held-out loss was measured; all {steps} steps are done, and");
+    let all_done = format!(
+        "stopped before the held-out loss was measured; all {steps} are done, and",
+        steps = count(steps, "step")
+    );
     say(&match stopped {
         Some(step) if is_saved => format!(
             "stopped after step {step} of {steps} and saved; go on with: {own} train --resume {run}"

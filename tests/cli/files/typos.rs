@@ -62,7 +62,14 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
             "{other}: {errors}"
         );
         assert!(!errors.contains("similar argument"), "{errors}");
+        // Once the usage of the verb stood behind it.
+        assert!(!errors.contains("Usage:"), "{errors}");
     }
+    // What is no slip of a flag is not answered with one: `--set` was proposed.
+    let output = gpipe(Path::new("."), "train --best");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(!errors.contains("--set"), "{errors}");
     // A verb that has no such flag does not propose it.
     let output = gpipe(Path::new("."), "env --fp16");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("--precision"));

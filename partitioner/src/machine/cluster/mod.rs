@@ -75,7 +75,7 @@ pub enum ClusterError {
         kinds: usize,
     },
     /// A kind without nodes, or nodes without cards.
-    #[error("{nodes} nodes of {cards} cards: there must be at least one of each")]
+    #[error("{nodes} of {cards}: there must be at least one of each", nodes = count(*nodes, "node"), cards = count(*cards, "card"))]
     Empty {
         /// Nodes of the kind.
         nodes: usize,
@@ -83,7 +83,7 @@ pub enum ClusterError {
         cards: usize,
     },
     /// More cards than a machine can have.
-    #[error("{cards} cards in all: there must be at most {MAX_DEVICES}")]
+    #[error("{cards} in all: there must be at most {MAX_DEVICES}", cards = count(*cards, "card"))]
     Cards {
         /// How many there would be.
         cards: usize,
@@ -104,8 +104,7 @@ pub enum ClusterError {
     },
     /// Several nodes, and no link between them.
     #[error(
-        "{nodes} nodes need a link between them, such as --link-between 25GB/s,8us (`between` in a file)"
-    )]
+        "{nodes} need a link between them, such as --link-between 25GB/s,8us (`between` in a file)", nodes = count(*nodes, "node"))]
     NoLink {
         /// How many nodes there are.
         nodes: usize,
