@@ -120,7 +120,7 @@ impl Judged {
         drop(done);
         if sum.samples == 0 {
             return Err(Failure::Usage(format!(
-                "{}: its {len} do not make a batch of {batch}, and the model takes no fewer: \
+                "{}: a batch of {batch} is more than its {len}, and the model takes no fewer: \
                  take more samples, or another --batch",
                 self.name,
                 len = count(len, "sample")

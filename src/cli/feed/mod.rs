@@ -211,7 +211,7 @@ impl Source {
         match samples.train_len() {
             there if there >= batch => Ok(()),
             there => Err(format!(
-                "--batch {batch}: there are only {} to train on: take a smaller batch",
+                "--batch {batch} is more than the {} to train on: take a smaller batch",
                 count(there, "sample")
             )),
         }

@@ -63,8 +63,8 @@ impl Files {
     pub(super) fn unwrap_names(&mut self, name: &str, base: &str) -> Option<&str> {
         let names = || self.left.keys().map(String::as_str);
         let short = name.strip_prefix(base).unwrap_or(name);
-        // The base model alone is no wrapped one.
-        if names().any(|own| own == short) {
+        // Neither the model nor its base alone is a wrapped one.
+        if names().any(|own| own == name || own == short) {
             return None;
         }
         let prefix = wrapped::prefix(names(), name).or_else(|| wrapped::prefix(names(), short))?;

@@ -53,7 +53,7 @@ const BOTH: [Case<'static>; 24] = [
         "--model mlp --d-model 3",
         &[
             "`mlp` has no --d-model",
-            "did you mean --hidden?",
+            "did you mean `--hidden`?",
             "--depth",
             "is for gpt, llama",
         ],
