@@ -27,6 +27,7 @@ mod local;
 mod memory;
 mod pipeline;
 mod remaining;
+mod staggered;
 mod state;
 mod thin;
 

@@ -75,7 +75,7 @@ settings! {
         /// Schedule: {names}. It changes speed and memory, never numbers.
         schedule: ScheduleKind = rows::schedule();
 
-        /// Stages of each device; by default 2 where the schedule has several, else 1.
+        /// Stages of each device (virtual stages; torchgpipe calls micro-batches chunks); by default 2 where the schedule has several, else 1.
         chunks: Option<usize> = rows::chunks();
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
@@ -117,7 +117,7 @@ settings! {
         memory: Vec<Cap> = rows::memory();
 
         /// Stages that keep activations (or what they recompute from) in the host's memory until
-        /// the backward: their numbers, such as 0,2, or all or none. It changes no numbers.
+        /// the backward: never, always, or their numbers, such as 0,2. It changes no numbers.
         offload: Offload = rows::offload();
 
         /// Whether CUDA devices may round the factors of products to TF32 (10 bits of mantissa),

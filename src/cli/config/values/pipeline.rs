@@ -7,7 +7,7 @@ use tch::Device;
 
 use super::super::form::{Form, One};
 use super::super::{Kind, Value};
-use super::whole;
+use super::{BY_A_PLAN, whole};
 use crate::cli::input;
 use crate::models::LossKind;
 use crate::torch::device_name;
@@ -85,6 +85,7 @@ pub(in crate::cli) const RECOMPUTE: One<Recompute> = One {
         let stages = text.split(',').map(|stage| stage.trim().parse());
         match stages.collect::<Result<Vec<bool>, _>>() {
             Ok(stages) => Ok(Recompute::Stages(stages)),
+            Err(_) if text.trim() == "auto" => Err(BY_A_PLAN.to_owned()),
             Err(_) => text.trim().parse(),
         }
     },
