@@ -356,6 +356,16 @@ fn loaded_values_are_those_of_all_copies() {
     );
 }
 
+fn setting(builder: PipelineBuilder) -> Setting {
+    match (builder.check(), builder.build()) {
+        (Err(Error::Settings(one)), Err(Error::Settings(two))) => {
+            assert_eq!(one, two);
+            one.setting
+        }
+        (one, two) => panic!("{one:?}, {:?}", two.err()),
+    }
+}
+
 #[test]
 fn a_schedule_of_ones_own_is_that_of_each_replica() {
     single_threaded();
