@@ -5,6 +5,7 @@ mod even;
 use std::ops::Range;
 
 use crate::ids::{LayerId, StageId};
+use crate::words::count;
 
 /// Consecutive layers assigned to stages: every layer once, in order, no stage empty.
 ///
@@ -46,9 +47,8 @@ pub enum PartitionError {
     },
     /// The balance stops before the last layer.
     #[error(
-        "balance {} covers {covered} layers, the model has {layers}: it leaves out {}",
-        list(.balance), span(*.covered, *.layers)
-    )]
+        "balance {} covers {covered}, the model has {layers}: it leaves out {}",
+        list(.balance), span(*.covered, *.layers), covered = count(*covered, "layer"))]
     TooFew {
         /// The layers per stage that were asked for.
         balance: Vec<usize>,
@@ -59,9 +59,8 @@ pub enum PartitionError {
     },
     /// The balance goes past the last layer.
     #[error(
-        "balance {} covers {covered} layers, the model has {layers}: take {} out of it",
-        list(.balance), .covered - .layers
-    )]
+        "balance {} covers {covered}, the model has {layers}: take {} out of it",
+        list(.balance), .covered - .layers, covered = count(*covered, "layer"))]
     TooMany {
         /// The layers per stage that were asked for.
         balance: Vec<usize>,

@@ -1,5 +1,6 @@
 //! Flags that spread devices over replicas and nodes, for all verbs that predict.
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{AllReduce, Link, Machine, Neighbours, Nodes};
 
 use super::{Failure, input};
@@ -82,8 +83,9 @@ impl Spread {
         let replicas = self.replicas();
         if replicas > all {
             return Err(Failure::Usage(format!(
-                "{all} {what} are too few for {replicas} replicas (--replicas): each takes at \
-                 least one"
+                "{all} {what} are too few for {replicas} (--replicas): each takes at \
+                 least one",
+                replicas = count(replicas, "replica")
             )));
         }
         if !all.is_multiple_of(replicas) {

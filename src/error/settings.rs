@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, ScheduleKind};
 use tch::Device;
 use thiserror::Error;
@@ -210,14 +211,24 @@ impl StageCount {
     pub fn named(&self, name: &dyn Fn(Setting) -> String) -> String {
         let (devices, chunks, stages) = (self.devices, self.chunks, self.stages());
         match self.by {
-            _ if chunks == 1 => format!("{} makes {stages} stages", name(Setting::Devices)),
+            _ if chunks == 1 => format!(
+                "{} makes {stages}",
+                name(Setting::Devices),
+                stages = count(stages, "stage")
+            ),
             None => {
                 let own = name(Setting::Chunks);
-                format!("{devices} devices with {own} {chunks} make {stages} stages")
+                format!(
+                    "{devices} with {own} {chunks} make {stages}",
+                    stages = count(stages, "stage"),
+                    devices = count(devices, "device")
+                )
             }
             Some(schedule) => format!(
-                "{devices} devices with {chunks} chunks each ({} {schedule}) make {stages} stages",
-                name(Setting::Schedule)
+                "{devices} with {chunks} chunks each ({} {schedule}) make {stages}",
+                name(Setting::Schedule),
+                stages = count(stages, "stage"),
+                devices = count(devices, "device")
             ),
         }
     }
@@ -314,9 +325,10 @@ impl SettingsError {
                 wanted,
                 each: "device",
             } => format!(
-                "{} has {given} values, but {} names {wanted}: give one for all, or one for each",
+                "{} has {given}, but {} names {wanted}: give one for all, or one for each",
                 own(),
-                name(Setting::Devices)
+                name(Setting::Devices),
+                given = count(*given, "value")
             ),
             SettingsRule::Count {
                 given,
@@ -327,9 +339,10 @@ impl SettingsError {
                 own()
             ),
             SettingsRule::Stages { given, made } => format!(
-                "{} names {given} stages, but {}: give one number for each stage",
+                "{} names {given}, but {}: give one number for each stage",
                 own(),
-                made.named(name)
+                made.named(name),
+                given = count(*given, "stage")
             ),
             SettingsRule::OtherSchedule { .. } => self.other_schedule(),
             SettingsRule::Leaves { given, most } => format!(
@@ -380,9 +393,10 @@ impl SettingsError {
         }
         if !devices.is_multiple_of(*given) {
             return format!(
-                "{devices} devices cannot be shared evenly by {given} replicas ({own}): give {} a \
+                "{devices} cannot be shared evenly by {given} replicas ({own}): give {} a \
                  multiple of {given}",
-                name(Setting::Devices)
+                name(Setting::Devices),
+                devices = count(*devices, "device")
             );
         }
         format!(
@@ -405,16 +419,30 @@ impl SettingsError {
             return String::new();
         };
         let different = match self.setting {
-            Setting::MicroBatches => format!("is for {micro_batches} micro-batches, not {given}"),
-            Setting::Devices => format!("is for {devices} devices, but there are {given}"),
+            Setting::MicroBatches => format!(
+                "is for {micro_batches}, not {given}",
+                micro_batches = count(*micro_batches, "micro-batch")
+            ),
+            Setting::Devices => format!(
+                "is for {devices}, but there are {given}",
+                devices = count(*devices, "device")
+            ),
             Setting::Chunks => format!(
-                "has {stages} stages on {devices} devices, which is not {given} chunks each"
+                "has {stages} on {devices}, which is not {given} each",
+                stages = count(*stages, "stage"),
+                devices = count(*devices, "device"),
+                given = count(*given, "chunk")
             ),
             Setting::Batch => format!(
-                "is for {micro_batches} micro-batches, but the batch has only {given} samples: \
-                 give it at least {micro_batches}"
+                "is for {micro_batches} micro-batches, but the batch has only {given}: \
+                 give it at least {micro_batches}",
+                given = count(*given, "sample")
             ),
-            _ => format!("has {stages} stages, which {devices} devices cannot share evenly"),
+            _ => format!(
+                "has {stages}, which {devices} cannot share evenly",
+                stages = count(*stages, "stage"),
+                devices = count(*devices, "device")
+            ),
         };
         format!("the schedule `{schedule}` {different}")
     }

@@ -240,7 +240,7 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
     let line = |(device, used): (usize, &MemoryUse)| {
         let title = if device == 0 { "activations" } else { "" };
         let said = format!(
-            "dev {device}: {} held in flight ({} predicted), {} at the peak",
+            "dev {device}: {} in flight ({} predicted), peak {}",
             used.held, used.predicted, used.peak
         );
         (title, said)

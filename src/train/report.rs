@@ -51,8 +51,6 @@ pub struct Comparison {
     plan: Option<Plan>,
     /// By device; empty where nobody measures.
     memory: Vec<StepMemory>,
-    /// What other programs did to it, where they did.
-    others: Option<String>,
     /// What its input has to do with it, where that was measured.
     input: Option<String>,
 }
@@ -84,7 +82,6 @@ impl Comparison {
             ),
             plan: None,
             memory: memory(report.memory.as_ref(), timeline, schedule, costs),
-            others: None,
             input: None,
         })
     }
@@ -96,10 +93,11 @@ impl Comparison {
     }
 
     /// The same with what other programs took of the cores meanwhile: they look like a slow
-    /// engine or a slow stage.
+    /// engine, a slow stage or a slow hand-over.
     pub(super) fn with_others(mut self, others: Option<Others>) -> Self {
-        let others = others.filter(Others::are_in_the_way);
-        self.others = others.map(|others| in_the_way(&others));
+        if let Some(others) = others.filter(Others::are_in_the_way) {
+            self.explanation = self.explanation.with_others(in_the_way(&others));
+        }
         self
     }
 
@@ -120,9 +118,10 @@ impl Comparison {
         render::compare_text(&self.explanation, &self.what, width)
     }
 
-    /// What other programs did to the step, where they did.
-    pub fn others(&self) -> Option<&str> {
-        self.others.as_deref()
+    /// In a sentence: how long the step took, how long it was to
+    /// take, and why.
+    pub fn sentence(&self) -> String {
+        self.explanation.sentence(&self.what)
     }
 
     /// The comparison as a page or a picture.
@@ -136,7 +135,7 @@ impl Comparison {
     fn page(&self) -> String {
         let page = ComparePage::new(&self.explanation, &self.what, &self.title)
             .with_memory(self.memory.clone())
-            .with_notes(self.others.iter().chain(&self.input).cloned().collect());
+            .with_notes(self.input.iter().cloned().collect());
         match &self.plan {
             Some(plan) => page.with_plan(plan).html(),
             None => page.html(),
@@ -178,8 +177,7 @@ fn in_the_way(others: &Others) -> String {
         format!(", and on average {waiting:.1} of its own threads were ready without a core")
     });
     format!(
-        "Other programs used {:.1} of {} meanwhile{waiting}: what is put down to the engine or to a \
-         slow stage is theirs, at least in part.",
+        "Other programs used {:.1} of {} meanwhile{waiting}: the difference is theirs, at least in part.",
         others.used,
         count(others.cores, "core"),
     )

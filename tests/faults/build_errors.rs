@@ -105,7 +105,7 @@ fn a_setting_that_does_not_fit_is_named_with_its_rule() {
                 given: 1,
                 made: stages(2, 2, Some(ScheduleKind::Zbv)),
             },
-            "`balance` names 1 stages, but 2 devices with 2 chunks each (`schedule` zbv) make 4 \
+            "`balance` names 1 stage, but 2 devices with 2 chunks each (`schedule` zbv) make 4 \
              stages: give one number for each stage",
         ),
         (

@@ -3,6 +3,7 @@
 use super::{MAX_CELLS, MAX_STAGES};
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind};
+use crate::words::count;
 use std::fmt::Write as _;
 
 /// A device that cannot go on.
@@ -36,9 +37,8 @@ pub enum CheckError {
     },
     /// More than any pipeline has.
     #[error(
-        "{stages} stages and {micro_batches} micro-batches are too many: at most {MAX_STAGES} stages, \
-         and stages times micro-batches at most {MAX_CELLS}"
-    )]
+        "{stages} and {micro_batches} are too many: at most {MAX_STAGES} stages, \
+         and stages times micro-batches at most {MAX_CELLS}", stages = count(*stages, "stage"), micro_batches = count(*micro_batches, "micro-batch"))]
     TooLarge {
         /// The number of stages.
         stages: usize,
@@ -48,8 +48,7 @@ pub enum CheckError {
     /// A stage or micro-batch that the schedule does not have.
     #[error(
         "device {device}, action {position}: {action} is out of range: \
-         there are {stages} stages and {micro_batches} micro-batches"
-    )]
+         there are {stages} and {micro_batches}", stages = count(*stages, "stage"), micro_batches = count(*micro_batches, "micro-batch"))]
     OutOfRange {
         /// The device.
         device: DeviceId,

@@ -15,7 +15,8 @@ pub enum Cause {
     /// The two actions of an overlapped pair ran one after the other: the first
     /// needs not wait for what the second needs, and what it made left sooner.
     Pairs,
-    /// Values were on their way for longer than predicted.
+    /// Values were on their way from stage to stage for longer than predicted: over a link, or from
+    /// thread to thread.
     Link,
     /// The rest: between the moment at which actions could have started, their
     /// device being free and what they need being there, and their start.
@@ -38,7 +39,7 @@ impl Cause {
             Self::SlowStage => "slow stage",
             Self::WarmUp => "warm-up",
             Self::Pairs => "pairs run apart",
-            Self::Link => "waiting for link",
+            Self::Link => "hand-over",
             Self::Engine => "engine",
         }
     }
@@ -49,7 +50,7 @@ impl Cause {
             Self::SlowStage => "actions took longer (below zero: shorter) than predicted",
             Self::WarmUp => "the first actions of a kind took longer than their median",
             Self::Pairs => "overlapped pairs ran one after the other",
-            Self::Link => "values were under way for longer than predicted",
+            Self::Link => "values took longer from stage to stage than predicted",
             Self::Engine => "device and inputs were ready, the action did not start yet",
         }
     }

@@ -68,6 +68,8 @@ pub struct Explanation {
     stages: Vec<StageRow>,
     devices: Vec<DeviceRow>,
     edges: Vec<EdgeRow>,
+    /// What others did to the step.
+    others: Option<String>,
 }
 
 /// What a value takes from a stage to the next one, as predicted and as measured.
@@ -116,6 +118,7 @@ pub fn explain_with_transfers(
         measured: measured.clone(),
         predicted: prediction.timeline.clone(),
         edges,
+        others: None,
     })
 }
 
@@ -134,6 +137,15 @@ fn edges(prediction: &Simulation, transfers: impl Fn(StageId) -> EdgeTimes) -> V
 }
 
 impl Explanation {
+    /// The same of a step to whose length others contributed, which this says in a sentence: whatever
+    /// cause weighs most, it is then theirs, and none of the causes stands in
+    /// [`Explanation::sentence`] of a step that took longer than predicted.
+    #[must_use]
+    pub fn with_others(mut self, others: impl Into<String>) -> Self {
+        self.others = Some(others.into());
+        self
+    }
+
     /// The measured timeline.
     pub fn measured(&self) -> &Timeline {
         &self.measured

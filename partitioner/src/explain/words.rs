@@ -9,7 +9,8 @@ const SAME: f64 = 0.001;
 
 impl Explanation {
     /// The comparison in words, `what` ("Step 3") being what was measured: how
-    /// much longer it took, and what the largest cause is.
+    /// much longer it took, and what the largest cause is, or who else had the cores
+    /// ([`Explanation::with_others`]).
     pub fn sentence(&self, what: &str) -> String {
         sentence(self, what)
     }
@@ -36,6 +37,12 @@ fn sentence(explanation: &Explanation, what: &str) -> String {
                 evened.join(", ")
             )
         };
+    }
+    if let Some(others) = explanation.others.as_ref().filter(|_| share > 0.0) {
+        return format!(
+            "{what} took {measured}, {} than predicted ({predicted}). {others}",
+            relative(share)
+        );
     }
     let largest = explanation.largest();
     format!(
@@ -69,8 +76,8 @@ fn named(difference: Difference) -> &'static str {
         Cause::SlowStage => "a slow stage",
         Cause::WarmUp => "warm-up",
         Cause::Pairs => "that overlapped pairs ran one after the other",
-        Cause::Link if difference.delta < Delta::ZERO => "a fast link",
-        Cause::Link => "waiting for a link",
+        Cause::Link if difference.delta < Delta::ZERO => "a fast hand-over between stages",
+        Cause::Link => "the hand-over between stages",
         Cause::Engine => "the engine",
     }
 }

@@ -15,6 +15,7 @@ use crate::cores::{Cores, CoresError};
 use crate::cost::{HostLink, Link};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
+use crate::words::count;
 
 /// The most devices of a machine.
 pub const MAX_DEVICES: usize = 1 << 14;
@@ -35,13 +36,13 @@ pub struct Device {
 #[non_exhaustive]
 pub enum MachineError {
     /// No device, or too many.
-    #[error("{devices} devices: there must be from 1 to {MAX_DEVICES}")]
+    #[error("{devices}: there must be from 1 to {MAX_DEVICES}", devices = count(*devices, "device"))]
     Devices {
         /// The number that was asked for.
         devices: usize,
     },
     /// A list with neither one entry nor one per device.
-    #[error("{given} values of {what} for {devices} devices: give one for all, or one for each")]
+    #[error("{given} of {what} for {devices}: give one for all, or one for each", devices = count(*devices, "device"), given = count(*given, "value"))]
     Length {
         /// What the list holds.
         what: &'static str,
@@ -60,8 +61,7 @@ pub enum MachineError {
     },
     /// No replica, or more devices than there can be.
     #[error(
-        "{replicas} replicas of {devices} devices: there must be from 1 to {MAX_DEVICES} in all"
-    )]
+        "{replicas} of {devices}: there must be from 1 to {MAX_DEVICES} in all", devices = count(*devices, "device"), replicas = count(*replicas, "replica"))]
     Replicas {
         /// Replicas asked for.
         replicas: usize,
@@ -69,7 +69,7 @@ pub enum MachineError {
         devices: usize,
     },
     /// Nodes with another number of devices.
-    #[error("the nodes have {given} devices, and there are {devices}")]
+    #[error("the nodes have {given}, and there are {devices}", given = count(*given, "device"))]
     NodeDevices {
         /// Devices of all nodes.
         given: usize,
@@ -77,7 +77,7 @@ pub enum MachineError {
         devices: usize,
     },
     /// Devices that cannot be divided among the processes.
-    #[error("{processes} processes for {devices} devices: each must have as many devices")]
+    #[error("{processes} for {devices}: each must have as many devices", devices = count(*devices, "device"), processes = count(*processes, "process"))]
     Processes {
         /// Processes asked for.
         processes: usize,
@@ -86,9 +86,8 @@ pub enum MachineError {
     },
     /// Stages that are neighbours, on nodes where replicas would not be alike.
     #[error(
-        "replicas of {devices} devices do not lie alike on nodes of {each}: where stages are \
-         neighbours one must be a multiple of the other"
-    )]
+        "replicas of {devices} do not lie alike on nodes of {each}: where stages are \
+         neighbours one must be a multiple of the other", devices = count(*devices, "device"))]
     Neighbours {
         /// Devices of a replica.
         devices: usize,

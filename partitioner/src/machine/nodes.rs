@@ -1,6 +1,7 @@
 //! Several machines (nodes) with devices, and the network between them.
 
 use crate::cost::Link;
+use crate::words::count;
 
 /// Why nodes cannot be described this way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,9 +12,8 @@ pub enum NodesError {
     Empty,
     /// Devices that cannot be spread evenly.
     #[error(
-        "{devices} devices cannot be spread evenly over {nodes} nodes: say how many each has, \
-         such as {}", example(*nodes, *devices)
-    )]
+        "{devices} cannot be spread evenly over {nodes}: say how many each has, \
+         such as {}", example(*nodes, *devices), devices = count(*devices, "device"), nodes = count(*nodes, "node"))]
     Uneven {
         /// Nodes asked for.
         nodes: usize,

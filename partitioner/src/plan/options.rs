@@ -53,8 +53,9 @@ pub(super) fn check_replicas(replicas: usize) -> Result<(), PlanError> {
         return Ok(());
     }
     Err(PlanError::Options(format!(
-        "{replicas} replicas: there is a power of two of them, such as {}",
-        replicas.next_power_of_two().min(MOST_LEAVES)
+        "{replicas}: there is a power of two of them, such as {}",
+        replicas.next_power_of_two().min(MOST_LEAVES),
+        replicas = count(replicas, "replica")
     )))
 }
 
@@ -101,7 +102,10 @@ impl PlanOptions {
         let devices = self.machine.devices().len() * replicas;
         let micro = self.micro_batches.unwrap_or(4 * devices);
         if !(1..=MAX_MICRO).contains(&micro) {
-            let rule = format!("{micro} micro-batches: there must be from 1 to {MAX_MICRO}");
+            let rule = format!(
+                "{micro}: there must be from 1 to {MAX_MICRO}",
+                micro = count(micro, "micro-batch")
+            );
             return Err(PlanError::Options(rule));
         }
         if !can_have_leaves(self.tree) {
@@ -115,34 +119,43 @@ impl PlanOptions {
         let own = self.machine.devices().len();
         if self.micro_batches.is_some() && micro / replicas > MAX_CELLS / own {
             let rule = format!(
-                "{micro} micro-batches on {devices} devices: devices times micro-batches of a \
-                 replica must be at most {MAX_CELLS}"
+                "{micro} on {devices}: devices times micro-batches of a \
+                 replica must be at most {MAX_CELLS}",
+                micro = count(micro, "micro-batch"),
+                devices = count(devices, "device")
             );
             return Err(PlanError::Options(rule));
         }
         if !micro.is_multiple_of(replicas) {
             let rule = format!(
-                "{micro} micro-batches for {replicas} replicas: each takes as many, so it must be \
-                 a multiple of {replicas}"
+                "{micro} for {replicas} replicas: each takes as many, so it must be \
+                 a multiple of {replicas}",
+                micro = count(micro, "micro-batch")
             );
             return Err(PlanError::Options(rule));
         }
         let samples = self.batch.unwrap_or(micro.saturating_mul(size));
         if samples == 0 || samples > MAX_BATCH * 64 {
             let rule = format!(
-                "a mini-batch of {samples} samples: must be from 1 to {}",
-                MAX_BATCH * 64
+                "a mini-batch of {samples}: must be from 1 to {}",
+                MAX_BATCH * 64,
+                samples = count(samples, "sample")
             );
             return Err(PlanError::Options(rule));
         }
         if self.micro_batches.is_some_and(|micro| micro > samples) {
-            let rule =
-                format!("a mini-batch of {samples} samples does not make {micro} micro-batches");
+            let rule = format!(
+                "a mini-batch of {samples} does not make {micro}",
+                micro = count(micro, "micro-batch"),
+                samples = count(samples, "sample")
+            );
             return Err(PlanError::Options(rule));
         }
         if samples < replicas {
             let rule = format!(
-                "a mini-batch of {samples} samples has not one for each of {replicas} replicas"
+                "a mini-batch of {samples} has not one for each of {replicas}",
+                replicas = count(replicas, "replica"),
+                samples = count(samples, "sample")
             );
             return Err(PlanError::Options(rule));
         }

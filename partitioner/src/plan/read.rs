@@ -18,6 +18,7 @@ use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::{Doubts, LinkFields, MAX_BATCH, MAX_LAYERS, MAX_TEXT};
 use crate::schedule::Schedule;
+use crate::words::count;
 
 /// The longest step, in microseconds: three decades.
 const MAX_STEP: u64 = 1_000_000_000_000_000;
@@ -232,8 +233,10 @@ impl PlanFields {
         let chunks = self.chunks.size();
         if devices * chunks != stages {
             let rule = format!(
-                "{devices} devices (entries of peak_bytes) with {chunks} chunks each do not \
-                 make the {stages} stages of balance"
+                "{devices} (entries of peak_bytes) with {chunks} chunks each do not \
+                 make the {stages} of balance",
+                devices = count(devices, "device"),
+                stages = count(stages, "stage")
             );
             return Err((String::new(), rule));
         }
@@ -242,14 +245,19 @@ impl PlanFields {
             self.micro_batches.size(),
         );
         if !micro.is_multiple_of(replicas) {
-            let rule = format!("must be a multiple of the {replicas} replicas, is {micro}");
+            let rule = format!(
+                "must be a multiple of the {replicas}, is {micro}",
+                replicas = count(replicas, "replica")
+            );
             return Err(("micro_batches".to_owned(), rule));
         }
         let spread = self.nodes.as_ref().map(|Object(nodes)| nodes.all());
         if let Some(given) = spread.filter(|given| *given != devices * replicas) {
             let rule = format!(
-                "must add up to {replicas} replicas of {devices} devices (entries of \
-                 peak_bytes), is {given}"
+                "must add up to {replicas} of {devices} (entries of \
+                 peak_bytes), is {given}",
+                devices = count(devices, "device"),
+                replicas = count(replicas, "replica")
             );
             return Err(("nodes.devices".to_owned(), rule));
         }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::ids::{DeviceId, StageId};
 use crate::partition::PartitionError;
 use crate::units::Bytes;
+use crate::words::count;
 
 /// Why a chain cannot be cut.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +16,7 @@ pub enum SolveError {
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// A partition into another number of stages than the schedule has.
-    #[error("the partition has {given} stages, the schedule {stages}")]
+    #[error("the partition has {given}, the schedule {stages}", given = count(*given, "stage"))]
     Stages {
         /// Stages of the partition.
         given: usize,
@@ -23,7 +24,7 @@ pub enum SolveError {
         stages: usize,
     },
     /// A partition of another number of layers than the profile has.
-    #[error("the partition has {given} layers, the profile {layers}")]
+    #[error("the partition has {given}, the profile {layers}", given = count(*given, "layer"))]
     Layers {
         /// Layers of the partition.
         given: usize,

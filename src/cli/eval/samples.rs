@@ -6,6 +6,8 @@ use std::path::Path;
 use serde_json::json;
 use tch::{Device, Tensor};
 
+use gpipe_partitioner::words::count;
+
 use super::progress::Batches;
 use super::{Args, diverged};
 use crate::cli::feed::DataOptions;
@@ -118,9 +120,10 @@ impl Judged {
         drop(done);
         if sum.samples == 0 {
             return Err(Failure::Usage(format!(
-                "{}: its {len} samples do not make a batch of {batch}, and the model takes no fewer: \
+                "{}: a batch of {batch} is more than its {len}, and the model takes no fewer: \
                  take more samples, or another --batch",
-                self.name
+                self.name,
+                len = count(len, "sample")
             )));
         }
         self.report(args, trained, &sum)

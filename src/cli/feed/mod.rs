@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::Micros;
+use gpipe_partitioner::words::count;
 use serde_json::Value;
 
 use super::Failure;
@@ -210,7 +211,8 @@ impl Source {
         match samples.train_len() {
             there if there >= batch => Ok(()),
             there => Err(format!(
-                "--batch {batch}: only {there} samples are trained on: take a smaller batch"
+                "--batch {batch} is more than the {} to train on: take a smaller batch",
+                count(there, "sample")
             )),
         }
     }

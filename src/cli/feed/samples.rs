@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use gpipe_partitioner::words::count;
+
 use super::learned::{Learned, Pace};
 use super::several;
 use crate::cli::model::Chosen;
@@ -234,13 +236,15 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
             let help = match (size, chosen.spec.exported()) {
                 (Some(size), _) => format!(": use {} {classes}", flag(size)),
                 (None, Some(_)) => format!(
-                    ": export it with an output of {classes} classes, or leave out the samples of \
-                     the others"
+                    ": export it with an output of {classes}, or leave out the samples of \
+                     the others",
+                    classes = count(classes, "class")
                 ),
                 (None, None) => String::new(),
             };
             Err(format!(
-                "there are {classes} classes, but `{name}` tells {told}{help}"
+                "there are {classes}, but `{name}` tells {told}{help}",
+                classes = count(classes, "class")
             ))
         }
         // Two are what binary cross-entropy is for.
@@ -252,9 +256,10 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
                 None => "learns".to_owned(),
             };
             Err(format!(
-                "its targets are {classes} classes, but `{name}` {loss} numbers: take a loss for \
+                "its targets are {classes}, but `{name}` {loss} numbers: take a loss for \
                  classes (--loss cross-entropy), or bring the targets as numbers, in arrays or a \
-                 table"
+                 table",
+                classes = count(classes, "class")
             ))
         }
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use gpipe_partitioner::words::count;
+
 use super::Chosen;
 use crate::models::zoo::ModelSpec;
 use crate::models::{ExportedModel, LossKind, NamedLoss};
@@ -172,9 +174,9 @@ impl Chosen {
         }
         let sizes = model.micro_batch_sizes();
         let made = if least == most {
-            format!("{most} samples")
+            format!("{most}", most = count(most, "sample"))
         } else {
-            format!("{least} and {most} samples")
+            format!("{least} and {most}", most = count(most, "sample"))
         };
         Err(match model.micro_batch_size() {
             Some(size) => format!(

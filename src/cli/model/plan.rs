@@ -1,5 +1,6 @@
 //! Whether a plan is for a model.
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ModelId, Plan};
 
 use super::Chosen;
@@ -48,9 +49,10 @@ impl Chosen {
             (None, _) => "name the model that was profiled, or profile this one".to_owned(),
         };
         Err(format!(
-            "it is for a model of {layers} layers, but `{}` has {}: {sizes}",
+            "it is for a model of {layers}, but `{}` has {}: {sizes}",
             self.spec.name(),
             self.describe_layers(),
+            layers = count(layers, "layer")
         ))
     }
 

@@ -1,5 +1,6 @@
 //! What is profiled: the model and the data that the flags name.
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ModelId, PlanOptions};
 use tch::Device;
 
@@ -185,8 +186,9 @@ fn check_stages(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
         .size_for(|layers| layers >= stages)
         .unwrap_or_else(|| "a model of more layers".to_owned());
     Err(Failure::Usage(format!(
-        "{stages} stages, but `{}` has only {}: use fewer --devices or --chunks, or {more}",
+        "{stages}, but `{}` has only {}: use fewer --devices or --chunks, or {more}",
         chosen.spec.name(),
         chosen.describe_layers(),
+        stages = count(stages, "stage")
     )))
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gpipe_partitioner::PartitionError;
+use gpipe_partitioner::words::count;
 
 use super::Failure;
 use super::options::Args;
@@ -39,15 +40,16 @@ pub(super) fn evaluations(
     held_out: Option<&HeldOut<'_>>,
     source: &Source,
 ) -> Result<(), String> {
-    let Some(every) = recipe.eval_every else {
+    let every = recipe.eval_every;
+    if every == 0 {
         return match recipe.early_stopping {
-            Some(count) => Err(format!(
+            0 => Ok(()),
+            count => Err(format!(
                 "--early-stopping {count} counts evaluations: say with --eval-every N after how many \
                  steps there is one"
             )),
-            None => Ok(()),
         };
-    };
+    }
     let none = |why: &str| Err(format!("--eval-every {every}: {why}"));
     match held_out.map(HeldOut::left_out) {
         Some((left_out, all)) if left_out < all => Ok(()),
@@ -85,10 +87,11 @@ fn in_flags(error: &Error, recipe: &Recipe, chosen: &Chosen, schema: &Schema<Rec
         Error::Partition(
             PartitionError::TooFew { covered, .. } | PartitionError::TooMany { covered, .. },
         ) => format!(
-            "{} adds up to {covered} layers, but {} has {}",
+            "{} adds up to {covered}, but {} has {}",
             name(Setting::Balance),
             name(Setting::Model),
-            chosen.describe_layers()
+            chosen.describe_layers(),
+            covered = count(*covered, "layer")
         ),
         Error::Partition(PartitionError::TooManyStages { stages: wanted, .. }) => {
             let (stages, layers) = (recipe.stage_count().named(&name), chosen.describe_layers());

@@ -32,10 +32,10 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
     let size = recipe.batch.div_ceil(plan.micro_batches);
     if size != plan.micro_batch_size {
         return Err(wrong(format!(
-            "its {} micro-batches have {} samples each, which does not make --batch {}: use \
+            "its {} have {} each, which does not make --batch {}: use \
              --batch {}, or make a plan for this one (`plan --profile PROFILE --batch {}`)",
-            plan.micro_batches,
-            plan.micro_batch_size,
+            count(plan.micro_batches, "micro-batch"),
+            count(plan.micro_batch_size, "sample"),
             recipe.batch,
             plan.micro_batches.saturating_mul(plan.micro_batch_size),
             recipe.batch,
@@ -108,10 +108,9 @@ fn check_devices(plan: &Plan, recipe: &Recipe) -> Result<(), String> {
     let named = recipe.devices.len();
     Err(if plan.replicas > 1 {
         format!(
-            "it is for {} replicas of {} devices, {devices} in all, but --devices names {own}: \
-             name {devices}",
+            "it is for {} replicas of {}, {devices} in all, but --devices names {own}: name {devices}",
             plan.replicas,
-            plan.devices(),
+            count(plan.devices(), "device"),
         )
     } else if own == named {
         format!(

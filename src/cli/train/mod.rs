@@ -8,6 +8,7 @@ mod fits;
 mod from_plan;
 mod holds;
 mod job;
+mod moved;
 mod optimizer;
 mod options;
 mod progress;
@@ -20,6 +21,8 @@ mod summary;
 use std::sync::Arc;
 
 use serde_json::Value;
+
+use gpipe_partitioner::words::count;
 
 use super::feed::Source;
 use super::generate::sample::{self, Beginning};
@@ -96,7 +99,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
                 done if done > steps as u64 => {
                     format!("it is at step {done}, and --steps {steps} is fewer")
                 }
-                _ => format!("all {steps} steps are done"),
+                _ => format!("all {steps} are done", steps = count(steps, "step")),
             };
             say(&format!(
                 "{path}: {done}; to train on, give more with --steps N"
@@ -202,10 +205,10 @@ fn trainer<'a>(
         trainer = trainer.part(SAMPLES, kept);
     }
     trainer = match (job.held_out(), recipe.eval_every) {
-        (Some(held_out), Some(every)) => trainer
+        (Some(held_out), 0) => trainer.held_out(held_out),
+        (Some(held_out), every) => trainer
             .evaluate_every(every, move || held_out)
-            .early_stopping(recipe.early_stopping),
-        (Some(held_out), None) => trainer.held_out(held_out),
+            .early_stopping(Some(recipe.early_stopping).filter(|&count| count > 0)),
         (None, _) => trainer,
     };
     if matches!(job.source, Source::Samples { .. }) {
@@ -244,8 +247,10 @@ fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
     let (own, steps) = (called(), job.recipe.steps);
     let is_saved = job.recipe.checkpoint_every > 0;
     let nothing = "nothing was saved, as checkpoint.every is 0";
-    let all_done =
-        format!("stopped before the held-out loss was measured; all {steps} steps are done, and");
+    let all_done = format!(
+        "stopped before the held-out loss was measured; all {steps} are done, and",
+        steps = count(steps, "step")
+    );
     say(&match stopped {
         Some(step) if is_saved => format!(
             "stopped after step {step} of {steps} and saved; go on with: {own} train --resume {run}"

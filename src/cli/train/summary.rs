@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::Failure;
 use super::job::Job;
+use super::{Failure, called};
 use crate::cli::feed::Source;
 use crate::cli::{limit, output};
 use crate::train::{BEST, Outcome, Summary};
@@ -47,18 +47,47 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     }
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
     let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
+    let whole = job.args.report.is_some();
     let comparison = outcome.comparison.as_ref();
-    let others = comparison.and_then(|own| own.others()).map(paragraph);
-    let comparison = comparison.map_or_else(String::new, |own| {
-        format!("\nthe last step:\n\n{}", own.text(width))
+    let comparison = comparison.map_or_else(String::new, |own| match whole {
+        true => format!("\nthe last step:\n\n{}", own.text(width)),
+        false => format!("\n{}", paragraph(&own.sentence())),
     });
-    let lines = lines(job, outcome);
-    let lines = lines.iter().map(|(title, text)| line(title, text, width));
-    format!(
-        "{sample}{comparison}{}\n{}",
-        others.unwrap_or_default(),
-        lines.collect::<String>()
-    )
+    let matters = |title: &str| whole || title != LOADING || waits(outcome);
+    let lines = lines(job, outcome).into_iter().chain(next(job, outcome));
+    let lines = lines.filter(|(title, _)| matters(title));
+    let lines = lines.map(|(title, text)| line(title, &text, width));
+    format!("{sample}{comparison}\n{}", lines.collect::<String>())
+}
+
+/// How the time of a batch is made up, which matters where batches are waited for.
+const LOADING: &str = "loading";
+
+/// Whether training waits for its input for longer than what is noise.
+fn waits(outcome: &Outcome) -> bool {
+    const SHARE: f64 = 0.02;
+    outcome.summary().input_wait > SHARE
+}
+
+/// Where to read on, and what to do with the model.
+fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
+    let report = match &job.args.report {
+        Some(path) => path.display().to_string(),
+        None => "`--report FILE.html` draws the last step, with all causes".to_owned(),
+    };
+    let mut lines = vec![("report", report)];
+    if job.recipe.checkpoint_every > 0 {
+        let run = outcome.folder.display();
+        let own = called();
+        let on = format!("{own} train --resume {run} --steps N");
+        let verb = match job.source {
+            Source::Text { .. } => format!("{own} generate --run {run} --prompt TEXT`, or `{on}"),
+            Source::Samples { .. } => format!("{own} eval --run {run} --data PATH`, or `{on}"),
+            Source::Tokens { .. } | Source::Synthetic(_) => on,
+        };
+        lines.push(("next", format!("`{verb}`")));
+    }
+    lines
 }
 
 /// What is told of the whole run, and what to do about it.

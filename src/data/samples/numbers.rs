@@ -8,7 +8,7 @@ use super::{SampleOptions, labels};
 use crate::data::{Array, DataError, Dataset, Idx, Source};
 
 /// Targets that are looked at together.
-const BLOCK: usize = 1 << 14;
+pub(super) const BLOCK: usize = 1 << 14;
 
 /// An array whose items are tensors of one shape.
 pub(super) trait Numbers: Source<Item = Tensor> {

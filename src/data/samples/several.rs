@@ -10,6 +10,7 @@ use tch::{Kind, Tensor};
 use super::checks::Check;
 use super::kept::Kept;
 use super::loading::{Part, loaded};
+use super::numbers::BLOCK;
 use super::shapes::{can_be, view};
 use super::{SampleOptions, kinds, part};
 use crate::Values;
@@ -83,6 +84,9 @@ impl Several {
             Some(mut test) => Table::named(&mut test, &names, fields, &[TRAIN[0], TESTS[0]])?,
             None => Table::named(&mut train, &names, fields, &TESTS)?,
         };
+        for own in std::iter::once(&table).chain(&test) {
+            own.check_targets(inputs)?;
+        }
         let all: Rows = Arc::new(table);
         if all.is_empty() {
             return Err(DataError::bad_path(path, "there is no sample in it"));
@@ -223,6 +227,20 @@ impl Table {
         Ok(Some(Self {
             columns: columns.collect(),
         }))
+    }
+
+    /// That the targets, behind so many inputs, are what the model takes, where a sample has one: they
+    /// are soon read, before anything is made.
+    fn check_targets(&self, inputs: usize) -> Result<(), DataError> {
+        let targets = self.columns.iter().skip(inputs);
+        for (array, field) in targets.filter(|(_, own)| own.shape.iter().product::<i64>() == 1) {
+            for start in (0..array.len()).step_by(BLOCK) {
+                let block = array.items(start..array.len().min(start + BLOCK))?;
+                let wrong = |why| DataError::Settings(format!("`{}`: {why}", array.name()));
+                let _ = field.check.of(block).map_err(wrong)?;
+            }
+        }
+        Ok(())
     }
 
     fn cell(array: &Array, field: &Field, index: usize) -> anyhow::Result<Tensor> {

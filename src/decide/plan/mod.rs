@@ -14,6 +14,7 @@ mod work;
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
     Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError,
     PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
@@ -336,8 +337,9 @@ fn fewest(profile: &Profile) -> Option<String> {
     let fewest = profile.fewest_samples();
     (fewest > 1).then(|| {
         format!(
-            "note: no micro-batches of less than {fewest} samples are planned with: a batch norm of \
-             the model has one value of each channel"
+            "note: no micro-batches of less than {fewest} are planned with: a batch norm of \
+             the model has one value of each channel",
+            fewest = count(fewest, "sample")
         )
     })
 }
@@ -347,9 +349,10 @@ fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     let (size, largest) = (plan.micro_batch_size, profile.batch());
     (size > largest).then(|| {
         format!(
-            "note: micro-batches of {size} samples are larger than any that was measured \
+            "note: micro-batches of {size} are larger than any that was measured \
              ({largest}): times and bytes are carried on from there; profile with a larger --batch \
-             to know"
+             to know",
+            size = count(size, "sample")
         )
     })
 }

@@ -110,9 +110,9 @@ pub(crate) struct Args {
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
-    /// What to print.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: Format,
+    /// What to print; by default what the ending of --output says (.svg, .html, .json), or else text.
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
     /// The same as --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -220,7 +220,16 @@ impl Options {
 
 impl Args {
     pub(super) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.format }
+        if self.json {
+            return Format::Json;
+        }
+        let ending = || self.output.as_deref()?.extension()?.to_str();
+        self.format.unwrap_or_else(|| match ending() {
+            Some("svg") => Format::Svg,
+            Some("html" | "htm") => Format::Html,
+            Some("json") => Format::Json,
+            _ => Format::Text,
+        })
     }
 }
 

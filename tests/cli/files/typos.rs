@@ -62,10 +62,38 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
             "{other}: {errors}"
         );
         assert!(!errors.contains("similar argument"), "{errors}");
+        // Once the usage of the verb stood behind it.
+        assert!(!errors.contains("Usage:"), "{errors}");
     }
+    // What is no slip of a flag is not answered with one: `--set` was proposed.
+    let output = gpipe(Path::new("."), "train --best");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(!errors.contains("--set"), "{errors}");
     // A verb that has no such flag does not propose it.
     let output = gpipe(Path::new("."), "env --fp16");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("--precision"));
+}
+
+/// clap proposed `--depth` for `profile --epochs`, and nothing for a word without a flag.
+#[test]
+fn what_belongs_to_another_verb_or_to_a_flag_is_answered_with_where() {
+    for (args, right) in [
+        ("train mine.txt", "--data mine.txt"),
+        ("eval runs/1", "--run runs/1"),
+        ("plan p.json", "--profile p.json"),
+        ("profile --epochs 3", "`--epochs` is a flag of `train`"),
+        ("generate --max-new-tokens 3", "--tokens N"),
+    ] {
+        let output = gpipe(Path::new("."), args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+        let tip = errors.lines().find(|line| line.contains("tip:"));
+        assert!(
+            tip.is_some_and(|tip| tip.contains(right)),
+            "{args}: {errors}"
+        );
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The verb with these flags is refused with a message that says all of this.
 type Case<'a> = (&'a str, &'a [&'a str]);
 
-const BOTH: [Case<'static>; 20] = [
+const BOTH: [Case<'static>; 24] = [
     (
         "--model gtp",
         &["no model and no file `gtp`", "did you mean `gpt`?"],
@@ -18,6 +18,23 @@ const BOTH: [Case<'static>; 20] = [
     (
         "--model tower",
         &["no model and no file `tower`; the verb `models` lists"],
+    ),
+    // Once `lstm` and `f32` were proposed.
+    (
+        "--model nosuch.json",
+        &["no model `nosuch`; there are mlp, gpt"],
+    ),
+    (
+        "--model gpt --precision fp8",
+        &["`fp8` is no precision; it must be one of f32, bf16, fp16"],
+    ),
+    (
+        "--model gpt --precision bf61",
+        &["`bf61` is no precision: did you mean `bf16`? It must be"],
+    ),
+    (
+        "--model gpt --schedule nosuch",
+        &["there is no schedule `nosuch`; there are gpipe, 1f1b"],
     ),
     (
         "--model meta-llama/Llama-3.2-1B",
@@ -36,7 +53,7 @@ const BOTH: [Case<'static>; 20] = [
         "--model mlp --d-model 3",
         &[
             "`mlp` has no --d-model",
-            "did you mean --hidden?",
+            "did you mean `--hidden`?",
             "--depth",
             "is for gpt, llama",
         ],
@@ -178,6 +195,7 @@ fn all_refused(verb: &str, cases: &[Case<'_>]) {
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("text.txt", &"abcd ".repeat(500));
     write("other.json", r#"{"name": "gtp", "settings": {}}"#);
+    write("nosuch.json", r#"{"name": "nosuch", "settings": {}}"#);
     write("size.json", r#"{"name": "gpt", "settings": {"layer": 2}}"#);
     let mlp = "profile --model mlp --depth 3 --hidden 8 --inputs 8 --quick --plan plan.json";
     let args: Vec<&str> = mlp.split_whitespace().collect();

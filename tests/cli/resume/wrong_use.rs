@@ -66,6 +66,26 @@ fn what_would_train_something_else_is_refused_and_changes_nothing() {
     }
 }
 
+/// The error named a flag that nobody had given, and not that it is the way out.
+#[test]
+fn data_that_has_moved_is_said_to_be_named_anew() {
+    let folder = place();
+    let folder = folder.path();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]),
+    );
+    fs::rename(folder.join("text.txt"), folder.join("moved.txt")).unwrap();
+    let on = ["--resume", "run", "--steps", "3"];
+    fails(
+        folder,
+        &on,
+        2,
+        &["text.txt", "run/config.toml names it", "with --data PATH"],
+    );
+    trained(folder, &[&on[..], &["--data", "moved.txt"]].concat());
+}
+
 #[test]
 fn what_is_no_run_is_named() {
     let folder = place();

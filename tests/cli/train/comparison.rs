@@ -30,7 +30,7 @@ fn trace_and_report_are_of_the_last_step_and_where_they_were_asked_for() {
     for row in [
         "slow stage",
         "warm-up",
-        "waiting for link",
+        "hand-over",
         "engine",
         "0 recompute",
     ] {
@@ -63,6 +63,7 @@ fn the_last_step_and_its_prediction_are_printed() {
     fs::write(folder.path().join("t.txt"), "abcdefgh ".repeat(100)).unwrap();
     let mut args = vec!["train", "--data", "t.txt"];
     args.extend(super::SMALL.split_whitespace());
+    args.extend(["--report", "page.html"]);
     let output = super::gpipe(folder.path(), &args);
     let text = String::from_utf8(output.stdout).unwrap();
     let wanted = [
@@ -74,6 +75,7 @@ fn the_last_step_and_its_prediction_are_printed() {
     for part in wanted {
         assert!(text.contains(part), "{part}: {text}");
     }
+    assert!(text.contains("\nreport         page.html\n"), "{text}");
 }
 
 /// A file that cannot be written is told after what the training came to.

@@ -153,7 +153,6 @@ fn what_cannot_be_evaluated_is_told_before_anything_is_made() {
             "--eval-every 2 --held-out-batches 0",
             "--held-out-batches 0",
         ),
-        ("--eval-every 0", "--eval-every"),
         ("--eval-data other.txt", "does not know 'A'"),
         ("--eval-data nowhere.txt", "--eval-data nowhere.txt"),
     ] {
@@ -170,6 +169,59 @@ fn what_cannot_be_evaluated_is_told_before_anything_is_made() {
     refused(
         folder.path(),
         "eval --run plain --best",
-        &["--best", "--eval-every N"],
+        &["--best", "--eval-every N", "leave out --best"],
+    );
+}
+
+/// 0 was refused, as if every flag for a number of steps needed one; a run could not be resumed without
+/// its evaluations.
+#[test]
+fn no_steps_between_evaluations_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let flags = ["--eval-every", "0", "--early-stopping", "0"];
+    train(folder, "plain", &flags);
+    assert!(!folder.join("plain/best").exists());
+    let often = ["--steps", "4", "--eval-every", "2", "--early-stopping", "9"];
+    let told = train(folder, "often", &often);
+    assert!(told["best_step"].is_u64(), "{told}");
+    let lines = |run| crate::run::metrics(folder, run).into_iter();
+    let evaluated = |run| {
+        lines(run)
+            .filter(|line| line["held_out_loss"].is_f64())
+            .count()
+    };
+    assert_eq!((evaluated("plain"), evaluated("often")), (0, 2));
+    let on = "train --resume often --steps 8 --eval-every 0 --early-stopping 0 --quiet";
+    printed(folder, on);
+    assert_eq!(evaluated("often"), 2);
+}
+
+/// The newest checkpoint was called incomplete, and no flag was named that helps.
+#[test]
+fn what_stands_in_the_place_of_a_run_or_a_checkpoint_says_what_to_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    train(folder, "run", &["--eval-every", "2"]);
+    for (args, wanted) in [
+        (
+            "eval --checkpoint run",
+            "this is the folder of a run: name it with --run run",
+        ),
+        (
+            "eval --weights run",
+            "this is the folder of a run: name it with --run run",
+        ),
+        ("train --weights run", "`export --run run -o DIR`"),
+        ("eval --run run/checkpoints", "name the whole run, run"),
+        ("eval --checkpoint run/best --best", "--best is for --run"),
+    ] {
+        refused(folder, args, &[wanted]);
+    }
+    fs::remove_dir_all(folder.join("run/checkpoints")).unwrap();
+    refused(
+        folder,
+        "eval --run run --best",
+        &["has lost its best checkpoint", "leave out --best"],
     );
 }

@@ -26,7 +26,7 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     let text = printed(
         folder,
         "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 6 --threads-per-stage 1 \
-         --data text.txt --out other",
+         --data text.txt --out other --report other.html",
     );
     for part in [
         "\ninput ",

@@ -40,7 +40,7 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
     let output = printed(folder.path(), flags);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let (sample, report) = text.split_once("\nthe last step:\n").unwrap();
+    let (sample, report) = text.split_once("\nStep 6 took ").unwrap();
     assert!(
         sample.starts_with("\nsample: the held-out text begins \""),
         "{sample}"
@@ -49,6 +49,26 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
         assert!(line.chars().count() <= 80, "{line}\n{text}");
     }
     assert!(report.contains("\nactivations    dev 0: "), "{report}");
+    // It had 40 lines, most of which were the timelines and a table of causes.
+    for part in ["\nmeasured  ", "\nengine  ", "\ntogether  "] {
+        assert!(!report.contains(part), "{part}: {report}");
+    }
+    for part in [
+        "\nspeed  ",
+        "\nbubble  ",
+        "\nreport  ",
+        "\nnext  ",
+        "--resume run",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    fs::remove_dir_all(folder.path().join("run")).unwrap();
+    let output = printed(folder.path(), &format!("{flags} --report page.html"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, report) = text.split_once("\nthe last step:\n").unwrap();
+    for line in report.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{text}");
+    }
 }
 
 /// A bad cut was "as predicted", since the prediction is made from the same stages' times.
@@ -100,12 +120,16 @@ fn other_programs_that_have_the_cores_are_named() {
     });
     let text = told(&output);
     assert!(text.contains(" Other programs used "), "{text}");
+    // In the place of a cause, such as a link between threads, where there is none.
     assert!(
-        text.contains("is theirs, at least in part. loss "),
+        text.contains(" longer than predicted (") && text.contains("the difference is theirs"),
         "{text}"
     );
+    assert!(!text.contains(" of the difference is "), "{text}");
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
-    assert!(page.contains("<p class=\"say warn\">Other programs used "));
+    let (_, sentence) = page.split_once("<p id=\"sentence\">").unwrap();
+    let (sentence, _) = sentence.split_once("</p>").unwrap();
+    assert!(sentence.contains("Other programs used "), "{sentence}");
 }
 
 /// It was silent for minutes, and could be neither shortened nor left out.

@@ -107,7 +107,7 @@ const STAGES_AND_FILES: [Case; 22] = [
         &["--balance", "3,4"],
         &["--balance adds up to 7 layers", "has 8"],
     ),
-    (&["--balance", "8"], &["--balance names 1 stages", "2"]),
+    (&["--balance", "8"], &["--balance names 1 stage,", "2"]),
     (&["--balance", "0,8"], &["--balance", "at least 1"]),
     (
         &["--devices", "cpu,cpu,cpu,cpu", "--layers", "1"],

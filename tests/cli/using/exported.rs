@@ -234,6 +234,61 @@ fn a_program_may_compute_its_loss_itself() {
     assert_eq!(get("norm.num_batches_tracked").int64_value(&[]), 3);
 }
 
+/// They were refused name by name.
+#[test]
+fn weights_of_a_wrapped_module_are_those_of_the_module() {
+    let here = folder(&["mlp"]);
+    let here = here.path();
+    let train = "train --model mlp.pt2 --loss cross-entropy --data synthetic --batch 8 --steps 1";
+    printed(here, &format!("{train} --quiet --out one"));
+    printed(here, "export --run one -o plain.safetensors");
+    let plain = Tensor::read_safetensors(here.join("plain.safetensors")).unwrap();
+    let wrapped: Vec<(String, Tensor)> = plain
+        .into_iter()
+        .map(|(name, tensor)| (format!("module.{name}"), tensor))
+        .collect();
+    Tensor::write_safetensors(&wrapped, here.join("wrapped.safetensors")).unwrap();
+    printed(
+        here,
+        &format!("{train} --quiet --out two --weights plain.safetensors"),
+    );
+    let output = crate::run::gpipe(
+        here,
+        &format!("{train} --out three --weights wrapped.safetensors"),
+    );
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        errors.contains("every name begins with `module.`"),
+        "{errors}"
+    );
+    assert_eq!(losses(here, "two"), losses(here, "three"));
+    // Others are refused as before.
+    let mut odd = wrapped;
+    odd.truncate(1);
+    odd.push(("head.weight".to_owned(), odd[0].1.shallow_clone()));
+    Tensor::write_safetensors(&odd, here.join("odd.safetensors")).unwrap();
+    refused(
+        here,
+        &format!("{train} --weights odd.safetensors"),
+        &["its names are not those of the model's state_dict"],
+    );
+}
+
+/// The batch of a program that was exported for one size was said to be free, and the function that
+/// wrote the file stood in a line of its own.
+#[test]
+fn a_batch_that_is_fixed_is_shown() {
+    let here = folder(&["fixed"]);
+    let text = printed(here.path(), "models fixed.pt2");
+    assert!(
+        text.starts_with("fixed.pt2: a program that PyTorch exported (torch.export.save)\n\n"),
+        "{text}"
+    );
+    assert!(text.contains("; exported for micro-batches of "), "{text}");
+    assert!(!text.contains("[batch"), "{text}");
+}
+
 #[test]
 fn a_file_is_taken_for_what_it_is() {
     let here = folder(&["mlp"]);
@@ -248,7 +303,7 @@ fn a_file_is_taken_for_what_it_is() {
         ),
         (
             "--model broken.pt2",
-            &["broken.pt2: the file: begins as a zip archive", "cut off"],
+            &["broken.pt2: begins as a zip archive", "cut off"],
         ),
         (
             "--model mlp.pth",
@@ -257,7 +312,7 @@ fn a_file_is_taken_for_what_it_is() {
         (
             "--model weights.pth",
             &[
-                "weights.pth: the file: was written by an old torch.save",
+                "weights.pth: was written by an old torch.save",
                 "torch.export.save",
             ],
         ),

@@ -115,6 +115,40 @@ fn the_way_there_and_back_changes_no_bit() {
     }
 }
 
+/// Names that `DataParallel` and `torch.compile` had begun were called those of another model.
+#[test]
+fn weights_of_a_wrapper_are_taken_without_what_it_puts_before_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, prefix) in [("gpt2", "module."), ("llama", "_orig_mod.module.")] {
+        let own = fixture(name);
+        let read = Tensor::read_safetensors(own.join("model.safetensors")).unwrap();
+        let wrapped = folder.path().join(name);
+        fs::create_dir(&wrapped).unwrap();
+        fs::copy(own.join("config.json"), wrapped.join("config.json")).unwrap();
+        let longer: Vec<(String, Tensor)> = read
+            .into_iter()
+            .map(|(name, tensor)| (format!("{prefix}{name}"), tensor))
+            .collect();
+        Tensor::write_safetensors(&longer, wrapped.join("model.safetensors")).unwrap();
+        let zoo = Zoo::builtin();
+        let plain = hugging_face::import(&zoo, &own).unwrap();
+        let taken = hugging_face::import(&zoo, &wrapped).unwrap();
+        assert_eq!(plain.prefix, None);
+        assert_eq!(taken.prefix.as_deref(), Some(prefix));
+        for ((name, one), (_, other)) in plain.weights.iter().zip(&taken.weights) {
+            assert!(one.equal(other), "{name}");
+        }
+        let train = format!(
+            "train --weights {name} --data synthetic --batch 2 --micro 1 --steps 1 --out run-{name}"
+        );
+        let output = crate::run::gpipe(folder.path(), &train);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let note = format!("note: --weights {name}: every name begins with `{prefix}`");
+        assert_eq!(errors.matches(&note).count(), 1, "{errors}");
+    }
+}
+
 /// Every field of ours is a field of theirs with the same value; so is what they leave to
 /// their defaults.
 #[test]

@@ -3,6 +3,7 @@
 use super::{Card, Cluster, ClusterError, NodeKind};
 use crate::machine::{Machine, Neighbours, Nodes};
 use crate::units::Bytes;
+use crate::words::count;
 
 /// With at most so many ways to take some of the nodes of each kind all are tried, else all nodes
 /// of a kind or none.
@@ -54,8 +55,10 @@ impl Cluster {
         let (devices, replicas) = (layout.devices, layout.replicas);
         if devices.checked_mul(replicas) != Some(cards.len()) || cards.is_empty() {
             return Err(ClusterError::Layout(format!(
-                "{replicas} replicas of {devices} devices are not its {} cards",
-                cards.len()
+                "{replicas} of {devices} are not its {} cards",
+                cards.len(),
+                replicas = count(replicas, "replica"),
+                devices = count(devices, "device")
             )));
         }
         let mut machine = Machine::new(devices)?.with_replicas(replicas)?;

@@ -16,7 +16,7 @@ use super::{AllReduce, MAX_DEVICES, MachineError, SPEEDS};
 use crate::cost::Link;
 use crate::json::ReadError;
 use crate::units::Bytes;
-use crate::words::count;
+use crate::words::{count, instead, meant};
 
 /// The most kinds of nodes of a cluster.
 const MAX_KINDS: usize = 16;
@@ -75,7 +75,7 @@ pub enum ClusterError {
         kinds: usize,
     },
     /// A kind without nodes, or nodes without cards.
-    #[error("{nodes} nodes of {cards} cards: there must be at least one of each")]
+    #[error("{nodes} of {cards}: there must be at least one of each", nodes = count(*nodes, "node"), cards = count(*cards, "card"))]
     Empty {
         /// Nodes of the kind.
         nodes: usize,
@@ -83,7 +83,7 @@ pub enum ClusterError {
         cards: usize,
     },
     /// More cards than a machine can have.
-    #[error("{cards} cards in all: there must be at most {MAX_DEVICES}")]
+    #[error("{cards} in all: there must be at most {MAX_DEVICES}", cards = count(*cards, "card"))]
     Cards {
         /// How many there would be.
         cards: usize,
@@ -104,8 +104,7 @@ pub enum ClusterError {
     },
     /// Several nodes, and no link between them.
     #[error(
-        "{nodes} nodes need a link between them, such as --link-between 25GB/s,8us (`between` in a file)"
-    )]
+        "{nodes} need a link between them, such as --link-between 25GB/s,8us (`between` in a file)", nodes = count(*nodes, "node"))]
     NoLink {
         /// How many nodes there are.
         nodes: usize,
@@ -128,7 +127,7 @@ pub enum ClusterError {
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// A node that nobody knows by that name.
-    #[error("there is no ready-made node `{name}`{}; there are {}", hint(.name), names())]
+    #[error("there is no ready-made node `{name}`{}", nodes_instead(.name))]
     UnknownNode {
         /// The name that was asked for.
         name: String,
@@ -148,17 +147,10 @@ fn divisors(number: usize) -> String {
     }
 }
 
-fn names() -> String {
-    KNOWN.map(|known| known.name).join(", ")
-}
-
-fn hint(name: &str) -> String {
-    let distance = |known: &KnownNode| strsim::osa_distance(name, known.name);
-    let nearest = KNOWN.iter().min_by_key(|known| distance(known));
-    let near = nearest.filter(|known| 2 * distance(known) <= known.name.len());
-    near.map_or(String::new(), |known| {
-        format!(", did you mean `{}`?", known.name)
-    })
+fn nodes_instead(name: &str) -> String {
+    let names = KNOWN.map(|known| known.name);
+    let choices = format!("there are {}", names.join(", "));
+    instead(meant(name, names), &choices)
 }
 
 /// Nodes with cards, and the links inside a node and between nodes.

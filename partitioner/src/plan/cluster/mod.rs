@@ -27,6 +27,7 @@ use crate::machine::Neighbours;
 use crate::machine::cluster::Cluster;
 use crate::profile::{MAX_BATCH, Profile};
 use crate::solve::When;
+use crate::words::count;
 
 /// A cluster, a mini-batch and what is fixed in advance.
 #[derive(Clone, Debug)]
@@ -99,7 +100,8 @@ impl ClusterOptions {
         if !(1..=MAX_BATCH * 64).contains(&batch) {
             let most = MAX_BATCH * 64;
             return wrong(format!(
-                "a mini-batch of {batch} samples: must be from 1 to {most}"
+                "a mini-batch of {batch}: must be from 1 to {most}",
+                batch = count(batch, "sample")
             ));
         }
         if let Some(micro) = self.micro_batches
@@ -107,14 +109,17 @@ impl ClusterOptions {
         {
             let most = batch.min(MAX_MICRO);
             return wrong(format!(
-                "{micro} micro-batches of a mini-batch of {batch} samples: must be from 1 to {most}"
+                "{micro} of a mini-batch of {batch}: must be from 1 to {most}",
+                batch = count(batch, "sample"),
+                micro = count(micro, "micro-batch")
             ));
         }
         if let Some(size) = self.micro_batch_size
             && !(1..=batch).contains(&size)
         {
             return wrong(format!(
-                "micro-batches of {size} samples: must be from 1 to the {batch} of the mini-batch"
+                "micro-batches of {size}: must be from 1 to the {batch} of the mini-batch",
+                size = count(size, "sample")
             ));
         }
         let fixed = [
@@ -134,13 +139,16 @@ impl ClusterOptions {
             && !m.is_multiple_of(d)
         {
             return wrong(format!(
-                "{m} micro-batches for {d} replicas: each takes as many, so it must be a multiple \
-                 of {d}"
+                "{m} for {d} replicas: each takes as many, so it must be a multiple \
+                 of {d}",
+                m = count(m, "micro-batch")
             ));
         }
         if let Some(d) = self.replicas.filter(|d| *d > batch) {
             return wrong(format!(
-                "a mini-batch of {batch} samples has not one for each of {d} replicas"
+                "a mini-batch of {batch} has not one for each of {d}",
+                batch = count(batch, "sample"),
+                d = count(d, "replica")
             ));
         }
         self.check_fewest(profile.fewest_samples())?;

@@ -96,7 +96,7 @@ fn errors_name_file_field_and_rule() {
         (
             "schedule",
             json!("1f1c"),
-            "schedule: there is no schedule `1f1c`, did you mean",
+            "schedule: there is no schedule `1f1c`: did you mean",
         ),
         (
             "step_us",

@@ -231,7 +231,7 @@ fn device_table(explanation: &Explanation) -> String {
         "device",
         "busy",
         "waiting for work",
-        "waiting for link",
+        "waiting for hand-over",
         "overhead",
         "predicted busy",
         "predicted idle",

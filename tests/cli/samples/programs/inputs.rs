@@ -183,6 +183,13 @@ fn several_inputs_have_arrays_of_their_names_and_targets() {
         2,
         &["--normalise standard is for samples of one input"],
     );
+    // It was found in the middle of a run, whose folder then was there.
+    let odd = y.masked_fill(&y.eq(2), 7);
+    let all = [("numbers", &x), ("mask", &mask), ("y", &odd)];
+    arrays(folder, "d.safetensors", &all);
+    let wrong = ["`y`: a target is 7", "the model's classes are 0 to 2"];
+    fails(folder, &format!("{train} --out odd"), 2, &wrong);
+    assert!(!folder.join("odd").exists());
     arrays(folder, "d.safetensors", &[("numbers", &x), ("mask", &mask)]);
     fails(
         folder,

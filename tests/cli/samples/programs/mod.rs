@@ -105,7 +105,7 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
     );
     let few = [
         "one.safetensors",
-        "1 samples do not make a batch of 4",
+        "a batch of 4 is more than its 1 sample",
         "--batch",
     ];
     fails(folder, "eval --run run --data one.safetensors", 2, &few);
