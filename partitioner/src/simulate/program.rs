@@ -92,9 +92,10 @@ impl Writer<'_> {
         };
         let target = self.schedule.device_of(StageId(to));
         let next = self.links.len() as u32;
-        let link = match target == device {
-            true => NONE,
-            false => *self.links.entry((device, target)).or_insert(next),
+        let link = if target == device {
+            NONE
+        } else {
+            *self.links.entry((device, target)).or_insert(next)
         };
         Way {
             gives: self.cell(to, action),

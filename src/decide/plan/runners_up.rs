@@ -1,6 +1,7 @@
 //! What loses against a plan: by default the best of every other kind.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Alternative, Plan, ScheduleKind};
@@ -48,7 +49,8 @@ pub(super) fn text(plan: &Plan, width: usize, all: bool) -> String {
     let mut text = table.render_within(width);
     let left = rows.len() - shown.len();
     if left > 0 {
-        text.push_str(&format!("(--explain has {left} more)\n"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "(--explain has {left} more)");
     }
     text
 }
@@ -60,9 +62,10 @@ fn cells(plan: &Plan, row: &Row<'_>, (spread, all): (bool, bool)) -> Vec<String>
     cells.extend(spread.then(|| format!("{} x {}", own.replicas, own.devices)));
     let bubble = own.bubble_fraction;
     let other = own.neighbours != plan.neighbours && own.devices > 1 && own.replicas > 1;
-    let neighbours = match other {
-        true => format!("; next to each other are {}", own.neighbours.name()),
-        false => String::new(),
+    let neighbours = if other {
+        format!("; next to each other are {}", own.neighbours.name())
+    } else {
+        String::new()
     };
     cells.extend([
         own.chunks.to_string(),
