@@ -146,6 +146,7 @@ impl<'a> Compiler<'a> {
                     inputs: first..program.slots,
                     remote_inputs,
                     hint: None,
+                    forward_hint: None,
                     destinations: 0..0,
                 });
             }

@@ -191,6 +191,7 @@ fn close(device: &DeviceProgram, step: usize, last: &Op) -> Op {
         inputs: last.inputs.end..last.inputs.end,
         remote_inputs: 0,
         hint: None,
+        forward_hint: None,
         destinations: last.destinations.end..last.destinations.end,
         ..last.clone()
     }

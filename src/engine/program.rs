@@ -10,7 +10,7 @@ use super::compile::compile;
 use super::mesh::Mesh;
 use super::replicas::{Replicas, Shares};
 use super::schedules::{Recipe, Schedules};
-use super::stage::OffloadHint;
+use super::stage::ActivationHint;
 use super::task::Task;
 use super::topology::{EdgeId, Topology, TopologyError};
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, StageId};
@@ -73,7 +73,9 @@ pub(super) struct Op {
     pub(super) remote_inputs: usize,
     /// What a stage of the device is told before this task about the action after it:
     /// the stage's index, and the hint.
-    pub(super) hint: Option<(usize, OffloadHint)>,
+    pub(super) hint: Option<(usize, ActivationHint)>,
+    /// What its own stage is told before a forward.
+    pub(super) forward_hint: Option<ActivationHint>,
     pub(super) destinations: Range<usize>,
 }
 

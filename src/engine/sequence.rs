@@ -3,9 +3,10 @@
 
 use super::program::DeviceProgram;
 use super::replicas::Replicas;
-use super::stage::OffloadHint;
+use super::stage::ActivationHint;
 use super::task::Task;
 use gpipe_partitioner::{Action, ActionKind, DeviceId, urgencies};
+use std::collections::HashSet;
 
 /// Compiles, once, what a stage is told about the action after the one that it runs.
 pub(super) fn add_hints(program: &mut DeviceProgram) {
@@ -23,11 +24,34 @@ pub(super) fn add_hints(program: &mut DeviceProgram) {
                 ..next
             };
             let hint = if before == forward {
-                OffloadHint::Keep(next)
+                ActivationHint::Keep(next)
             } else {
-                OffloadHint::Prefetch(next)
+                ActivationHint::Prefetch(next)
             };
             program.ops[place].hint = Some((program.ops[at].local, hint));
+        }
+    }
+    add_forward_hints(program);
+}
+
+/// What a stage is told before a forward of it.
+fn add_forward_hints(program: &mut DeviceProgram) {
+    let actions = program.ops.iter().filter_map(|op| match op.task {
+        Task::Action(action) => Some(action),
+        Task::Exchange { .. } | Task::Close { .. } => None,
+    });
+    let recomputes = actions.filter(|action| action.kind == ActionKind::Recompute);
+    let recomputes: HashSet<Action> = recomputes.collect();
+    if recomputes.is_empty() {
+        return;
+    }
+    for op in &mut program.ops {
+        let Task::Action(action) = op.task else {
+            continue;
+        };
+        let again = action.with(ActionKind::Recompute);
+        if action.kind == ActionKind::Forward && recomputes.contains(&again) {
+            op.forward_hint = Some(ActivationHint::Recompute(again));
         }
     }
 }

@@ -45,6 +45,8 @@ use state::State;
 /// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
 /// bits, and there is little to gain.
 const LARGEST: usize = 1 << 16;
+/// Above so many, fewer candidates are made for more memory than there is.
+const LARGE: usize = 4_000;
 
 pub use in_a_row::{AutoInARow, auto_in_a_row};
 
@@ -248,9 +250,12 @@ impl CandidateSearch<'_> {
         /// Of what there is beside what is there all the time.
         const MORE: [f64; 4] = [1.25, 1.5, 2.0, 3.0];
         let cells = self.shape.stages() * self.shape.micro_batches;
-        if self.caps.iter().all(Option::is_none) || cells >= LARGEST {
+        // Where all fit, memory is not what they lack.
+        let all_fit = self.candidates.iter().all(|own| own.exceeds.is_none());
+        if all_fit || cells >= LARGEST {
             return;
         }
+        let more = if cells > LARGE { &MORE[2..3] } else { &MORE };
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
         if !thin::is_possible(&pipeline) {
             return;
@@ -263,7 +268,7 @@ impl CandidateSearch<'_> {
                 all.push((kind.name().to_owned(), schedule));
             }
         }
-        for more in MORE {
+        for &more in more {
             let caps: Vec<Option<Bytes>> = (pipeline.devices.iter())
                 .map(|own| own.cap.map(|cap| own.more(cap, more)))
                 .collect();

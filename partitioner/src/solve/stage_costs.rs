@@ -13,7 +13,9 @@ impl Problem {
     /// What the simulator needs to know of a cut, and of which stages recompute and offload:
     /// times per stage and per edge, memory, hosts and offload.
     ///
-    /// A stage that recomputes does so at the start of its backward.
+    /// A stage that recomputes does so at the start of its backward. Of one that keeps its
+    /// activations a schedule may have single micro-batches recomputed, unless recompute is never
+    /// wanted.
     pub fn stage_costs(
         &self,
         partition: &Partition,
@@ -44,11 +46,14 @@ impl Problem {
             let away = offload.get(stage) == Some(&true);
             let graphs = self.captures(range.clone(), redo || away);
             let mode = if redo { REDO } else { PLAIN } | if away { AWAY } else { PLAIN };
-            let bytes = if graphs {
+            let mut bytes = if graphs {
                 memory.stage_in_graphs(self.stages[stage].held, range.clone())
             } else {
                 memory.stage(mode, range.clone())
             };
+            if self.training && self.recompute != When::Never && mode == PLAIN && !graphs {
+                bytes.recomputable = memory.recomputable(range.clone());
+            }
             if self.training && self.machine.replicas() > 1 {
                 let times = self.machine.exchange(device, bytes.gradients);
                 costs = costs.with_exchange(StageId(stage), times);

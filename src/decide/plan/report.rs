@@ -1,8 +1,9 @@
 //! A plan for the eye.
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Alternative, Nodes, Plan, Profile, StageId};
+use gpipe_partitioner::{Alternative, Nodes, Plan, Profile, Schedule, StageId};
 
+use super::super::singles;
 use super::super::table::{Align, Table};
 
 /// What was chosen, its stages and devices, and what loses against it, in `width` columns.
@@ -53,6 +54,8 @@ fn headline(plan: &Plan) -> String {
 
 fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
     let offloads = plan.offload.contains(&true);
+    let computed = plan.computed.as_ref();
+    let single = computed.map_or_else(Vec::new, Schedule::recompute_counts);
     let mut columns = vec![
         ("stage", Align::Right),
         ("device", Align::Right),
@@ -68,11 +71,12 @@ fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
         let first = name(range.start);
         let last = name(range.end.saturating_sub(1));
         let yes = |list: &[bool]| if list[index] { "yes" } else { "no" }.to_owned();
+        let again = single.get(index).copied().unwrap_or(0);
         let mut row = vec![
             index.to_string(),
             device.to_string(),
             range.len().to_string(),
-            yes(&plan.recompute),
+            singles::cell(plan.recompute[index], again, plan.micro_batches_each()),
         ];
         row.extend(offloads.then(|| yes(&plan.offload)));
         row.push(if range.len() < 2 {

@@ -79,8 +79,10 @@ pub(crate) struct Args {
     /// or layers of each stage such as 3,5,4.
     #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
-    /// Whether stages recompute: never, always or auto.
-    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
+    /// Whether stages recompute: never, always or auto. With auto, a computed schedule recomputes
+    /// single micro-batches where memory asks for it. Without a profile it needs --output-bytes: what
+    /// a recompute starts from.
+    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::when)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
     /// auto; it needs a --host-link.
@@ -232,6 +234,12 @@ fn workload(args: &Args, machine: &Machine) -> Result<Workload, Failure> {
         machine = machine.with_cores(cores);
     }
     let Some(path) = &args.profile else {
+        let unknown = args.output_bytes == Bytes::ZERO || args.activation_bytes == Bytes::ZERO;
+        if args.recompute != When::Never && unknown {
+            let why = "--recompute: nothing is known about what it would free: give \
+                       --activation-bytes and --output-bytes, or a --profile";
+            return Err(Failure::Usage(why.to_owned()));
+        }
         return Ok(Workload::Given(Box::new(Given {
             forward: args.forward_us,
             input: args.input_us,
@@ -239,6 +247,7 @@ fn workload(args: &Args, machine: &Machine) -> Result<Workload, Failure> {
             activation: args.activation_bytes,
             output: args.output_bytes,
             gradients: args.gradient_bytes,
+            recompute: args.recompute,
             machine: match args.link {
                 Some(link) => machine.with_link(link),
                 None => machine,

@@ -1,22 +1,25 @@
-//! What a stage that offloads is told about the action after the one that it runs.
+//! What a stage is told about activations before an action: what the device does after it, and
+//! what becomes of a forward's.
 
 use crate::support::{chunked, recomputing, watched};
-use gpipe_engine::{EdgeId, Engine, Entry, OffloadHint, Program, Stage, StageBuilder, Topology};
+use gpipe_engine::{ActivationHint, EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{
     Action, ActionKind, CheckedSchedule, DeviceId, MicroId, ScheduleKind, StageId,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// For each device, its actions, each with the hint before it.
-type Told = Arc<Mutex<Vec<Vec<(Option<OffloadHint>, Action)>>>>;
+/// An action with the hints before it: of the action behind it, and of itself.
+type Heard = ([Option<ActivationHint>; 2], Action);
+/// For each device, what its stages heard.
+type Told = Arc<Mutex<Vec<Vec<Heard>>>>;
 
 struct Listener {
     device: usize,
     id: StageId,
     last: bool,
     told: Told,
-    hint: Arc<Mutex<Option<OffloadHint>>>,
+    hints: Arc<Mutex<[Option<ActivationHint>; 2]>>,
 }
 
 impl Stage for Listener {
@@ -27,15 +30,17 @@ impl Stage for Listener {
         Ok(())
     }
 
-    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
-        assert_eq!(hint.next().stage, self.id, "a hint for another stage");
-        assert_eq!(self.hint.lock().replace(hint), None, "two hints at once");
+    fn activation_hint(&mut self, hint: ActivationHint) -> anyhow::Result<()> {
+        assert_eq!(hint.consumer().stage, self.id, "a hint for another stage");
+        let place = usize::from(matches!(hint, ActivationHint::Recompute(_)));
+        let before = self.hints.lock()[place].replace(hint);
+        assert_eq!(before, None, "two hints of a kind at once");
         Ok(())
     }
 
     fn run(&mut self, action: Action, inputs: Vec<()>) -> anyhow::Result<Vec<()>> {
-        let hint = self.hint.lock().take();
-        self.told.lock()[self.device].push((hint, action));
+        let hints = std::mem::take(&mut *self.hints.lock());
+        self.told.lock()[self.device].push((hints, action));
         match action.kind {
             ActionKind::Backward | ActionKind::BackwardInput if self.last => Ok(vec![()]),
             _ => Ok(inputs),
@@ -49,21 +54,21 @@ impl Stage for Listener {
     fn abort(&mut self) {}
 }
 
-fn told(schedule: &CheckedSchedule) -> Vec<Vec<(Option<OffloadHint>, Action)>> {
+fn told(schedule: &CheckedSchedule) -> Vec<Vec<Heard>> {
     let plain = schedule.schedule();
     let (devices, stages) = (plain.devices(), plain.stages());
     let told = Told::new(Mutex::new(vec![Vec::new(); devices]));
     let builder = |device: usize| {
         let (told, ids) = (Arc::clone(&told), schedule.stages_on(DeviceId(device)));
         let build = move || {
-            let hint = Arc::default();
+            let hints = Arc::default();
             let stage = |id: StageId| {
                 let stage = Listener {
                     device,
                     id,
                     last: id.index() + 1 == stages,
                     told: Arc::clone(&told),
-                    hint: Arc::clone(&hint),
+                    hints: Arc::clone(&hints),
                 };
                 (id, stage)
             };
@@ -97,13 +102,18 @@ fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
                 for (device, list) in told(&schedule).iter().enumerate() {
                     let name = schedule.schedule().name();
                     let moves = schedule.schedule().offload_moves(DeviceId(device));
-                    for (at, &(hint, action)) in list.iter().enumerate() {
+                    for (at, &([hint, own], action)) in list.iter().enumerate() {
+                        let again = action.with(ActionKind::Recompute);
+                        let redone = list.iter().any(|&(_, other)| other == again);
+                        let drops = action.kind == ActionKind::Forward && redone;
+                        let expected = drops.then_some(ActivationHint::Recompute(again));
+                        assert_eq!(own, expected, "{name}: {action}");
                         let next = list.get(at + 1).map(|(_, next)| *next);
                         let next = next.filter(|next| next.kind.consumes_activations());
-                        assert_eq!(hint.map(OffloadHint::next), next, "{name}: {action}");
+                        assert_eq!(hint.map(ActivationHint::consumer), next, "{name}: {action}");
                         let of = (action.stage, action.micro);
                         let stays = moves.iter().all(|moved| moved.released != Some(of));
-                        let keeps = matches!(hint, Some(OffloadHint::Keep(_)));
+                        let keeps = matches!(hint, Some(ActivationHint::Keep(_)));
                         if schedule.is_training() && action.kind == ActionKind::Forward {
                             assert_eq!(keeps, stays, "{name}: {action}");
                         } else {
