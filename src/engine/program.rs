@@ -71,11 +71,9 @@ pub(super) struct Op {
     pub(super) inputs: Range<usize>,
     /// How many of its inputs come from other devices.
     pub(super) remote_inputs: usize,
-    /// What a stage of the device is told before this task about the action after it:
-    /// the stage's index, and the hint.
-    pub(super) hint: Option<(usize, ActivationHint)>,
-    /// What its own stage is told before a forward.
-    pub(super) forward_hint: Option<ActivationHint>,
+    /// What stages of the device are told before this task about activations: each the stage's
+    /// index, and the hint.
+    pub(super) hints: Vec<(usize, ActivationHint)>,
     pub(super) destinations: Range<usize>,
 }
 

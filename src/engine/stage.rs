@@ -19,7 +19,7 @@ pub enum ActivationHint {
     /// back while the action runs, which is of any of the device's stages.
     Prefetch(Action),
     /// The action about to run is that forward: offloading its activations would gain
-    /// nothing.
+    /// nothing, or the schedule has others offloaded.
     Keep(Action),
     /// The action about to run is that forward, whose activations this `R` computes once
     /// more: the stage need keep only its inputs.

@@ -168,8 +168,7 @@ impl<S: Stage> Worker<S> {
                 turns.take(self.device);
             }
             self.note(Activity::Op(at));
-            let hints = [op.forward_hint.map(|hint| (op.local, hint)), op.hint];
-            for (local, hint) in hints.into_iter().flatten() {
+            for &(local, hint) in &op.hints {
                 self.stages.activation_hint(local, hint)?;
             }
             let destinations = program.destinations(op);

@@ -11,7 +11,8 @@
 //! shapes it proves which schedule is the best. Where costs say what a recompute brings
 //! ([`StageMemory::recomputable`](crate::StageMemory::recomputable)), it decides that, too, for
 //! each micro-batch on each stage; and schedules that need more memory are candidates with as many
-//! recomputes as make them fit (module `thin`).
+//! recomputes, or as much offloaded over a link to the host's memory
+//! ([`StageMemory::offloadable`](crate::StageMemory::offloadable)), as make them fit (module `thin`).
 //!
 //! The result comes with a lower bound on every schedule's makespan: how far it can
 //! be from the best.
@@ -41,6 +42,7 @@ use greedy::Policy;
 use pipeline::Pipeline;
 use remaining::Remaining;
 use state::State;
+use thin::{Means, Thinned};
 
 /// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
 /// bits, and there is little to gain.
@@ -166,6 +168,7 @@ pub fn auto_within(
         costs,
         caps,
         best: None,
+        best_kept: None,
         candidates: Vec::new(),
     };
     for kind in ScheduleKind::ALL {
@@ -185,7 +188,7 @@ pub fn auto_within(
                 search.offer(format!("auto ({placement:?}, {policy})"), schedule);
             }
         }
-        search.recompute(placement);
+        search.relieve(placement);
     }
     let bounds = placements
         .iter()
@@ -216,6 +219,9 @@ struct CandidateSearch<'a> {
     costs: &'a Costs,
     caps: &'a [Option<Bytes>],
     best: Option<(CheckedSchedule, Simulation)>,
+    /// The best one that offloads no single micro-batches, where another one is better: it is what
+    /// is changed, since changes do not know of offload.
+    best_kept: Option<(CheckedSchedule, Simulation)>,
     candidates: Vec<AutoCandidate>,
 }
 
@@ -238,15 +244,26 @@ impl CandidateSearch<'_> {
             makespan,
             exceeds,
         });
-        let best = self.best.as_ref().map(|(_, best)| best.makespan());
-        if exceeds.is_none() && best.is_none_or(|best| makespan < best) {
-            self.best = Some((schedule, simulation));
+        if exceeds.is_some() {
+            return;
+        }
+        let is_better = |than: &Option<(CheckedSchedule, Simulation)>| {
+            let than = than.as_ref().map(|(_, than)| than.makespan());
+            than.is_none_or(|than| makespan < than)
+        };
+        let keeps = schedule.schedule().offloads().is_empty();
+        if is_better(&self.best) {
+            let before = self.best.replace((schedule, simulation));
+            let kept = before.filter(|(own, _)| !keeps && own.schedule().offloads().is_empty());
+            self.best_kept = kept.or(self.best_kept.take()).filter(|_| !keeps);
+        } else if keeps && is_better(&self.best_kept) {
+            self.best_kept = Some((schedule, simulation));
         }
     }
 
-    /// Built-in schedules, and greedy ones that were made for more memory, with as many recomputes of
-    /// single micro-batches as memory asks for.
-    fn recompute(&mut self, placement: Placement) {
+    /// Built-in schedules, and greedy ones that were made for more memory, with as many single
+    /// micro-batches recomputed, or offloaded, as memory asks for.
+    fn relieve(&mut self, placement: Placement) {
         /// Of what there is beside what is there all the time.
         const MORE: [f64; 4] = [1.25, 1.5, 2.0, 3.0];
         let cells = self.shape.stages() * self.shape.micro_batches;
@@ -257,7 +274,8 @@ impl CandidateSearch<'_> {
         }
         let more = if cells > LARGE { &MORE[2..3] } else { &MORE };
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
-        if !thin::is_possible(&pipeline) {
+        let means = Means::all(&pipeline);
+        if means.is_empty() {
             return;
         }
         let mut all: Vec<(String, CheckedSchedule)> = Vec::new();
@@ -281,8 +299,12 @@ impl CandidateSearch<'_> {
             }
         }
         for (name, schedule) in all {
-            if let Some(lists) = thin::thinned(&pipeline, schedule.schedule()) {
-                self.offer_lists(format!("auto ({placement:?}, {name}, recomputing)"), lists);
+            for &means in means {
+                let schedule = schedule.schedule();
+                if let Some(thinned) = thin::thinned(&pipeline, self.costs, schedule, means) {
+                    let name = format!("auto ({placement:?}, {name}, {})", means.words());
+                    self.offer_thinned(name, thinned);
+                }
             }
         }
     }
@@ -296,6 +318,14 @@ impl CandidateSearch<'_> {
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
         let first = Remaining::new(&pipeline).bound(&State::new(&pipeline));
         let bound = simple.max(Micros::saturating(first));
+        // Neither changes nor the search offload single micro-batches, and the search proves nothing
+        // of schedules that do.
+        let leaves = pipeline.stages.iter().any(|stage| stage.bytes.may_leave());
+        let pipeline = if leaves {
+            pipeline.keeping(self.costs)
+        } else {
+            pipeline
+        };
         if effort.moves > 0 {
             self.change(placement, &pipeline, effort.moves, bound);
         }
@@ -305,6 +335,9 @@ impl CandidateSearch<'_> {
         let found = beam::search(&pipeline, effort.states, self.upper());
         if let Some(lists) = found.lists {
             self.offer_lists(format!("auto ({placement:?}, search)"), lists);
+        }
+        if leaves {
+            return bound;
         }
         bound.max(Micros::saturating(found.bound))
     }
@@ -317,7 +350,9 @@ impl CandidateSearch<'_> {
 
     /// Changes the best schedule that has this placement, if that is the best of all.
     fn change(&mut self, placement: Placement, pipeline: &Pipeline, moves: usize, bound: Micros) {
-        let Some((schedule, simulation)) = &self.best else {
+        let kept = |own: &&(CheckedSchedule, Simulation)| own.0.schedule().offloads().is_empty();
+        let best = self.best.as_ref().filter(kept);
+        let Some((schedule, simulation)) = best.or(self.best_kept.as_ref()) else {
             return;
         };
         if !is_placed(schedule, placement, self.shape) || simulation.makespan() <= bound {
@@ -336,6 +371,14 @@ impl CandidateSearch<'_> {
     fn offer_lists(&mut self, name: String, lists: Vec<Vec<Action>>) {
         let (stages, m) = (self.shape.stages(), self.shape.micro_batches);
         if let Ok(schedule) = Schedule::new("auto", stages, m, lists).check() {
+            self.offer(name, schedule);
+        }
+    }
+
+    fn offer_thinned(&mut self, name: String, thinned: Thinned) {
+        let (stages, m) = (self.shape.stages(), self.shape.micro_batches);
+        let schedule = Schedule::new("auto", stages, m, thinned.lists);
+        if let Ok(schedule) = schedule.with_offloads(thinned.offloads).check() {
             self.offer(name, schedule);
         }
     }

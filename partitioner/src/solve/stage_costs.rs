@@ -14,8 +14,8 @@ impl Problem {
     /// times per stage and per edge, memory, hosts and offload.
     ///
     /// A stage that recomputes does so at the start of its backward. Of one that keeps its
-    /// activations a schedule may have single micro-batches recomputed, unless recompute is never
-    /// wanted.
+    /// activations a schedule may have single micro-batches recomputed, or offloaded, unless that
+    /// is never wanted.
     pub fn stage_costs(
         &self,
         partition: &Partition,
@@ -53,6 +53,9 @@ impl Problem {
             };
             if self.training && self.recompute != When::Never && mode == PLAIN && !graphs {
                 bytes.recomputable = memory.recomputable(range.clone());
+            }
+            if self.offload != When::Never && mode == PLAIN && !graphs {
+                bytes.offloadable = bytes.activation;
             }
             if self.training && self.machine.replicas() > 1 {
                 let times = self.machine.exchange(device, bytes.gradients);
@@ -106,12 +109,15 @@ impl Problem {
         memory: StageMemory,
     ) -> Costs {
         let costs = costs.with_memory(stage, memory);
+        let pieces = partition.range(stage).len() as u32;
         match self.machine.host_link() {
+            Some(link) if memory.offloadable > Bytes::ZERO => {
+                costs.with_single_offload(stage, link.transfer(memory.offloadable, pieces))
+            }
             Some(link) if memory.offloaded > Bytes::ZERO => {
                 // What a stage recomputes from is there at once.
                 let whole = memory.recomputed > Bytes::ZERO;
-                let layers = partition.range(stage).len();
-                let pieces = if whole { 1 } else { layers as u32 };
+                let pieces = if whole { 1 } else { pieces };
                 costs.with_offload(stage, link.transfer(memory.offloaded, pieces))
             }
             _ => costs,

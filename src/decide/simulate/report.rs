@@ -205,8 +205,9 @@ fn advice(case: &Case) -> Option<String> {
 }
 
 /// The numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on
-/// one of v chunks counts 1/v. Lists have an entry for each device of a replica; `recomputed`,
-/// where there is any, one for each stage: the micro-batches that a recompute of their own has.
+/// one of v chunks counts 1/v. Lists have an entry for each device of a replica; `recomputed`
+/// and `offloaded`, where there is any, one for each stage: the micro-batches that have a recompute of
+/// their own, and those that are offloaded on their own.
 pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     let simulation = &case.simulation;
     let schedule = simulation.schedule();
@@ -231,6 +232,10 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     let recomputed = schedule.schedule().recompute_counts();
     if recomputed.iter().any(|&count| count > 0) {
         numbers["recomputed"] = json!(recomputed);
+    }
+    let offloaded = schedule.schedule().offload_counts();
+    if offloaded.iter().any(|&count| count > 0) {
+        numbers["offloaded"] = json!(offloaded);
     }
     if let Some(bound) = case.lower_bound {
         numbers["lower_bound_us"] = json!(bound);

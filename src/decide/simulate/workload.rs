@@ -58,6 +58,7 @@ pub(super) struct Given {
     /// What it has of gradients of parameters.
     pub(super) gradients: Bytes,
     pub(super) recompute: When,
+    pub(super) offload: When,
     pub(super) machine: Machine,
 }
 
@@ -184,6 +185,15 @@ impl Given {
                 costs = costs.with_exchange(stage, times);
             }
             costs = costs.with_memory(stage, memory);
+            if let Some(link) = self.machine.host_link() {
+                costs = match self.offload {
+                    When::Never => costs,
+                    When::Auto => {
+                        costs.with_single_offload(stage, link.transfer(memory.offloadable, 1))
+                    }
+                    When::Always => costs.with_offload(stage, link.transfer(memory.offloaded, 1)),
+                };
+            }
         }
         costs
     }
@@ -196,7 +206,7 @@ impl Given {
             activation,
             ..StageMemory::default()
         };
-        match self.recompute {
+        let memory = match self.recompute {
             When::Never => memory,
             When::Auto => StageMemory {
                 recomputable: again,
@@ -205,6 +215,18 @@ impl Given {
             When::Always => StageMemory {
                 activation: activation - again,
                 recomputed: again,
+                ..memory
+            },
+        };
+        match self.offload {
+            When::Never => memory,
+            When::Auto => StageMemory {
+                offloadable: memory.activation,
+                ..memory
+            },
+            When::Always => StageMemory {
+                offloaded: memory.activation,
+                recomputable: Bytes::ZERO,
                 ..memory
             },
         }

@@ -144,7 +144,7 @@ impl PipelineBuilder {
             refused("it computes on the CPU, which has no graphs")
         } else if self.recompute.touches(stage, &layers) || self.recomputes_singly(stage) {
             refused("it recomputes activations")
-        } else if self.offload.contains(&stage) {
+        } else if self.offloads(stage) {
             refused("what it keeps goes to the host's memory")
         } else if self.non_finite == NonFinite::Fail {
             refused(
@@ -157,6 +157,16 @@ impl PipelineBuilder {
         } else {
             Graphing::On
         }
+    }
+
+    /// Whether the stage offloads activations: of all micro-batches, or of those that the schedule
+    /// names.
+    pub(super) fn offloads(&self, stage: usize) -> bool {
+        let Source::Fixed(schedule) = &self.schedule else {
+            return self.offload.contains(&stage);
+        };
+        let mut single = schedule.schedule().offloads().iter();
+        self.offload.contains(&stage) || single.any(|(own, _)| own.index() == stage)
     }
 
     /// Whether the schedule itself has a micro-batch of the stage recomputed.

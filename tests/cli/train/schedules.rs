@@ -143,3 +143,32 @@ fn a_plan_that_recomputes_single_micro_batches_trains_to_the_same_losses() {
     let (_, recomputes) = actions(folder, "planned");
     assert_eq!(recomputes, counts.iter().sum::<usize>());
 }
+
+/// The same with a link to the host's memory, over which single micro-batches leave.
+#[test]
+fn a_plan_that_offloads_single_micro_batches_trains_to_the_same_losses() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    tight_profile(folder);
+    let plan = "plan --profile profile.json --devices 2 --batch 16 --micro 8 --memory 2000KiB \
+                --host-link 10GB/s,1us -o plan.json";
+    let text = printed(folder, plan);
+    let plan = Plan::read(folder.join("plan.json")).unwrap();
+    let schedule = plan.computed.as_ref().unwrap();
+    let counts = schedule.offload_counts();
+    let most = counts.iter().copied().max().unwrap_or(0);
+    assert!(most > 0, "{text}");
+    assert_eq!(plan.offload, vec![false; counts.len()]);
+    assert!(text.contains(&format!("{most} of 8")), "{text}");
+    let flags = [&MODEL[..], &["--batch", "16", "--micro", "8"]].concat();
+    train(
+        folder,
+        "plain",
+        &[&flags[..], &["--devices", "cpu"]].concat(),
+    );
+    let planned = "train --data text.txt --json --out planned --layers 4 --d-model 16 --heads 2 \
+                   --seq 16 --batch 16 --steps 3 --threads-per-stage 1 --dropout 0.1 --seed 1 \
+                   --devices cpu,cpu --plan plan.json";
+    printed(folder, planned);
+    assert_eq!(losses(folder, "planned"), losses(folder, "plain"));
+}

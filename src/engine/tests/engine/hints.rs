@@ -9,8 +9,9 @@ use gpipe_partitioner::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// An action with the hints before it: of the action behind it, and of itself.
-type Heard = ([Option<ActivationHint>; 2], Action);
+/// An action with the hints before it: of the action behind it, of a recompute of its own, and a
+/// second one that its activations stay.
+type Heard = ([Option<ActivationHint>; 3], Action);
 /// For each device, what its stages heard.
 type Told = Arc<Mutex<Vec<Vec<Heard>>>>;
 
@@ -19,7 +20,7 @@ struct Listener {
     id: StageId,
     last: bool,
     told: Told,
-    hints: Arc<Mutex<[Option<ActivationHint>; 2]>>,
+    hints: Arc<Mutex<[Option<ActivationHint>; 3]>>,
 }
 
 impl Stage for Listener {
@@ -32,7 +33,11 @@ impl Stage for Listener {
 
     fn activation_hint(&mut self, hint: ActivationHint) -> anyhow::Result<()> {
         assert_eq!(hint.consumer().stage, self.id, "a hint for another stage");
-        let place = usize::from(matches!(hint, ActivationHint::Recompute(_)));
+        let place = match hint {
+            ActivationHint::Recompute(_) => 1,
+            ActivationHint::Keep(_) if self.hints.lock()[0].is_some() => 2,
+            _ => 0,
+        };
         let before = self.hints.lock()[place].replace(hint);
         assert_eq!(before, None, "two hints of a kind at once");
         Ok(())
@@ -102,12 +107,12 @@ fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
                 for (device, list) in told(&schedule).iter().enumerate() {
                     let name = schedule.schedule().name();
                     let moves = schedule.schedule().offload_moves(DeviceId(device));
-                    for (at, &([hint, own], action)) in list.iter().enumerate() {
+                    for (at, &([hint, own, more], action)) in list.iter().enumerate() {
                         let again = action.with(ActionKind::Recompute);
                         let redone = list.iter().any(|&(_, other)| other == again);
                         let drops = action.kind == ActionKind::Forward && redone;
                         let expected = drops.then_some(ActivationHint::Recompute(again));
-                        assert_eq!(own, expected, "{name}: {action}");
+                        assert_eq!((own, more), (expected, None), "{name}: {action}");
                         let next = list.get(at + 1).map(|(_, next)| *next);
                         let next = next.filter(|next| next.kind.consumes_activations());
                         assert_eq!(hint.map(ActivationHint::consumer), next, "{name}: {action}");
@@ -126,5 +131,38 @@ fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
             }
         }
         assert!(kept > 50 && prefetched > 200, "{kept}, {prefetched}");
+    });
+}
+
+/// Where the schedule says what is offloaded, every other forward keeps its activations.
+#[test]
+fn a_schedule_that_says_what_is_offloaded_keeps_the_rest() {
+    watched(|| {
+        let mut cases = 0;
+        for kind in ScheduleKind::ALL.into_iter().filter(|kind| kind.trains()) {
+            let plain = chunked(kind, 3, 6);
+            let stages = (0..plain.schedule().stages()).map(StageId);
+            let odd = stages.flat_map(|stage| [1, 3, 5].map(|micro| (stage, MicroId(micro))));
+            let schedule = plain.schedule().clone().with_offloads(odd).check().unwrap();
+            for (device, list) in told(&schedule).iter().enumerate() {
+                let moves = schedule.schedule().offload_moves(DeviceId(device));
+                for &(hints, action) in list {
+                    if action.kind != ActionKind::Forward {
+                        continue;
+                    }
+                    let of = (action.stage, action.micro);
+                    let own = |hint: &ActivationHint| {
+                        let consumer = hint.consumer();
+                        matches!(hint, ActivationHint::Keep(_))
+                            && (consumer.stage, consumer.micro) == of
+                    };
+                    let keeps = hints.iter().flatten().any(own);
+                    let leaves = moves.iter().any(|one| one.released == Some(of));
+                    assert_eq!(keeps, !leaves, "{kind}: {action}");
+                    cases += usize::from(leaves);
+                }
+            }
+        }
+        assert!(cases > 50, "{cases}");
     });
 }
