@@ -174,13 +174,17 @@ fn built_in(
 fn main() {
     let deep = std::env::var_os("DEEP").is_some();
     for link in [None, Some(0.5), Some(1.0), Some(2.0)] {
-        if let Some(times) = link {
-            println!("\nA host link on which activations take {times} of their forward:\n");
+        match link {
+            None => println!(
+                "| times | p × m | memory of 1F1B | built-in | lost | `auto` | share | least |\n\
+                 |---|---|---|---|---|---|---|---|"
+            ),
+            Some(times) => println!(
+                "\nA host link on which activations take {times} of their forward:\n\n\
+                 | times | p × m | memory of 1F1B | built-in | lost | offloading stages | lost | `auto` | \
+                 shares | least |\n|---|---|---|---|---|---|---|---|---|---|"
+            ),
         }
-        println!(
-            "| times | p × m | memory of 1F1B | built-in | lost | `auto` | share | least |\n\
-             |---|---|---|---|---|---|---|---|"
-        );
         for times in &ALL {
             for (p, m) in [(4, 8), (4, 16), (8, 16), (8, 32)] {
                 let percents: &[u64] = match link {
@@ -197,7 +201,6 @@ fn main() {
 
 fn row(times: &Times, (p, m): (usize, usize), (percent, link): (u64, Option<f64>), deep: bool) {
     let cap = Bytes(KEPT * p as u64 * percent / 100);
-    let best = built_in(times, (p, m), (cap, link));
     let caps = vec![Some(cap); p];
     let found = [1, 2].into_iter().filter_map(|v| {
         let shape = Shape::new(p, m).with_chunks(v);
@@ -220,16 +223,14 @@ fn row(times: &Times, (p, m): (usize, usize), (percent, link): (u64, Option<f64>
         .min_by_key(|(own, _)| own.simulation.makespan());
     let unit = times.times[..3].iter().sum::<f64>();
     let lost = |shape: Shape, time: Micros| times.lost(shape, time) / unit;
-    let (name, theirs) =
-        best.as_ref()
-            .map_or(("none".to_owned(), f64::NAN), |(simulation, shape)| {
-                let name = format!(
-                    "{} × {}",
-                    simulation.schedule().schedule().name(),
-                    shape.chunks
-                );
-                (name, lost(*shape, simulation.makespan()))
-            });
+    let theirs = |link: Option<f64>| {
+        let best = built_in(times, (p, m), (cap, link));
+        best.map_or(("none".to_owned(), f64::NAN), |(simulation, shape)| {
+            let name = simulation.schedule().schedule().name().to_owned();
+            let name = format!("{name} × {}", shape.chunks);
+            (name, lost(shape, simulation.makespan()))
+        })
+    };
     let (what, ours) = own.map_or(("none".to_owned(), f64::NAN), |(found, shape)| {
         let actions = found.schedule.schedule().iter().flat_map(|(_, list)| list);
         let again = actions
@@ -250,9 +251,20 @@ fn row(times: &Times, (p, m): (usize, usize), (percent, link): (u64, Option<f64>
         )
     });
     let least = bound.map_or(f64::NAN, |bound| lost(Shape::new(p, m), bound));
-    println!(
-        "| {} | {p} × {m} | {percent} % | {name} | {theirs:.2} | {what} | {:.2} | {least:.2} |",
-        times.name,
-        ours / theirs
+    let (name, kept) = theirs(None);
+    print!(
+        "| {} | {p} × {m} | {percent} % | {name} | {kept:.2} |",
+        times.name
     );
+    if link.is_some() {
+        let (name, away) = theirs(link);
+        print!(
+            " {name} | {away:.2} | {what} | {:.2}, {:.2} |",
+            ours / kept,
+            ours / away
+        );
+    } else {
+        print!(" {what} | {:.2} |", ours / kept);
+    }
+    println!(" {least:.2} |");
 }

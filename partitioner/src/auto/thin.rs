@@ -50,12 +50,21 @@ impl Means {
 
 /// What a schedule does where memory is short.
 pub(super) struct Thinned {
-    pub(super) lists: Vec<Vec<Action>>,
-    pub(super) offloads: Vec<(StageId, MicroId)>,
+    lists: Vec<Vec<Action>>,
+    offloads: Vec<(StageId, MicroId)>,
+}
+
+impl Thinned {
+    /// The schedule, unchecked.
+    pub(super) fn schedule(self, stages: usize, micro_batches: usize) -> Schedule {
+        let schedule = Schedule::new("auto", stages, micro_batches, self.lists);
+        schedule.with_offloads(self.offloads)
+    }
 }
 
 /// The actions of each device with as many recomputes, and as much offloaded, as memory asks for;
-/// none where that is not enough, where memory asks for nothing, or where actions are paired.
+/// none where that is not enough, or where memory asks for nothing. Overlapped pairs are done one
+/// action after the other.
 ///
 /// # Complexity
 /// O(actions · log actions).
@@ -71,14 +80,12 @@ pub(super) fn thinned(
     };
     let mut is_changed = false;
     for (device, list) in schedule.iter() {
-        if !schedule.pairs(device).is_empty() {
-            return None;
-        }
         let own = Device::new(pipeline, costs, means, (device.index(), list));
-        let (longer, mut offloads) = own.thinned()?;
+        let (longer, offloads) = own.thinned()?;
         is_changed |= longer.len() > list.len() || !offloads.is_empty();
         all.lists.push(longer);
-        all.offloads.append(&mut offloads);
+        let of = |action: Action| (action.stage, action.micro);
+        all.offloads.extend(offloads.into_iter().map(of));
     }
     is_changed.then_some(all)
 }
@@ -126,7 +133,8 @@ impl<'a> Device<'a> {
         }
     }
 
-    fn thinned(mut self) -> Option<(Vec<Action>, Vec<(StageId, MicroId)>)> {
+    /// The longer list, and what is offloaded.
+    fn thinned(mut self) -> Option<(Vec<Action>, Vec<Action>)> {
         let mut longer = Vec::with_capacity(self.list.len());
         for (at, &action) in self.list.iter().enumerate() {
             self.held.remove(&at);
@@ -143,8 +151,7 @@ impl<'a> Device<'a> {
             }
             longer.push(action);
         }
-        let offloads = self.away.into_values();
-        Some((longer, offloads.map(|own| (own.stage, own.micro)).collect()))
+        Some((longer, self.away.into_values().collect()))
     }
 
     /// A forward that keeps its activations, or drops them at once where it is the one to go.
