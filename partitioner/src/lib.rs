@@ -72,15 +72,15 @@ pub use machine::{AllReduce, Device, Machine, MachineError, Neighbours, Nodes, N
 pub use model::ModelId;
 pub use partition::{Partition, PartitionError};
 pub use plan::cluster::{
-    ClusterOptions, More, TooLarge, TransformerOptions, TransformerPlan, plan_cluster,
-    plan_transformer, too_large, what_more,
+    ClusterOptions, TooLarge, TransformerOptions, TransformerPlan, plan_cluster, plan_transformer,
+    too_large, what_more,
 };
-pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
+pub use plan::{Alternative, More, Plan, PlanError, PlanOptions, plan, what_more_devices};
 pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
 pub use schedule::{Action, ActionKind, CsvError, OffloadMove, Placement, Schedule, Shape};
 pub use simulate::{Jitter, JitteredSteps, Simulation, simulate};
 pub use solve::{Problem, Solution, SolveError, Strategy, Transfer, When};
-pub use sweep::{Sweep, SweepOutcome, SweepPoint};
+pub use sweep::{JitterOutcome, Risk, Sweep, SweepOutcome, SweepPoint};
 pub use timeline::{Exchange, Span, Timeline};
 pub use units::{Bytes, Micros};
 pub use urgency::urgencies;

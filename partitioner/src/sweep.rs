@@ -3,13 +3,17 @@
 use std::fmt::Display;
 
 use crate::builtin::ScheduleKind;
+use crate::failures::{CheckpointInterval, Failures};
 use crate::ids::DeviceId;
 use crate::schedule::Shape;
-use crate::simulate::Simulation;
+use crate::simulate::{Jitter, Simulation};
 use crate::units::{Bytes, Micros};
 
+/// The share of steps with jitter that are no longer than the [late](JitterOutcome::late) ones.
+const LATE: f64 = 0.95;
+
 /// What is tried: all combinations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
     /// The schedules.
     pub schedules: Vec<ScheduleKind>,
@@ -19,6 +23,17 @@ pub struct Sweep {
     pub micro_batches: Vec<usize>,
     /// v; of none each schedule has what it usually has, and `auto` what the simulation chooses.
     pub chunks: Vec<usize>,
+    /// What may go wrong; of none nothing does.
+    pub risks: Vec<Risk>,
+}
+
+/// What may go wrong in a run: action times that vary, and failures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Risk {
+    /// How action times vary.
+    pub jitter: Option<Jitter>,
+    /// What fails, and what it takes to go on.
+    pub failures: Option<Failures>,
 }
 
 /// One combination.
@@ -28,6 +43,8 @@ pub struct SweepPoint {
     pub schedule: ScheduleKind,
     /// Its p, v and m, as they were simulated.
     pub shape: Shape,
+    /// What may go wrong.
+    pub risk: Risk,
     /// What is predicted, or why there is nothing.
     pub outcome: Result<SweepOutcome, String>,
 }
@@ -44,6 +61,21 @@ pub struct SweepOutcome {
     pub peak_in_flight: f64,
     /// The most memory of any device.
     pub peak_bytes: Bytes,
+    /// With jitter, where there is any.
+    pub jittered: Option<JitterOutcome>,
+    /// With failures: how often to write a checkpoint, and what of the time remains.
+    pub interval: Option<CheckpointInterval>,
+}
+
+/// The numbers of steps whose action times vary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JitterOutcome {
+    /// The mean step.
+    pub mean: Micros,
+    /// The step that 95 % of all do not exceed.
+    pub late: Micros,
+    /// The share of the devices' time in which they are idle, in steps of the mean length.
+    pub bubble_fraction: f64,
 }
 
 impl SweepOutcome {
@@ -62,7 +94,48 @@ impl SweepOutcome {
                 .into_iter()
                 .max()
                 .unwrap_or_default(),
+            jittered: None,
+            interval: None,
         }
+    }
+
+    /// The same where this may go wrong.
+    ///
+    /// # Complexity
+    /// With jitter, a simulation for each of its runs.
+    #[must_use]
+    pub fn with_risk(mut self, simulation: &Simulation, risk: &Risk) -> Self {
+        self.jittered = risk.jitter.as_ref().map(|jitter| {
+            let steps = simulation.jittered(jitter);
+            let mean = steps.mean();
+            // Factors have the mean 1: what devices do takes as long on average.
+            let busy = (1.0 - self.bubble_fraction) * self.makespan.get();
+            JitterOutcome {
+                mean,
+                late: steps.quantile(LATE),
+                bubble_fraction: 1.0 - busy / mean.get().max(f64::MIN_POSITIVE),
+            }
+        });
+        self.interval = (risk.failures).and_then(|failures| failures.interval(self.step()));
+        self
+    }
+
+    /// The step; with jitter, the mean one.
+    pub fn step(&self) -> Micros {
+        self.jittered.map_or(self.makespan, |own| own.mean)
+    }
+
+    /// The share of the devices' time in which they are idle in such steps.
+    pub fn bubble(&self) -> f64 {
+        let jittered = self.jittered.map(|own| own.bubble_fraction);
+        jittered.unwrap_or(self.bubble_fraction)
+    }
+
+    /// The share of the devices' time that is spent on nothing that lasts: the bubble, and with failures
+    /// checkpoints, restarts and steps that are lost.
+    pub fn lost(&self) -> f64 {
+        let goodput = self.interval.map_or(1.0, |own| own.goodput);
+        1.0 - (1.0 - self.bubble()) * goodput
     }
 }
 
@@ -70,12 +143,13 @@ impl SweepPoint {
     /// How long the step takes for each micro-batch: what it comes to as there are more.
     pub fn each(&self) -> Option<Micros> {
         let outcome = self.outcome.as_ref().ok()?;
-        Some(outcome.makespan * (1.0 / self.shape.micro_batches as f64))
+        Some(outcome.step() * (1.0 / self.shape.micro_batches as f64))
     }
 }
 
 impl Sweep {
-    /// Every combination once: by devices, then micro-batches, then schedules, then chunks.
+    /// Every combination but of risks once: by devices, then micro-batches, then schedules, then
+    /// chunks.
     pub fn shapes(&self) -> Vec<(ScheduleKind, Shape)> {
         let mut all = Vec::new();
         for (&p, &m) in
@@ -109,6 +183,7 @@ impl Sweep {
     ///     devices: vec![4],
     ///     micro_batches: vec![4, 8, 16],
     ///     chunks: vec![],
+    ///     risks: vec![],
     /// };
     /// let unit = Micros::new(1000.0)?;
     /// let points = sweep.run(|kind, shape| {
@@ -125,20 +200,31 @@ impl Sweep {
         &self,
         mut simulate: impl FnMut(ScheduleKind, Shape) -> Result<Simulation, E>,
     ) -> Vec<SweepPoint> {
-        let point = |(schedule, shape)| {
+        let whole = [Risk::default()];
+        let risks: &[Risk] = match self.risks.as_slice() {
+            [] => &whole,
+            given => given,
+        };
+        let mut points = Vec::new();
+        for (schedule, shape) in self.shapes() {
             let simulation = simulate(schedule, shape).map_err(|error| error.to_string());
             let chunks = |own: &Simulation| {
                 let own = own.schedule().schedule();
                 own.stages() / own.devices().max(1)
             };
             let chunks = simulation.as_ref().map_or(shape.chunks, chunks);
-            let shape = shape.with_chunks(chunks);
-            SweepPoint {
-                schedule,
-                shape,
-                outcome: simulation.map(|own| SweepOutcome::new(&own)),
-            }
-        };
-        self.shapes().into_iter().map(point).collect()
+            points.extend(risks.iter().map(|risk| {
+                SweepPoint {
+                    schedule,
+                    shape: shape.with_chunks(chunks),
+                    risk: *risk,
+                    outcome: simulation
+                        .as_ref()
+                        .map(|own| SweepOutcome::new(own).with_risk(own, risk))
+                        .map_err(Clone::clone),
+                }
+            }));
+        }
+        points
     }
 }

@@ -1,4 +1,4 @@
-//! Words that go with numbers, and numbers that are words.
+//! Words that go with numbers, numbers that are words, and words that are nearly others.
 
 use crate::units::Micros;
 
@@ -10,6 +10,54 @@ pub fn count(number: usize, noun: &str) -> String {
         (_, false) => "s",
     };
     format!("{number} {noun}{plural}")
+}
+
+/// The longest text that is compared with names: what is longer is none of them with a slip.
+const LONGEST: usize = 64;
+
+/// As names are compared: without regard to capitals and underlines.
+fn plain(name: &str) -> String {
+    let plain = |letter: char| if letter == '_' { '-' } else { letter };
+    let letters = name.chars().take(LONGEST).map(plain);
+    letters.flat_map(char::to_lowercase).collect()
+}
+
+/// The name with the fewest edits from `wanted`, however many these are: insertions, deletions,
+/// replacements and swaps of neighbours. None where there is no name.
+pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = plain(wanted);
+    // Of two as near, the one of more alike length: `gtp2` is `gpt2`, not `gpt`.
+    names.into_iter().min_by_key(|name| {
+        let edits = strsim::osa_distance(&wanted, &plain(name));
+        (edits, name.len().abs_diff(wanted.len()))
+    })
+}
+
+/// The name that `wanted` is with a slip: at most one letter of three is wrong, or it is where the
+/// name begins. None where all names are others, as a guess would mislead.
+pub fn meant<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const SHORTEST_BEGINNING: usize = 2;
+    let own = plain(wanted);
+    let is_slip = |name: &str| {
+        let name = plain(name);
+        let length = own.chars().count().max(name.chars().count());
+        3 * strsim::osa_distance(&own, &name) <= length
+    };
+    let begins = |name: &str| own.len() >= SHORTEST_BEGINNING && plain(name).starts_with(&own);
+    let names = names.into_iter();
+    nearest(wanted, names.filter(|name| is_slip(name) || begins(name)))
+}
+
+/// What goes on behind a name that is unknown, where `choices` is what there is: ``: did you mean
+/// `gpt`? There are gpt, mlp``, and where none is near `; there are gpt, mlp`.
+pub fn instead(near: Option<&str>, choices: &str) -> String {
+    let Some(near) = near else {
+        return format!("; {choices}");
+    };
+    let mut letters = choices.chars();
+    let first = letters.next().map(char::to_uppercase);
+    let first: String = first.into_iter().flatten().collect();
+    format!(": did you mean `{near}`? {first}{}", letters.as_str())
 }
 
 /// A time that may be long: `4.20 s`, `18.6 min`, `6.0 h`, `3.5 d`.
@@ -52,6 +100,36 @@ mod tests {
         assert_eq!(count(0, "stage"), "0 stages");
         assert_eq!(count(1, "micro-batch"), "1 micro-batch");
         assert_eq!(count(2, "micro-batch"), "2 micro-batches");
+    }
+
+    #[test]
+    fn a_name_with_a_slip_is_told_from_another_name() {
+        let models = ["mlp", "gpt", "gpt2-xl", "llama", "lstm", "resnet101"];
+        for (wanted, name) in [
+            ("gtp", "gpt"),
+            ("gpt2xl", "gpt2-xl"),
+            ("GPT2_XL", "gpt2-xl"),
+            ("LAMA", "llama"),
+            ("resnet", "resnet101"),
+            ("resnet50", "resnet101"),
+        ] {
+            assert_eq!(meant(wanted, models), Some(name), "{wanted}");
+        }
+        for other in ["nosuch", "bert", "t5", "g", "", "tower"] {
+            assert_eq!(meant(other, models), None, "{other}");
+        }
+        assert_eq!(meant("fp8", ["f32", "bf16", "fp16"]), None);
+        assert_eq!(nearest("fp8", ["f32", "bf16"]), Some("f32"));
+        assert_eq!(nearest("any", []), None);
+        // No time goes into a text that is no name.
+        assert_eq!(meant(&"x".repeat(1 << 20), models), None);
+    }
+
+    #[test]
+    fn what_there_is_begins_a_sentence_or_goes_on() {
+        assert_eq!(instead(None, "there are a, b"), "; there are a, b");
+        let near = ": did you mean `a`? There are a, b";
+        assert_eq!(instead(Some("a"), "there are a, b"), near);
     }
 
     #[test]

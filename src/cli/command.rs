@@ -125,7 +125,7 @@ fn behind_the_verb(command: &mut Command, error: clap::Error) -> clap::Error {
                 "`{FLAG}` stands before the verb: `{} {FLAG} 2 VERB …`",
                 command.get_name()
             );
-            command.error(ErrorKind::UnknownArgument, why)
+            clap::Error::raw(ErrorKind::UnknownArgument, why + "\n")
         }
         _ => error,
     }

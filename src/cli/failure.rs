@@ -136,6 +136,13 @@ pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
         NoRun::Foreign => ", which `train` writes",
         _ => "",
     };
+    // A part of a run is named in its place.
+    let whole = folder.ancestors().skip(1).take(2);
+    let mut whole = whole.filter(|above| above.join(CONFIG_FILE).exists());
+    let more = match (why, whole.next()) {
+        (NoRun::Foreign, Some(run)) => format!("{more}: name the whole run, {}", run.display()),
+        _ => more.to_owned(),
+    };
     usage(flag, folder, &format!("{why}{more}"))
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use gpipe_partitioner::Bytes;
+use gpipe_partitioner::words::count;
 use serde_json::{Map, Value, json};
 use tch::Kind;
 
@@ -115,13 +116,16 @@ fn one(spec: &ModelSpec) -> Result<String, Failure> {
     let bytes: u64 = (model.distinct_variables()?.iter())
         .map(Variable::bytes)
         .sum();
+    let origin = match spec.exported() {
+        Some(_) => format!(" ({})", entry.origin()),
+        None => format!("\n{}", entry.origin()),
+    };
     let mut text = format!(
-        "{}: {}\n{}\n\n{} parameters in {} layers; {} with buffers\ninput   {}\ntarget  {}\n\n",
+        "{}: {}{origin}\n\n{} parameters in {}; {} with buffers\ninput   {}\ntarget  {}\n\n",
         spec.name(),
         entry.description(),
-        entry.origin(),
         thousands(spec.parameters()?),
-        model.len(),
+        count(model.len(), "layer"),
         Bytes(bytes),
         inputs(spec),
         targets(spec),
@@ -238,9 +242,13 @@ fn tensors(all: &[Synthetic]) -> Value {
 
 /// `float32 [batch, 3, 224, 224]`
 pub(super) fn shapes(all: &[Synthetic]) -> String {
+    shapes_of("batch", all)
+}
+
+fn shapes_of(batch: &str, all: &[Synthetic]) -> String {
     let shape = |one: &Synthetic| {
         let sides = one.shape().iter().map(i64::to_string);
-        let all: Vec<_> = std::iter::once("batch".to_owned()).chain(sides).collect();
+        let all: Vec<_> = std::iter::once(batch.to_owned()).chain(sides).collect();
         format!("{} [{}]", kind(one), all.join(", "))
     };
     all.iter().map(shape).collect::<Vec<_>>().join(", ")
@@ -251,9 +259,19 @@ fn inputs(spec: &ModelSpec) -> String {
     let Some(file) = spec.exported() else {
         return shapes(spec.inputs());
     };
+    let fixed = file.micro_batch_size();
+    let batch = fixed.map_or_else(|| "batch".to_owned(), |size| size.to_string());
     let named = file.input_names().zip(spec.inputs());
-    let named = named.map(|(name, one)| format!("{name} {}", shapes(std::slice::from_ref(one))));
-    named.collect::<Vec<_>>().join(", ")
+    let one = |one| shapes_of(&batch, std::slice::from_ref(one));
+    let named = named.map(|(name, own)| format!("{name} {}", one(own)));
+    let all = named.collect::<Vec<_>>().join(", ");
+    match fixed {
+        Some(size) => {
+            let samples = count(size, "sample");
+            format!("{all}; exported for micro-batches of {samples}")
+        }
+        None => all,
+    }
 }
 
 fn kind(of: &Synthetic) -> &'static str {

@@ -51,6 +51,18 @@ pub(crate) fn when(text: &str) -> Result<When, String> {
     parsed(text)
 }
 
+/// Whether stages recompute, in the words of `train` too.
+pub(crate) fn recompute(text: &str) -> Result<When, String> {
+    match text.trim() {
+        "except-last" => Err(
+            "`except-last` is for `train` without a plan; here each stage recomputes all \
+             micro-batches or none: never, always or auto"
+                .to_owned(),
+        ),
+        text => parsed(text),
+    }
+}
+
 pub(crate) fn neighbours(text: &str) -> Result<Neighbours, String> {
     parsed(text)
 }
@@ -105,6 +117,13 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 /// A profile; a file that is none is wrong use, with file, field and rule.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     Profile::read(path).map_err(|error| Failure::Usage(format!("--profile: {error}")))
+}
+
+/// Says what speaks against a profile's measurements, as it says itself.
+pub(crate) fn say_doubts(profile: &Profile) {
+    for doubt in profile.doubts().unwrap_or_default() {
+        super::say(&format!("note: of the profile: {doubt}"));
+    }
 }
 
 /// The text of a file; `-` is standard input.

@@ -59,8 +59,8 @@ struct Source {
     /// Built-in schedule instead of a file.
     #[arg(long, value_name = "NAME", requires_all = ["devices", "micro"], value_parser = input::schedule)]
     schedule: Option<ScheduleKind>,
-    /// Devices of the built-in schedule.
-    #[arg(long, value_name = "P", requires = "schedule", value_parser = input::device_count)]
+    /// Devices of the built-in schedule: their number, or a list such as `cpu*4`.
+    #[arg(long, value_name = "LIST", requires = "schedule", value_parser = input::device_count)]
     devices: Option<usize>,
     /// Micro-batches of the built-in schedule.
     #[arg(long, value_name = "M", requires = "schedule", value_parser = input::at_least_one)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
+use gpipe_partitioner::words::{instead, meant};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use crate::torch::{Loss, LossFn, Values, batch};
@@ -88,10 +89,12 @@ impl FromStr for LossKind {
             if let Some(why) = elsewhere(text) {
                 return format!("`{text}` is no loss here: {why}");
             }
-            let names = Self::ALL.map(|own| own.name().to_owned());
-            let nearest = super::zoo::nearest(text, &names);
-            let names = names.join(", ");
-            format!("`{text}` is no loss: did you mean `{nearest}`? There are {names}")
+            let names = Self::ALL.map(Self::name);
+            let choices = format!("there are {}", names.join(", "));
+            format!(
+                "`{text}` is no loss{}",
+                instead(meant(text, names), &choices)
+            )
         })
     }
 }

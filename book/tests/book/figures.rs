@@ -96,7 +96,7 @@ fn the_tables_of_nodes_are_what_is_planned() {
     }
 }
 
-/// The text of all Rust and C++ source, with texts over several lines joined.
+/// The text of all source, with texts over several lines joined.
 fn source() -> String {
     let mut all = String::new();
     let mut folders = vec![root().join("src"), root().join("partitioner/src")];
@@ -107,7 +107,7 @@ fn source() -> String {
                 folders.push(path);
             } else if path
                 .extension()
-                .is_some_and(|kind| kind == "rs" || kind == "cpp")
+                .is_some_and(|kind| kind == "rs" || kind == "cpp" || kind == "py")
             {
                 all += &joined(&path);
             }

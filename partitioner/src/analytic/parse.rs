@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use super::known::{KNOWN_TRANSFORMERS, KnownTransformer};
 use super::transformer::{Attention, Family, Transformer, TransformerError};
+use crate::words::{instead, meant};
 
 /// The keys, with the ones that must be there without a name first.
 const KEYS: [&str; 9] = [
@@ -47,11 +48,10 @@ impl FromStr for Transformer {
                 .ok_or_else(|| wrong(format!("`{part}` is no key with a value: {}", form())))?;
             let known = KEYS.into_iter().find(|own| *own == key.trim());
             let key = known.ok_or_else(|| {
-                wrong(format!(
-                    "there is no key `{}`; there are {}",
-                    key.trim(),
-                    KEYS.join(", ")
-                ))
+                let choices = format!("there are {}", KEYS.join(", "));
+                let key = key.trim();
+                let more = instead(meant(key, KEYS), &choices);
+                wrong(format!("there is no key `{key}`{more}"))
             })?;
             if given.iter().any(|(own, _)| *own == key) {
                 return Err(wrong(format!("{key} is there twice")));
@@ -75,16 +75,12 @@ fn form() -> String {
 
 fn named(name: &str) -> Result<Transformer, TransformerError> {
     let known = KnownTransformer::named(name).ok_or_else(|| {
-        let near = KNOWN_TRANSFORMERS
-            .iter()
-            .map(|known| (strsim::osa_distance(name, known.name), known.name))
-            .min()
-            .filter(|(distance, near)| 2 * distance <= near.len());
-        let near = near.map_or(String::new(), |(_, near)| {
-            format!(", did you mean `{near}`?")
-        });
+        let more = instead(
+            meant(name, KNOWN_TRANSFORMERS.map(|known| known.name)),
+            &form(),
+        );
         let name: String = name.chars().take(40).collect();
-        TransformerError::Text(format!("there is no model `{name}`{near}; {}", form()))
+        TransformerError::Text(format!("there is no model `{name}`{more}"))
     })?;
     Ok(known.transformer())
 }

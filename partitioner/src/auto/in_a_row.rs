@@ -1,11 +1,12 @@
 //! The schedule that is the fastest over steps in a row.
 
-use super::{Auto, auto};
+use super::pipeline::Pipeline;
+use super::{Auto, auto, staggered};
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
-use crate::schedule::{Placement, Shape};
+use crate::schedule::{Placement, Schedule, Shape};
 use crate::simulate::{Simulation, simulate};
 use crate::units::Bytes;
 
@@ -19,8 +20,9 @@ pub struct AutoInARow {
 }
 
 /// As [`auto`], for `steps` steps in a row with no barrier between them
-/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)): of the built-in training schedules, and what
-/// [`auto`] finds for one step, the one whose steps are over first. One step that is as short as it
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)): of the built-in training schedules, what
+/// [`auto`] finds for one step, and, where a device has one stage, what Zero Bubble's heuristic makes of
+/// the costs (module `staggered`), the one whose steps are over first. One step that is as short as it
 /// can be begins and ends at the same time on all devices; steps in a row are shorter where each
 /// device begins when the one before it has something for it.
 ///
@@ -50,10 +52,9 @@ pub fn auto_in_a_row(
 ) -> Result<AutoInARow, ScheduleError> {
     let Auto { schedule, .. } = auto(shape, costs, caps, placement)?;
     let mut best = run(schedule, costs, steps)?;
-    for kind in ScheduleKind::ALL.into_iter().filter(|kind| kind.trains()) {
-        let Ok(schedule) = kind.generate(shape) else {
-            continue;
-        };
+    let kinds = ScheduleKind::ALL.into_iter().filter(|kind| kind.trains());
+    let built_in = kinds.filter_map(|kind| kind.generate(shape).ok());
+    for schedule in built_in.chain(staggered(shape, costs, caps)) {
         if !is_placed(&schedule, placement, shape) {
             continue;
         }
@@ -64,6 +65,20 @@ pub fn auto_in_a_row(
         }
     }
     Ok(best)
+}
+
+/// What each device begins later than the one before it, where it has one stage.
+fn staggered(shape: Shape, costs: &Costs, caps: &[Option<Bytes>]) -> Vec<CheckedSchedule> {
+    if shape.chunks > 1 {
+        return Vec::new();
+    }
+    let pipeline = Pipeline::new(shape, Placement::Loop, costs, caps);
+    let name = ScheduleKind::Auto.name();
+    let schedules = staggered::lists(&pipeline)
+        .map(|lists| Schedule::new(name, shape.stages(), shape.micro_batches, lists));
+    schedules
+        .filter_map(|schedule| schedule.check().ok())
+        .collect()
 }
 
 fn run(

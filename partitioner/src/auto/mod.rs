@@ -30,6 +30,7 @@ mod memory;
 mod pipeline;
 mod refine;
 mod remaining;
+mod staggered;
 mod state;
 mod thin;
 

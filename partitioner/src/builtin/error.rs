@@ -4,6 +4,7 @@ use super::{ScheduleKind, Shape};
 use crate::check::CheckError;
 use crate::ids::DeviceId;
 use crate::units::Bytes;
+use crate::words::instead;
 
 /// Why there is no schedule of the kind and shape asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,14 +12,16 @@ use crate::units::Bytes;
 pub enum ScheduleError {
     /// No built-in schedule has this name.
     #[error(
-        "there is no schedule `{name}`{}; there are {}",
-        suggestion.map_or(String::new(), |kind| format!(", did you mean `{kind}`?")),
-        ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
+        "there is no schedule `{name}`{}",
+        instead(
+            suggestion.map(ScheduleKind::name),
+            &format!("there are {}", ScheduleKind::ALL.map(ScheduleKind::name).join(", "))
+        )
     )]
     UnknownName {
         /// The name that was asked for.
         name: String,
-        /// The nearest name that exists.
+        /// The schedule whose name it is with a slip.
         suggestion: Option<ScheduleKind>,
     },
     /// The schedule cannot be made for these numbers.

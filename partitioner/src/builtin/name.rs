@@ -1,10 +1,11 @@
 //! Schedules by their names.
 
 use super::{ScheduleError, ScheduleKind};
+use crate::words::meant;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name that is compared, and repeated in an error.
+/// The longest name that is repeated in an error.
 const LONGEST: usize = 40;
 
 impl ScheduleKind {
@@ -59,22 +60,17 @@ impl FromStr for ScheduleKind {
         let of_pytorch = OF_PYTORCH.iter().find(|(name, _)| *name == asked);
         own.or(of_pytorch.map(|(_, kind)| *kind))
             .ok_or_else(|| ScheduleError::UnknownName {
-                suggestion: nearest(name),
+                suggestion: near(name),
                 name: name.chars().take(LONGEST).collect(),
             })
     }
 }
 
-/// The kind whose name is a few edits away from `name`.
-fn nearest(name: &str) -> Option<ScheduleKind> {
-    let name = name.to_lowercase().replace('_', "-");
-    let name: String = name.chars().take(LONGEST).collect();
-    ScheduleKind::ALL
-        .into_iter()
-        .map(|kind| (strsim::osa_distance(&name, kind.name()), kind))
-        .filter(|&(distance, kind)| 2 * distance <= kind.name().len())
-        .min()
-        .map(|(_, kind)| kind)
+/// The kind whose name `name` is with a slip.
+fn near(name: &str) -> Option<ScheduleKind> {
+    let near = meant(name, ScheduleKind::ALL.map(ScheduleKind::name))?;
+    let mut kinds = ScheduleKind::ALL.into_iter();
+    kinds.find(|kind| kind.name() == near)
 }
 
 #[cfg(test)]

@@ -323,9 +323,10 @@ impl Costs {
         times.unwrap_or_default()
     }
 
-    /// Whether any offload of this schedule takes time.
-    pub(crate) fn has_offload(&self, schedule: &Schedule) -> bool {
-        let single = !schedule.offloads().is_empty() && !self.single_offload.is_empty();
+    /// Whether any offload takes time under a schedule that says what is offloaded (`singly`), or
+    /// does not.
+    pub(crate) fn has_offload(&self, singly: bool) -> bool {
+        let single = singly && !self.single_offload.is_empty();
         !self.offload.is_empty() || single
     }
 

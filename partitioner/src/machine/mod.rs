@@ -220,6 +220,30 @@ impl Machine {
         self
     }
 
+    /// The same with so much more memory on each device that has a limit.
+    pub(crate) fn with_more_memory(mut self, more: Bytes) -> Self {
+        for device in &mut self.devices {
+            device.memory = device.memory.map(|own| own + more);
+        }
+        self
+    }
+
+    /// The same with one more device in each replica, like the fastest (of equals the first), behind
+    /// the others.
+    ///
+    /// # Errors
+    /// [`MachineError::Devices`], [`MachineError::NodeDevices`], [`MachineError::Processes`].
+    pub(crate) fn with_one_more(mut self) -> Result<Self, MachineError> {
+        let devices = self.devices.len() + 1;
+        if devices * self.replicas > MAX_DEVICES {
+            return Err(MachineError::Devices { devices });
+        }
+        let faster = |a: Device, b: &Device| if b.speed > a.speed { *b } else { a };
+        let first = self.devices[0];
+        self.devices.push(self.devices.iter().fold(first, faster));
+        self.check_nodes()
+    }
+
     /// The same with this link between any two devices of a node.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {

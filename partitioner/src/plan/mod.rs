@@ -9,11 +9,14 @@
 mod candidate;
 pub mod cluster;
 mod job;
+mod more;
 mod options;
+mod polish;
 mod read;
 mod search;
 #[cfg(test)]
 mod tests;
+mod why;
 mod write;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
@@ -29,6 +32,7 @@ use crate::solve::{Problem, Shortfall, When};
 use crate::units::{Bytes, Micros};
 use crate::words::count;
 
+pub use more::{More, what_more_devices};
 pub use options::PlanOptions;
 pub use search::plan;
 
@@ -93,8 +97,8 @@ pub struct Plan {
     /// What limits it, in a sentence, where somebody said so.
     pub limit: Option<String>,
     /// What more of something would bring, where that was looked for
-    /// ([`what_more`](cluster::what_more)).
-    pub more: Vec<cluster::More>,
+    /// ([`what_more_devices`], [`what_more`](cluster::what_more)).
+    pub more: Vec<More>,
     /// The runners-up, the best of each schedule and number of chunks first to last (for a
     /// cluster, of each number of replicas, too), and then those that do not fit, or are not tried
     /// since they cannot be faster.

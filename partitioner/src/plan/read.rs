@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-use super::cluster::More;
+use super::More;
 use super::options::MAX_MICRO;
 use super::{Alternative, PLAN_VERSION, Plan};
 use crate::builtin::{ScheduleError, ScheduleKind};

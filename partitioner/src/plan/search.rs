@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::candidate::PlanCandidate;
 use super::job::PlanJob;
+use super::why::SAME;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
 use crate::schedule::Shape;
 use crate::solve::{Problem, Shortfall, SolveError, When};
+use crate::units::{Bytes, Micros};
 
 /// How many of the fastest candidates a schedule is computed for, with each choice of CUDA graphs
 /// and offload.
@@ -80,7 +82,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     if fitting.is_empty() {
         return Err(nothing(profile, options, misfits, refused));
     }
-    let best = fitting.remove(0);
+    let best = fitting.remove(simplest(&fitting));
     let alternatives = alternatives(&best, &fitting, &misfits);
     Ok(Plan {
         model: profile.model().cloned(),
@@ -139,6 +141,15 @@ impl PlanOptions {
             reason,
         })
     }
+}
+
+/// Of sorted candidates, the place of the simplest that is as fast as the first.
+fn simplest(sorted: &[PlanCandidate]) -> usize {
+    let fastest = sorted.first().map_or(Micros::ZERO, |own| own.step);
+    let equal = |own: &&PlanCandidate| own.step.get() <= fastest.get() * (1.0 + SAME);
+    let equals = sorted.iter().take_while(equal).enumerate();
+    let (place, _) = equals.min_by_key(|(_, own)| own.simplicity()).unzip();
+    place.unwrap_or(0)
 }
 
 /// Of sorted candidates, those for which a schedule is computed: as many of each
@@ -231,11 +242,10 @@ impl PlanJob {
         let problem = self.problem(profile, options, &schedule);
         match problem.solution() {
             Some(solution) => {
-                let candidate = PlanCandidate::new(*self, problem, schedule, solution);
-                if candidate.fits() {
-                    JobOutcome::Fits(Box::new(candidate))
-                } else {
-                    JobOutcome::Misfit(None)
+                let fitting = PlanCandidate::fitting(*self, problem, schedule, solution);
+                match fitting {
+                    Some(candidate) => JobOutcome::Fits(Box::new(candidate)),
+                    None => JobOutcome::Misfit(None),
                 }
             }
             None if self.shape.chunks == 1 => JobOutcome::Misfit(shortfall(&problem)),
@@ -296,12 +306,16 @@ fn alternatives(
         new
     };
     let mut listed = vec![best];
+    let fullest = |peaks: &[Bytes]| peaks.iter().copied().max();
+    let held = best.contender(fullest(&best.peaks()));
     for other in others.iter().filter(|other| is_new(&other.job)) {
         // Schedules of several chunks are others' twins where they have one.
         if listed.iter().any(|own| own.is_twin_of(other)) {
             continue;
         }
         listed.push(other);
+        let peak_bytes = other.peaks();
+        let reason = other.contender(fullest(&peak_bytes)).loses_to(&held);
         alternatives.push(Alternative {
             schedule: other.job.kind,
             chunks: other.job.shape.chunks,
@@ -313,8 +327,8 @@ fn alternatives(
             recomputing: other.recomputing(),
             step: Some(other.step),
             bubble_fraction: Some(other.bubble),
-            peak_bytes: other.peaks(),
-            reason: other.reason(best),
+            peak_bytes,
+            reason,
         });
     }
     for (job, shortfall) in misfits.iter().filter(|(job, _)| is_new(job)) {

@@ -6,7 +6,6 @@ use crate::cost::{Costs, EdgeTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
-use std::collections::HashMap;
 
 /// The values between stages, with the links that they occupy on their way.
 pub(crate) struct Arrivals<'a> {
@@ -17,8 +16,8 @@ pub(crate) struct Arrivals<'a> {
     input: Vec<Micros>,
     /// When the gradient of the output of (stage, micro-batch) is there.
     gradient: Vec<Micros>,
-    /// When each directed link between devices is free.
-    links: HashMap<(DeviceId, DeviceId), Micros>,
+    /// By device: when its link to each device that it has sent to is free. There are few of them.
+    links: Vec<Vec<(DeviceId, Micros)>>,
     /// What goes over cards that devices share instead.
     ports: Option<Ports<'a>>,
 }
@@ -42,7 +41,7 @@ impl<'a> Arrivals<'a> {
             costs: None,
             input: vec![Micros::ZERO; cells],
             gradient: vec![Micros::ZERO; cells],
-            links: HashMap::new(),
+            links: vec![Vec::new(); plan.devices()],
             ports: None,
         }
     }
@@ -99,9 +98,19 @@ impl<'a> Arrivals<'a> {
         {
             return ports.carry((device, target), end, times.occupancy) + times.latency;
         }
-        let free = self.links.entry((device, target)).or_default();
+        let free = self.link(device, target);
         *free = end.max(*free) + times.occupancy;
         *free + times.latency
+    }
+
+    fn link(&mut self, from: DeviceId, to: DeviceId) -> &mut Micros {
+        let links = &mut self.links[from.index()];
+        let place = links.iter().position(|(own, _)| *own == to);
+        let place = place.unwrap_or_else(|| {
+            links.push((to, Micros::ZERO));
+            links.len() - 1
+        });
+        &mut links[place].1
     }
 
     /// From when on the process of a device takes values, as that of another device knows: its word

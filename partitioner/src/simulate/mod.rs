@@ -31,6 +31,7 @@ mod jitter;
 mod memory;
 mod offload;
 mod ports;
+mod program;
 mod sensitivity;
 mod shared;
 
@@ -39,6 +40,7 @@ pub use critical::{CriticalPath, CriticalStep};
 pub use jitter::{Jitter, JitteredSteps};
 pub use memory::MemoryLevel;
 pub(crate) use memory::change;
+pub(crate) use program::Program;
 pub use sensitivity::{Sensitivity, SensitivityTarget};
 
 use crate::check::CheckedSchedule;

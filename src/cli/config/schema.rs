@@ -1,7 +1,8 @@
 //! All keys of a configuration.
 
+use gpipe_partitioner::words::{instead, meant, nearest};
+
 use super::{Entry, Key, OnResume, Origins, Value};
-use crate::models::zoo::nearest;
 use crate::{PipelineBuilder, Setting};
 
 /// The keys, in the order in which the resolved configuration has them.
@@ -103,17 +104,18 @@ impl<T: 'static> Schema<T> {
             return self.alone(name);
         };
         let keys = self.keys.iter().filter(|key| key.table() == table);
-        let own_names: Vec<String> = keys.map(|key| key.own().to_owned()).collect();
+        let own_names: Vec<&str> = keys.map(Key::own).collect();
         if own_names.is_empty() {
             return self.no_table_of(table, name);
         }
+        let near = match self.elsewhere(own) {
+            Some(key) => Some(key.to_owned()),
+            None => meant(own, own_names.iter().copied()).map(|near| format!("{table}.{near}")),
+        };
+        let choices = format!("[{table}] has {}", own_names.join(", "));
         format!(
-            "there is no key `{name}`: did you mean `{}`? [{table}] has {}",
-            self.elsewhere(own).map_or_else(
-                || format!("{table}.{}", nearest(own, &own_names)),
-                str::to_owned
-            ),
-            own_names.join(", ")
+            "there is no key `{name}`{}",
+            instead(near.as_deref(), &choices)
         )
     }
 
@@ -131,39 +133,32 @@ impl<T: 'static> Schema<T> {
         if let Some(key) = self.elsewhere(name) {
             return format!("`{name}` stands in no table: did you mean `{key}`?");
         }
-        let tables = self.tables().into_iter().map(str::to_owned);
-        let own = self.keys.iter().map(|key| key.own().to_owned());
-        match self.elsewhere(&nearest(name, &tables.chain(own).collect::<Vec<_>>())) {
+        let names = self.tables().into_iter();
+        let names = names.chain(self.keys.iter().map(Key::own));
+        match meant(name, names).and_then(|near| self.elsewhere(near)) {
             Some(key) => format!("there is no key `{name}`: did you mean `{key}`?"),
             None => self.no_table(name),
         }
     }
 
     fn no_table(&self, table: &str) -> String {
-        let tables: Vec<String> = self.tables().into_iter().map(str::to_owned).collect();
-        format!(
-            "there is no table `{table}`: did you mean `{}`? There are {}",
-            nearest(table, &tables),
-            tables.join(", ")
-        )
+        let near = meant(table, self.tables());
+        self.tables_instead(table, near)
     }
 
     /// The key's own name may be right, and is then looked for in all tables.
     fn no_table_of(&self, table: &str, name: &str) -> String {
         let own = name.rsplit('.').next().unwrap_or_default();
-        let keys = |like: &dyn Fn(&Key<T>) -> bool| -> Vec<String> {
-            let keys = self.keys.iter().filter(|key| like(key));
-            keys.map(|key| key.name.clone()).collect()
-        };
-        let mut meant = keys(&|key| key.own() == own);
-        if meant.is_empty() {
-            meant = keys(&|_| true);
-        }
-        format!(
-            "there is no table `{table}`: did you mean `{}`? There are {}",
-            nearest(name, &meant),
-            self.tables().join(", ")
-        )
+        let all = || self.keys.iter();
+        let same = all().filter(|key| key.own() == own);
+        let near = nearest(name, same.map(|key| key.name.as_str()));
+        let near = near.or_else(|| meant(name, all().map(|key| key.name.as_str())));
+        self.tables_instead(table, near)
+    }
+
+    fn tables_instead(&self, table: &str, near: Option<&str>) -> String {
+        let choices = format!("there are {}", self.tables().join(", "));
+        format!("there is no table `{table}`{}", instead(near, &choices))
     }
 
     /// A key that has the right name in another table.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Key, Schema};
+use crate::decide::output;
 
 /// All keys that have a value, as TOML that is itself a layer.
 pub(in crate::cli) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String {
@@ -17,14 +18,21 @@ pub(in crate::cli) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String
     text
 }
 
-/// A line for each table: `train     steps=400 batch=32 seed=0`.
-pub(in crate::cli) fn lines<T: 'static>(schema: &Schema<T>, config: &T) -> Vec<String> {
+/// A paragraph for each table, in lines of at most `columns`: `train     steps=400 batch=32 seed=0`.
+pub(in crate::cli) fn lines<T: 'static>(
+    schema: &Schema<T>,
+    config: &T,
+    columns: usize,
+) -> Vec<String> {
     let width = schema.tables().iter().map(|table| table.len()).max();
     let width = width.unwrap_or_default();
+    let hanging = format!("\n{:width$}  ", "");
     let line = |(table, keys): (&str, Vec<(&Key<T>, super::Value)>)| {
         let keys = keys.iter();
         let keys = keys.map(|(key, value)| format!("{}={}", key.own(), value.short()));
-        format!("{table:<width$}  {}", keys.collect::<Vec<_>>().join(" "))
+        let keys = keys.collect::<Vec<_>>().join(" ");
+        let keys = output::wrapped(&keys, columns.saturating_sub(width + 2));
+        format!("{table:<width$}  {}", keys.replace('\n', &hanging))
     };
     by_table(schema, config).into_iter().map(line).collect()
 }

@@ -7,9 +7,11 @@ mod plan;
 
 use std::path::Path;
 
+use gpipe_partitioner::words::instead;
+
 use super::Failure;
 use crate::models::NamedLoss;
-use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError, is_slip};
+use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
 use exported::AskedLoss;
 use flags::{Given, flag};
 
@@ -205,13 +207,9 @@ fn is_file(model: &str) -> bool {
 fn unknown(model: &str, name: &str, error: &ZooError) -> String {
     match error {
         _ if model != name => format!("--model {model}: {error}"),
-        ZooError::UnknownModel { nearest, .. } => {
-            let meant = if is_slip(model, nearest) {
-                format!(": did you mean `{nearest}`? The")
-            } else {
-                "; the".to_owned()
-            };
-            format!("there is no model and no file `{model}`{meant} verb `models` lists all models")
+        ZooError::UnknownModel { near, .. } => {
+            let more = instead(near.as_deref(), "the verb `models` lists all models");
+            format!("there is no model and no file `{model}`{more}")
         }
         other => other.to_string(),
     }
@@ -227,18 +225,15 @@ fn in_flags(error: &ZooError, zoo: &Zoo) -> String {
         ZooError::UnknownSize {
             model,
             size,
-            nearest,
+            near,
             sizes,
         } => {
             let others: Vec<&str> = flags::having(zoo, size).iter().map(|e| e.name()).collect();
-            format!(
-                "the model `{model}` has no {}: did you mean {}? It has {}; {} is for {}",
-                flag(size),
-                flag(nearest),
-                all(sizes),
-                flag(size),
-                others.join(", ")
-            )
+            let (asked, others) = (flag(size), others.join(", "));
+            let choices = format!("it has {}; {asked} is for {others}", all(sizes));
+            let near = near.as_deref().map(flag);
+            let more = instead(near.as_deref(), &choices);
+            format!("the model `{model}` has no {asked}{more}")
         }
         ZooError::BadValue { size, value, rule } => format!("{} {value}: {rule}", flag(size)),
         other => other.to_string(),

@@ -61,7 +61,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
     pub(super) recompute: When,
     /// Whether stages keep activations in the host's memory until the backward, on CUDA
     /// devices: never, always or auto (each by itself).

@@ -106,7 +106,11 @@ pub(super) fn text(
     }
     let mut short = plan.clone();
     short.alternatives.truncate(RUNNERS_UP);
-    let _ = write!(text, "\n{}", plan_report::text(&short, profile, width));
+    let _ = write!(
+        text,
+        "\n{}",
+        plan_report::text(&short, profile, width, true)
+    );
     let _ = writeln!(text, "{choices}");
     let _ = writeln!(text, "{}", output::wrapped(limit, width));
     text

@@ -39,15 +39,16 @@ pub(super) fn evaluations(
     held_out: Option<&HeldOut<'_>>,
     source: &Source,
 ) -> Result<(), String> {
-    let Some(every) = recipe.eval_every else {
+    let every = recipe.eval_every;
+    if every == 0 {
         return match recipe.early_stopping {
-            Some(count) => Err(format!(
+            0 => Ok(()),
+            count => Err(format!(
                 "--early-stopping {count} counts evaluations: say with --eval-every N after how many \
                  steps there is one"
             )),
-            None => Ok(()),
         };
-    };
+    }
     let none = |why: &str| Err(format!("--eval-every {every}: {why}"));
     match held_out.map(HeldOut::left_out) {
         Some((left_out, all)) if left_out < all => Ok(()),

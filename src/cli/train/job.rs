@@ -9,7 +9,7 @@ use tch::Device;
 use super::configured::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, configured, from_plan, holds};
+use super::{check, config, configured, from_plan, holds, moved};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
 use crate::cli::model::{Chosen, exported};
@@ -114,11 +114,13 @@ impl Job {
             recipe.data.as_deref(),
             tokenizer.as_deref(),
             &options,
-        )?;
+        )
+        .map_err(|failure| moved::data(failure, recipe.data.as_deref(), &origins))?;
         source.check_batch(recipe.batch).map_err(Failure::Usage)?;
         let recipe = in_steps(recipe, &source, &origins).map_err(Failure::Usage)?;
         let rates = recipe.learning_rates().map_err(failure)?;
-        let other = other(&recipe, (&chosen, &source), tokenizer.as_deref())?;
+        let other = other(&recipe, (&chosen, &source), tokenizer.as_deref())
+            .map_err(|failure| moved::eval_data(failure, recipe.eval_data.as_deref(), &origins))?;
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
@@ -129,6 +131,7 @@ impl Job {
         let flops = flops(&recipe, &chosen.spec, tokens)?;
         // Of each process as many.
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
+        notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
         notes.extend(idle(&recipe));
         let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
         check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;

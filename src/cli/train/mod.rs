@@ -8,6 +8,7 @@ mod fits;
 mod from_plan;
 mod holds;
 mod job;
+mod moved;
 mod optimizer;
 mod options;
 mod progress;
@@ -202,10 +203,10 @@ fn trainer<'a>(
         trainer = trainer.part(SAMPLES, kept);
     }
     trainer = match (job.held_out(), recipe.eval_every) {
-        (Some(held_out), Some(every)) => trainer
+        (Some(held_out), 0) => trainer.held_out(held_out),
+        (Some(held_out), every) => trainer
             .evaluate_every(every, move || held_out)
-            .early_stopping(recipe.early_stopping),
-        (Some(held_out), None) => trainer.held_out(held_out),
+            .early_stopping(Some(recipe.early_stopping).filter(|&count| count > 0)),
         (None, _) => trainer,
     };
     if matches!(job.source, Source::Samples { .. }) {

@@ -37,7 +37,7 @@ impl Progress {
             lines: !terminal && !quiet,
             every: steps.div_ceil(20),
             steps,
-            patience: job.recipe.early_stopping.unwrap_or_default(),
+            patience: job.recipe.early_stopping,
         }
     }
 

@@ -75,7 +75,7 @@ settings! {
         /// Schedule: {names}. It changes speed and memory, never numbers.
         schedule: ScheduleKind = rows::schedule();
 
-        /// Stages of each device; by default 2 where the schedule has several, else 1.
+        /// Stages of each device (virtual stages; torchgpipe calls micro-batches chunks); by default 2 where the schedule has several, else 1.
         chunks: Option<usize> = rows::chunks();
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
@@ -117,7 +117,7 @@ settings! {
         memory: Vec<Cap> = rows::memory();
 
         /// Stages that keep activations (or what they recompute from) in the host's memory until
-        /// the backward: their numbers, such as 0,2, or all or none. It changes no numbers.
+        /// the backward: never, always, or their numbers, such as 0,2. It changes no numbers.
         offload: Offload = rows::offload();
 
         /// Whether CUDA devices may round the factors of products to TF32 (10 bits of mantissa),
@@ -305,16 +305,18 @@ settings! {
 
         /// Measures the held-out loss (or the loss on --eval-data) after every N steps and after
         /// the last one, for metrics.jsonl, TensorBoard and `plot`. It changes no numbers of
-        /// training. The checkpoint of the lowest loss stays: RUN/best names it.
-        eval_every: Option<usize> = flag("eval.every", "N", Optional(values::COUNT), None).free();
+        /// training. The checkpoint of the lowest loss stays: RUN/best names it. 0 measures it only
+        /// at the end.
+        eval_every: usize = flag("eval.every", "N", values::COUNT_OR_NONE, 0).free();
 
         /// Data of the same kind as --data to evaluate on, instead of a held-out share: nothing is
         /// then held out of --data unless --held-out says so.
         eval_data: Option<PathBuf> = flag("eval.data", "PATH", Optional(FilePath), None).free();
 
-        /// Ends the run after N evaluations in a row that did not improve on the best one.
-        early_stopping: Option<usize> =
-            flag("eval.early_stopping", "N", Optional(values::COUNT), None).free();
+        /// Ends the run after N evaluations in a row that did not improve on the best one; 0 never
+        /// does.
+        early_stopping: usize =
+            flag("eval.early_stopping", "N", values::COUNT_OR_NONE, 0).free();
 
         /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
         /// nothing.

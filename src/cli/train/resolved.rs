@@ -10,6 +10,7 @@ use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
 use crate::cli::feed::remote::is_url;
 use crate::cli::model::sizes;
+use crate::decide::output;
 use crate::models::ExportedModel;
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
@@ -17,7 +18,7 @@ use crate::models::ExportedModel;
 pub(super) struct Resolved {
     /// The file.
     pub(super) toml: String,
-    /// The same for people, a line for each table.
+    /// The same for people, a paragraph for each table.
     pub(super) lines: Vec<String>,
 }
 
@@ -37,7 +38,7 @@ impl Resolved {
         let simulated = simulated.map_or_else(String::new, |words| format!("# {words}\n"));
         Self {
             toml: head + &simulated + &toml(&schema, &recipe),
-            lines: lines(&schema, &recipe),
+            lines: lines(&schema, &recipe, output::width(None)),
         }
     }
 }

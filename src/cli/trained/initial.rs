@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tch::Tensor;
 
-use super::{Failure, ModelTokenizer, not_finite};
+use super::{Failure, ModelTokenizer, not_finite, run};
 use crate::cli::config::Origins;
 use crate::cli::feed::{Source, foreign};
 use crate::cli::model::flags::{Given, flag};
@@ -24,6 +24,8 @@ pub(in crate::cli) struct Weights {
     tokenizer: Option<TokenizerFiles>,
     /// Whether they are those of an exported program, which say nothing of tokens.
     of_program: bool,
+    /// What is to be said of them.
+    pub(in crate::cli) note: Option<String>,
 }
 
 /// A size that says nothing of weights.
@@ -51,6 +53,13 @@ pub(in crate::cli) fn read(
     origins: &Origins,
     zoo: &Zoo,
 ) -> Result<((String, Given), Weights), Failure> {
+    if run::is_run(path) {
+        return Err(Failure::Usage(format!(
+            "--weights {0}: this is the folder of a run: `export --run {0} -o DIR` writes its weights into \
+             a folder that can be named here, and --resume {0} goes on with the run",
+            path.display()
+        )));
+    }
     foreign::check_weights(path)
         .map_err(|why| Failure::Usage(format!("--weights {}: {why}", path.display())))?;
     if exported::is_exported(model) {
@@ -88,6 +97,7 @@ pub(in crate::cli) fn read(
         vocabulary: read.vocabulary,
         tokenizer: read.tokenizer,
         of_program: false,
+        note: read.prefix.map(|own| wrapped(path, &own)),
     };
     Ok((chosen, weights))
 }
@@ -125,13 +135,24 @@ fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
              safetensors.torch.save_file write it: {error}"
         ))
     })?;
+    let note = program.prefix(&read).map(|own| wrapped(&file, own));
     let all = program.weights(read);
     Ok(Weights {
         all: all.map_err(|error| wrong(format!("{error:#}")))?,
         vocabulary: None,
         tokenizer: None,
         of_program: true,
+        note,
     })
+}
+
+/// That the names in a file are taken without what stands before all of them.
+pub(super) fn wrapped(path: &Path, prefix: &str) -> String {
+    format!(
+        "note: --weights {}: every name begins with `{prefix}`, as where a wrapper of the model was saved \
+         (DistributedDataParallel, torch.compile): the names are taken without it",
+        path.display()
+    )
 }
 
 impl Weights {

@@ -11,7 +11,7 @@ use tch::{Device, TchError, Tensor};
 use super::feed;
 use super::input::{self, DeviceList};
 use super::models::shapes;
-use super::{Failure, room};
+use super::{Failure, room, say};
 use crate::models::hugging_face::{self, TokenizerFiles};
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
@@ -126,6 +126,11 @@ impl Trained {
             }
             return run::newest(run, moved, zoo);
         }
+        if is_best {
+            return Err(Failure::Usage(
+                "--best is for --run: checkpoints and weights are used as they are".to_owned(),
+            ));
+        }
         if let Some(checkpoint) = &place.checkpoint {
             return run::checkpoint(checkpoint, moved, zoo);
         }
@@ -140,8 +145,17 @@ impl Trained {
     }
 
     fn exported(path: &Path, zoo: &Zoo) -> Result<Self, Failure> {
+        if run::is_run(path) {
+            return Err(Failure::Usage(format!(
+                "--weights {0}: this is the folder of a run: name it with --run {0}",
+                path.display()
+            )));
+        }
         let read = hugging_face::import(zoo, path)
             .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
+        if let Some(prefix) = &read.prefix {
+            say(&initial::wrapped(path, prefix));
+        }
         let vocabulary = match (read.vocabulary, read.tokenizer) {
             (Some(characters), _) => Ok(Vocabulary::Characters(Characters::new(characters))),
             (None, Some(files)) => ModelTokenizer::of(files).map(Vocabulary::Tokenizer),

@@ -93,18 +93,34 @@ pub(super) fn best(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Traine
         error => failure(error),
     })?;
     let best = folder.path().join(BEST);
-    if best.symlink_metadata().is_err() {
+    if !best.exists() {
+        let why = match best.read_link() {
+            Ok(lost) => format!("has lost its best checkpoint, {}", lost.display()),
+            Err(_) => "has no best checkpoint: `train --eval-every N` keeps the one of the lowest \
+                       held-out loss"
+                .to_owned(),
+        };
         return Err(Failure::Usage(format!(
-            "--best: the run {} has no best checkpoint: `train --eval-every N` keeps the one of the \
-             lowest held-out loss",
+            "--best: the run {} {why}; leave out --best to take its newest checkpoint",
             run.display()
         )));
     }
     checkpoint(&best, moved, zoo)
 }
 
+/// Whether a path is the folder of a run.
+pub(super) fn is_run(path: &Path) -> bool {
+    RunFolder::open(path).is_ok()
+}
+
 /// The model of one checkpoint.
 pub(super) fn checkpoint(path: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
+    if is_run(path) {
+        return Err(Failure::Usage(format!(
+            "--checkpoint {0}: this is the folder of a run: name it with --run {0}",
+            path.display()
+        )));
+    }
     let found = Checkpoint::open(path).map_err(failure)?;
     let config = found.extras().config.clone();
     if config.is_empty() {

@@ -1,7 +1,6 @@
 //! Why two flags exclude each other, and what to do instead.
 
-use std::ffi::OsString;
-
+#[cfg(test)]
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -133,7 +132,7 @@ fn name(shown: &str) -> &str {
 }
 
 /// The error with the reason, where two flags of a verb exclude each other.
-pub(super) fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
+pub(super) fn explained(error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(one)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
@@ -154,18 +153,8 @@ pub(super) fn explained(command: &Command, args: &[OsString], error: clap::Error
             .to_owned()
     };
     let message = format!("{} cannot be used with {}: {why}", flag(one), flag(other));
-    verb(command, args).error(ErrorKind::ArgumentConflict, message)
-}
-
-/// The verb that the arguments name, and of its own verbs the same.
-fn verb(command: &Command, args: &[OsString]) -> Command {
-    let mut own = command;
-    for arg in args.iter().skip(1).filter_map(|arg| arg.to_str()) {
-        if let Some(verb) = own.find_subcommand(arg) {
-            own = verb;
-        }
-    }
-    own.clone()
+    // Without the verb's usage, which the reason makes needless.
+    clap::Error::raw(ErrorKind::ArgumentConflict, message + "\n")
 }
 
 /// Flags of a command and its verbs that exclude each other without a reason.

@@ -5,10 +5,12 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use gpipe_partitioner::words::meant;
+
 use super::conflicts;
 
 /// What flags of other tools are here: each of the names, and what to write instead.
-const ELSEWHERE: [(&[&str], &str); 40] = [
+const ELSEWHERE: [(&[&str], &str); 41] = [
     (&["learning-rate", "max-lr"], "--lr RATE"),
     (
         &["lr-scheduler", "lr-scheduler-type", "lr-decay-style"],
@@ -24,6 +26,10 @@ const ELSEWHERE: [(&[&str], &str); 40] = [
         "--warmup N",
     ),
     (&["min-lr"], "--set lr.end=RATE"),
+    (
+        &["max-new-tokens", "max-tokens", "max-length"],
+        "--tokens N",
+    ),
     (
         &[
             "max-steps",
@@ -281,28 +287,44 @@ pub(crate) fn explained(
 ) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {}
-        ErrorKind::ArgumentConflict => return conflicts::explained(command, args, error),
+        ErrorKind::ArgumentConflict => return conflicts::explained(error),
         _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
-    let unknown = unknown
-        .trim_start_matches('-')
-        .split('=')
-        .next()
-        .unwrap_or_default();
-    let name = unknown.replace('_', "-");
+    let unknown = unknown.split('=').next().unwrap_or_default();
     let texts = args.iter().filter_map(|arg| arg.to_str());
     let verb = texts.skip(1).find_map(|arg| command.find_subcommand(arg));
-    let Some(tip) = verb.and_then(|verb| tip(verb, &name)) else {
-        return error;
+    let name = unknown.trim_start_matches('-').replace('_', "-");
+    let tip = match verb {
+        Some(verb) if !unknown.starts_with('-') => positional(verb, unknown),
+        Some(verb) => tip(verb, &name).or_else(|| of_another(command, &name)),
+        None => None,
+    };
+    let Some(tip) = tip else {
+        return plain(error, &name);
     };
     error.remove(ContextKind::SuggestedArg);
+    // The usage would say nothing beside the tip.
+    error.remove(ContextKind::Usage);
     error.insert(
         ContextKind::Suggested,
         ContextValue::StyledStrs(vec![tip.into()]),
     );
+    error
+}
+
+/// The error without what clap guesses of a flag that is like none; a good guess needs no usage.
+fn plain(mut error: clap::Error, name: &str) -> clap::Error {
+    let Some(ContextValue::String(guess)) = error.get(ContextKind::SuggestedArg) else {
+        return error;
+    };
+    let guess = guess.trim_start_matches('-').to_owned();
+    if meant(name, [guess.as_str()]).is_none() {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error.remove(ContextKind::Usage);
     error
 }
 
@@ -314,6 +336,27 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
     let has = |long: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(long));
     let fits = flag.map_or(verb.get_name() == "train", has);
     fits.then(|| format!("instead of `--{name}`, write: {instead}"))
+}
+
+/// What a word without a flag is most likely to be.
+fn positional(verb: &Command, word: &str) -> Option<String> {
+    let flag = match verb.get_name() {
+        "train" => "--data",
+        "eval" | "generate" | "export" => "--run",
+        "profile" => "--model",
+        "plan" => "--profile",
+        "simulate" => "--schedule",
+        _ => return None,
+    };
+    Some(format!("write `{flag} {word}`, if that is what it is"))
+}
+
+/// Which verbs have a flag that this one does not.
+fn of_another(command: &Command, name: &str) -> Option<String> {
+    let has = |verb: &&Command| verb.get_arguments().any(|arg| arg.get_long() == Some(name));
+    let verbs = command.get_subcommands().filter(has);
+    let verbs: Vec<String> = verbs.map(|verb| format!("`{}`", verb.get_name())).collect();
+    (!verbs.is_empty()).then(|| format!("`--{name}` is a flag of {}", verbs.join(", ")))
 }
 
 #[cfg(test)]

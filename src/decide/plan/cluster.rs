@@ -155,26 +155,11 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
     options.shard_optimizer = args.cluster.shard_optimizer;
 }
 
-/// Where replicas and stages are, what no plan goes below, and what more of something would
-/// bring; each a paragraph behind an empty line.
+/// Where replicas and stages are, and what no plan goes below; each a paragraph behind an empty
+/// line.
 pub(super) fn text(options: &ClusterOptions, plan: &Plan, width: usize) -> String {
     let mut lines = vec![placed(options, plan)];
     lines.extend(gap(plan));
-    let more: Vec<String> = (plan.more.iter())
-        .map(|more| {
-            let saved = 1.0 - more.step.get() / plan.step.get();
-            if saved > 0.0005 {
-                let percent = 100.0 * saved;
-                format!(
-                    "{}: a step of {}, {percent:.1} % less",
-                    more.what, more.step
-                )
-            } else {
-                format!("{}: no shorter step", more.what)
-            }
-        })
-        .collect();
-    lines.extend((!more.is_empty()).then(|| format!("with {}", more.join("; with "))));
     let paragraph = |line: String| format!("\n{}\n", output::wrapped(&line, width));
     lines.into_iter().map(paragraph).collect()
 }
@@ -208,7 +193,8 @@ fn placed(options: &ClusterOptions, plan: &Plan) -> String {
 fn gap(plan: &Plan) -> Option<String> {
     let bound = plan.lower_bound?;
     let gap = 1.0 - bound.get() / plan.step.get().max(f64::MIN_POSITIVE);
-    Some(if gap <= 0.0 {
+    // What f64 rounds.
+    Some(if gap <= 1e-9 {
         "no plan with a built-in schedule is faster: all others were tried or cannot be".to_owned()
     } else {
         format!(

@@ -4,8 +4,10 @@ mod alone;
 pub(crate) mod choices;
 mod cluster;
 pub(crate) mod limit;
+mod more;
 pub(crate) mod page;
 pub(crate) mod report;
+mod runners_up;
 mod shape;
 mod work;
 
@@ -15,6 +17,7 @@ use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
     Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError,
     PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
+    what_more_devices,
 };
 
 use cluster::ClusterFlags;
@@ -44,9 +47,10 @@ pub(crate) struct Args {
     scale_to: Option<PathBuf>,
     #[command(flatten)]
     shape: ShapeFlags,
-    /// Devices of all replicas together.
+    /// Devices of all replicas together: their number, or a list as `train` has it, such as
+    /// `cpu*4` or `cuda:0-3`.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count,
+        long, value_name = "LIST", allow_negative_numbers = true, value_parser = input::device_count,
         required_unless_present_any = ["cluster", "per_node", "model_shape"], conflicts_with_all = ["cluster", "per_node"]
     )]
     devices: Option<usize>,
@@ -96,7 +100,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
     chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
     /// auto (each by itself); it needs a --host-link.
@@ -126,6 +130,10 @@ pub(crate) struct Args {
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
+    /// Name every runner-up, and say (as for a cluster always) what one more device and one more GiB
+    /// on each would bring.
+    #[arg(long)]
+    explain: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -175,15 +183,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::write(None, &plan.to_json())?;
     } else {
         let width = output::width(None);
-        let mut text = report::text(&plan, &profile, width);
+        let mut text = report::text(&plan, &profile, width, args.explain);
         text.push_str(&beside(&profile, &plan, &options));
         match &asked {
             Some(asked) => text.push_str(&cluster::text(asked, &plan, width)),
             // Neither offload nor CUDA graphs are chosen for a cluster.
             None => text.push_str(&choices::text(&profile, &plan, &options, width)),
         }
-        let paragraph = |own: &String| format!("\n{}\n", output::wrapped(own, width));
-        text.extend(paragraphs.iter().map(paragraph));
+        let said = [runners_up::without_pipeline(&plan), more::sentence(&plan)];
+        let said = said.into_iter().flatten().chain(paragraphs);
+        text.extend(said.map(|own| format!("\n{}\n", output::wrapped(&own, width))));
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
@@ -218,7 +227,10 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
     };
     let profile = measured(args)?;
     let options = options(args, machine, &profile);
-    let plan = plan(&profile, &options).map_err(failure)?;
+    let mut plan = plan(&profile, &options).map_err(failure)?;
+    if args.explain {
+        plan.more = what_more_devices(&profile, &options, &plan);
+    }
     let (profile, options, plan) = chosen(profile, options, plan);
     Ok(Planned {
         profile,
@@ -273,9 +285,7 @@ fn measured(args: &Args) -> Result<Profile, Failure> {
         return Err(Failure::Usage(why.to_owned()));
     };
     let profile = input::profile(path)?;
-    for doubt in profile.doubts().unwrap_or_default() {
-        say(&format!("note: of the profile: {doubt}"));
-    }
+    input::say_doubts(&profile);
     let Some(there) = &args.scale_to else {
         return Ok(profile);
     };

@@ -1,21 +1,24 @@
 //! A plan for the eye.
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Alternative, Nodes, Plan, Profile, Schedule, StageId};
+use gpipe_partitioner::{Nodes, Plan, Profile, Schedule, StageId};
 
 use super::super::singles;
 use super::super::table::{Align, Table};
+use super::runners_up;
 
-/// What was chosen, its stages and devices, and what loses against it, in `width` columns.
-pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
+/// What was chosen, its stages and devices, and what loses against it (all of that, or the most
+/// telling), in `width` columns.
+pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize, all: bool) -> String {
     let mut text = headline(plan);
     text.push('\n');
     text.push_str(&stages(plan, profile, width));
     text.push('\n');
     text.push_str(&devices(plan));
-    if !plan.alternatives.is_empty() {
+    let runners_up = runners_up::text(plan, width, all);
+    if !runners_up.is_empty() {
         text.push('\n');
-        text.push_str(&alternatives(plan, width));
+        text.push_str(&runners_up);
     }
     text
 }
@@ -101,36 +104,4 @@ fn devices(plan: &Plan) -> String {
         table.row([device.to_string(), peak.to_string()]);
     }
     table.render()
-}
-
-fn alternatives(plan: &Plan, width: usize) -> String {
-    let own = (plan.replicas, plan.devices());
-    let spread = |other: &Alternative| (other.replicas, other.devices) != own;
-    let spread = plan.alternatives.iter().any(spread);
-    let mut columns = vec![("runner-up", Align::Left)];
-    columns.extend(spread.then_some(("replicas x devices", Align::Right)));
-    columns.extend([
-        ("chunks", Align::Right),
-        ("micro", Align::Right),
-        ("step", Align::Right),
-        ("bubble", Align::Right),
-        ("why it loses", Align::Left),
-    ]);
-    let mut table = Table::new(&columns);
-    for other in &plan.alternatives {
-        let dash = || "-".to_owned();
-        let mut row = vec![other.schedule.to_string()];
-        row.extend(spread.then(|| format!("{} x {}", other.replicas, other.devices)));
-        row.extend([
-            other.chunks.to_string(),
-            other.micro_batches.to_string(),
-            other.step.map_or_else(dash, |step| step.to_string()),
-            other
-                .bubble_fraction
-                .map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
-            other.reason.clone(),
-        ]);
-        table.row(row);
-    }
-    table.render_within(width)
 }

@@ -11,7 +11,7 @@ mod workload;
 
 use gpipe_partitioner::{Micros, ScheduleKind, Shape, Simulation};
 
-use super::{Failure, output};
+use super::{Failure, input, output};
 
 pub(super) use options::Args;
 
@@ -43,6 +43,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return output::write(args.output.as_deref(), &sweep::run(args)?);
     }
     let options = Options::new(args)?;
+    options
+        .workload
+        .profile()
+        .inspect(|own| input::say_doubts(own));
     let data = match options.kind {
         Some(kind) if !options.compare => picture(&options, &Case::new(&options, kind)?)?,
         _ => compare::run(&options)?,

@@ -17,6 +17,8 @@ use super::workload::{Given, Profiled, Workload};
 /// Arguments of `gpipe-rs simulate`.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").args(["schedule", "compare", "sweep"]).required(true).multiple(true)))]
+#[command(group(ArgGroup::new("jittery").args(["jitter", "sweep"]).multiple(true)))]
+#[command(group(ArgGroup::new("failing").args(["mtbf", "sweep"]).multiple(true)))]
 #[command(after_help = "Examples:
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
@@ -25,6 +27,7 @@ use super::workload::{Given, Profiled, Workload};
   gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3
   gpipe-rs simulate --sweep micro=8,16,32,64 --sweep schedule=1f1b,zb-h1,zbv --devices 8 --format html -o sweep.html
   gpipe-rs simulate --compare --devices 8 --micro 32 --jitter 5%
+  gpipe-rs simulate --sweep jitter=0,2,5,10 --sweep schedule=1f1b,zb-h1,zbv --devices 8 --micro 32
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 32 --forward-us 90000 --mtbf 6h --checkpoint-time 30s --restart-time 5min
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json")]
 pub(crate) struct Args {
@@ -35,8 +38,9 @@ pub(crate) struct Args {
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
     pub(super) schedule: Option<ScheduleKind>,
-    /// Devices of all replicas together.
-    #[arg(long, value_name = "P", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
+    /// Devices of all replicas together: their number, or a list as `train` has it, such as
+    /// `cpu*4` or `cuda:0-3`.
+    #[arg(long, value_name = "LIST", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
     pub(super) devices: Option<usize>,
     /// Micro-batches of a mini-batch.
     #[arg(long, value_name = "M", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::at_least_one)]
@@ -82,7 +86,7 @@ pub(crate) struct Args {
     /// Whether stages recompute: never, always or auto. With auto, a computed schedule recomputes
     /// single micro-batches where memory asks for it. Without a profile it needs --output-bytes: what
     /// a recompute starts from.
-    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::when)]
+    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::recompute)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
     /// auto; it needs a --host-link. With auto, a computed schedule does so with single
@@ -109,18 +113,18 @@ pub(crate) struct Args {
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
-    /// What to print.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: Format,
+    /// What to print; by default what the ending of --output says (.svg, .html, .json), or else text.
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
     /// The same as --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
     /// All schedules as one table.
     #[arg(long)]
     compare: bool,
-    /// Every combination of what is listed, as one table or chart: devices, micro, schedule or
-    /// chunks with its values, such as micro=8,16,32; may repeat. What is not listed stays as its
-    /// own flag says; without a schedule all that train are taken.
+    /// Every combination of what is listed, as one table or chart: devices, micro, schedule,
+    /// chunks, jitter (in percent) or mtbf with its values, such as micro=8,16,32; may repeat. What
+    /// is not listed stays as its own flag says; without a schedule all that train are taken.
     #[arg(long, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
     pub(super) sweep: Vec<SweptFlag>,
     /// Memory of a device, such as 24GiB: one value for all, or one for each of a replica. Says of
@@ -128,7 +132,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
     memory: Option<Vec<Bytes>>,
     #[command(flatten)]
-    risks: Risks,
+    pub(super) risks: Risks,
     /// Write to a file; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
@@ -219,12 +223,16 @@ impl Options {
 
 impl Args {
     pub(super) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.format }
-    }
-
-    /// Whether anything is asked that a sweep does not say.
-    pub(super) fn has_risks(&self) -> bool {
-        self.risks.any()
+        if self.json {
+            return Format::Json;
+        }
+        let ending = || self.output.as_deref()?.extension()?.to_str();
+        self.format.unwrap_or_else(|| match ending() {
+            Some("svg") => Format::Svg,
+            Some("html" | "htm") => Format::Html,
+            Some("json") => Format::Json,
+            _ => Format::Text,
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What may go wrong in a long run: action times that vary, and failures.
 
 use gpipe_partitioner::words::{count, long_time};
-use gpipe_partitioner::{Failures, Jitter, JitteredSteps, Micros};
+use gpipe_partitioner::{Failures, Jitter, JitteredSteps, Micros, Risk, SweepOutcome, SweepPoint};
 use serde_json::{Value, json};
 
 use super::super::{Failure, input};
@@ -18,46 +18,73 @@ pub(super) struct Risks {
     jitter: Option<f64>,
     /// How many steps with jitter are simulated.
     #[arg(
-        long, value_name = "N", default_value = "200", requires = "jitter", allow_negative_numbers = true,
+        long, value_name = "N", default_value = "200", requires = "jittery", allow_negative_numbers = true,
         value_parser = input::at_least_one
     )]
     jitter_runs: usize,
     /// What jitter is drawn from: the same seed gives the same numbers.
-    #[arg(long, value_name = "N", default_value = "0", requires = "jitter")]
+    #[arg(long, value_name = "N", default_value = "0", requires = "jittery")]
     jitter_seed: u64,
     /// Mean time between failures of anything that stops the run, such as 6h: how often to write a
     /// checkpoint (Young, Daly), and the goodput. Of n devices it is 1/n of one device's.
     #[arg(long, value_name = "TIME", requires = "checkpoint_time", value_parser = input::micros)]
     mtbf: Option<Micros>,
     /// How long writing a checkpoint holds training up.
-    #[arg(long, value_name = "TIME", requires = "mtbf", value_parser = input::micros)]
+    #[arg(long, value_name = "TIME", requires = "failing", value_parser = input::micros)]
     checkpoint_time: Option<Micros>,
     /// How long it takes from a failure to the first step again.
-    #[arg(long, value_name = "TIME", default_value = "0", requires = "mtbf", value_parser = input::micros)]
+    #[arg(long, value_name = "TIME", default_value = "0", requires = "failing", value_parser = input::micros)]
     restart_time: Micros,
 }
 
 impl Risks {
-    /// Whether there is anything of it.
-    pub(super) fn any(&self) -> bool {
-        self.jitter.is_some() || self.mtbf.is_some()
+    pub(super) fn jitter(&self) -> Result<Option<Jitter>, Failure> {
+        self.jitter.map(|share| self.jitter_of(share)).transpose()
     }
 
-    pub(super) fn jitter(&self) -> Result<Option<Jitter>, Failure> {
-        let jitter = self
-            .jitter
-            .map(|share| Jitter::new(share, self.jitter_runs, self.jitter_seed));
-        let wrong = |error| Failure::Usage(format!("--jitter: {error}"));
-        jitter.transpose().map_err(wrong)
+    fn jitter_of(&self, share: f64) -> Result<Jitter, Failure> {
+        let jitter = Jitter::new(share, self.jitter_runs, self.jitter_seed);
+        jitter.map_err(|error| Failure::Usage(format!("--jitter: {error}")))
     }
 
     pub(super) fn failures(&self) -> Result<Option<Failures>, Failure> {
-        let (Some(between), Some(checkpoint)) = (self.mtbf, self.checkpoint_time) else {
-            return Ok(None);
+        self.mtbf
+            .map(|between| self.failures_of(between))
+            .transpose()
+    }
+
+    fn failures_of(&self, between: Micros) -> Result<Failures, Failure> {
+        let missing = || {
+            let why = "--mtbf needs what a checkpoint takes: --checkpoint-time, such as 30s";
+            Failure::Usage(why.to_owned())
         };
+        let checkpoint = self.checkpoint_time.ok_or_else(missing)?;
         let failures = Failures::new(between, checkpoint, self.restart_time);
-        let wrong = |_| Failure::Usage("--mtbf: must be more than no time, such as 6h".to_owned());
-        failures.map(Some).map_err(wrong)
+        failures
+            .map_err(|_| Failure::Usage("--mtbf: must be more than no time, such as 6h".to_owned()))
+    }
+
+    /// Every combination of these shares of jitter and times between failures, or of the flags' own.
+    pub(super) fn swept(&self, jitter: &[f64], mtbf: &[Micros]) -> Result<Vec<Risk>, Failure> {
+        let jitter: Vec<Option<Jitter>> = if jitter.is_empty() {
+            vec![self.jitter()?]
+        } else {
+            let each = jitter.iter().map(|&share| self.jitter_of(share).map(Some));
+            each.collect::<Result<_, _>>()?
+        };
+        let failures: Vec<Option<Failures>> = if mtbf.is_empty() {
+            vec![self.failures()?]
+        } else {
+            let each = mtbf
+                .iter()
+                .map(|&between| self.failures_of(between).map(Some));
+            each.collect::<Result<_, _>>()?
+        };
+        let pairs = jitter.iter().flat_map(|&jitter| {
+            let each = failures.iter();
+            each.map(move |&failures| Risk { jitter, failures })
+        });
+        Ok(pairs.collect())
     }
 }
 
@@ -116,4 +143,21 @@ pub(super) fn failure_numbers(failures: &Failures, step: Micros) -> Value {
         numbers["goodput"] = json!(interval.goodput);
     }
     numbers
+}
+
+/// What a point of a sweep has of both.
+pub(super) fn add_to(numbers: &mut Value, point: &SweepPoint, own: &SweepOutcome) {
+    if let (Some(jitter), Some(steps)) = (&point.risk.jitter, own.jittered) {
+        numbers["jitter"] = json!({
+            "share": jitter.share(),
+            "runs": jitter.runs(),
+            "seed": jitter.seed(),
+            "mean_us": steps.mean,
+            "p95_us": steps.late,
+            "bubble_fraction": steps.bubble_fraction,
+        });
+    }
+    if let Some(failures) = &point.risk.failures {
+        numbers["failures"] = failure_numbers(failures, own.step());
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::words::count;
-use gpipe_partitioner::{ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render};
+use gpipe_partitioner::words::{count, long_time};
+use gpipe_partitioner::{Micros, ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -12,31 +12,46 @@ use super::super::{
 };
 use super::options::{Args, Format, Options};
 use super::workload::Refusal;
-use super::{Case, report};
+use super::{Case, report, risks};
 
 /// The most combinations.
 const MOST: usize = 10_000;
 
 /// What goes through several values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum SweptFlag {
     Devices(Vec<usize>),
     Micro(Vec<usize>),
     Schedule(Vec<ScheduleKind>),
     Chunks(Vec<usize>),
+    /// Shares.
+    Jitter(Vec<f64>),
+    /// Mean times between failures.
+    Mtbf(Vec<Micros>),
 }
 
 /// `micro=8,16,32`.
 pub(super) fn swept(text: &str) -> Result<SweptFlag, String> {
-    let wrong = "must be devices, micro, schedule or chunks with values, such as micro=8,16,32";
+    let wrong = "must be devices, micro, schedule, chunks, jitter or mtbf with values, such as \
+                 micro=8,16,32";
     let (what, list) = text.split_once('=').ok_or(wrong)?;
     match what.trim().trim_start_matches("--") {
         "devices" => Ok(SweptFlag::Devices(values(list, input::at_least_one)?)),
         "micro" | "micro-batches" => Ok(SweptFlag::Micro(values(list, input::at_least_one)?)),
         "schedule" => Ok(SweptFlag::Schedule(values(list, input::schedule)?)),
         "chunks" => Ok(SweptFlag::Chunks(values(list, input::at_least_one)?)),
+        "jitter" => Ok(SweptFlag::Jitter(values(list, percent)?)),
+        "mtbf" => Ok(SweptFlag::Mtbf(values(list, input::micros)?)),
         _ => Err(wrong.to_owned()),
     }
+}
+
+/// A share in percent: `5` or `5%`.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%');
+    input::share(&format!("{number}%")).map_err(|_| {
+        format!("`{text}` is no jitter: it is in percent, from 0 to 100, such as 0,2,5,10")
+    })
 }
 
 /// Each value once.
@@ -61,15 +76,20 @@ fn asked(args: &Args) -> Result<Sweep, Failure> {
         devices: args.devices.into_iter().collect(),
         micro_batches: args.micro.into_iter().collect(),
         chunks: args.chunks.into_iter().collect(),
+        risks: Vec::new(),
     };
+    let (mut jitter, mut mtbf) = (Vec::new(), Vec::new());
     for flag in &args.sweep {
         match flag {
             SweptFlag::Devices(values) => sweep.devices.clone_from(values),
             SweptFlag::Micro(values) => sweep.micro_batches.clone_from(values),
             SweptFlag::Schedule(values) => sweep.schedules.clone_from(values),
             SweptFlag::Chunks(values) => sweep.chunks.clone_from(values),
+            SweptFlag::Jitter(values) => jitter.clone_from(values),
+            SweptFlag::Mtbf(values) => mtbf.clone_from(values),
         }
     }
+    sweep.risks = args.risks.swept(&jitter, &mtbf)?;
     if sweep.schedules.is_empty() {
         sweep.schedules = ScheduleKind::ALL
             .into_iter()
@@ -93,12 +113,8 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
         let rule = "--sweep makes a table or a page: use --format text, json or html with it";
         return Err(Failure::Usage(rule.to_owned()));
     }
-    if args.has_risks() {
-        let rule = "--jitter and --mtbf are for one simulation or --compare, not for a --sweep";
-        return Err(Failure::Usage(rule.to_owned()));
-    }
     let sweep = asked(args)?;
-    let combinations = sweep.shapes().len();
+    let combinations = sweep.shapes().len() * sweep.risks.len();
     if combinations > MOST {
         return Err(Failure::Usage(format!(
             "{combinations} combinations are too many for a --sweep: at most {MOST}"
@@ -124,6 +140,12 @@ fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
         (sweep.devices.iter()).flat_map(|p| sweep.micro_batches.iter().map(move |m| (p, m)))
     {
         let options = Options::of(args, devices, micro)?;
+        if points.is_empty() {
+            options
+                .workload
+                .profile()
+                .inspect(|own| input::say_doubts(own));
+        }
         let one = Sweep {
             devices: vec![options.devices],
             micro_batches: vec![options.micro],
@@ -166,6 +188,7 @@ fn numbers(points: &[SweepPoint]) -> Value {
                 number["bubble_fraction"] = json!(own.bubble_fraction);
                 number["peak_in_flight"] = json!(own.peak_in_flight);
                 number["peak_bytes"] = json!(own.peak_bytes);
+                risks::add_to(&mut number, point, own);
             }
             Err(why) => number["refused"] = json!(why),
         }
@@ -175,61 +198,86 @@ fn numbers(points: &[SweepPoint]) -> Value {
 }
 
 fn table(points: &[SweepPoint]) -> String {
-    let names = [
-        "devices",
-        "micro-batches",
-        "chunks",
-        "step",
-        "each",
-        "bubble",
-        "in flight",
-        "peak memory",
-    ];
-    let numbers = names.map(|name| (name, Align::Right));
+    let jitter = points.iter().any(|point| point.risk.jitter.is_some());
+    let failures = points.iter().any(|point| point.risk.failures.is_some());
+    let mut names = vec!["devices", "micro-batches", "chunks"];
+    names.extend(jitter.then_some("jitter"));
+    names.extend(failures.then_some("failure every"));
+    names.extend(["step", "each", "bubble", "in flight", "peak memory"]);
+    names.extend(jitter.then_some("95 % within"));
+    names.extend(
+        failures
+            .then_some(["checkpoint every", "goodput"])
+            .into_iter()
+            .flatten(),
+    );
+    let numbers = names.into_iter().map(|name| (name, Align::Right));
     let columns: Vec<_> = [("schedule", Align::Left)]
         .into_iter()
         .chain(numbers)
         .collect();
     let mut table = Table::new(&columns);
-    let mut refused = String::new();
+    let mut refused: Vec<String> = Vec::new();
     for point in points {
-        let Shape {
-            devices,
-            chunks,
-            micro_batches,
-        } = point.shape;
         match &point.outcome {
-            Ok(own) => table.row(cells(point, own)),
-            // Writing to a String cannot fail.
+            Ok(own) => table.row(cells(point, own, (jitter, failures))),
             Err(why) => {
-                _ = writeln!(
-                    refused,
-                    "{}, {}, {}, {}: {why}",
+                let Shape {
+                    devices,
+                    chunks,
+                    micro_batches,
+                } = point.shape;
+                let line = format!(
+                    "{}, {}, {}, {}: {why}\n",
                     point.schedule,
                     count(devices, "device"),
                     count(chunks, "chunk"),
                     count(micro_batches, "micro-batch")
                 );
+                // The same whatever else may go wrong.
+                if !refused.contains(&line) {
+                    refused.push(line);
+                }
             }
         }
     }
     let mut text = table.render();
     if !refused.is_empty() {
-        let _ = write!(text, "\nnot for these numbers:\n{refused}");
+        let _ = write!(text, "\nnot for these numbers:\n{}", refused.concat());
     }
     text
 }
 
-fn cells(point: &SweepPoint, own: &SweepOutcome) -> [String; 9] {
-    [
+fn cells(point: &SweepPoint, own: &SweepOutcome, (jitter, failures): (bool, bool)) -> Vec<String> {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let shape = point.shape;
+    let mut cells = vec![
         point.schedule.to_string(),
-        point.shape.devices.to_string(),
-        point.shape.micro_batches.to_string(),
-        point.shape.chunks.to_string(),
-        own.makespan.to_string(),
+        shape.devices.to_string(),
+        shape.micro_batches.to_string(),
+        shape.chunks.to_string(),
+    ];
+    let share = point.risk.jitter.map_or(0.0, |own| own.share());
+    cells.extend(jitter.then(|| percent(share)));
+    let between = point.risk.failures.map(|own| long_time(own.between()));
+    cells.extend(failures.then(|| between.unwrap_or_default()));
+    cells.extend([
+        own.step().to_string(),
         point.each().unwrap_or_default().to_string(),
-        format!("{:.1} %", 100.0 * own.bubble_fraction),
+        percent(own.bubble()),
         report::in_flight(own.peak_in_flight),
         report::memory(own.peak_bytes),
-    ]
+    ]);
+    let late = own.jittered.map(|own| own.late.to_string());
+    cells.extend(jitter.then(|| late.unwrap_or_default()));
+    let interval = own
+        .interval
+        .map(|own| [count(own.steps, "step"), percent(own.goodput)]);
+    cells.extend(
+        failures
+            .then(|| interval.unwrap_or_default())
+            .into_iter()
+            .flatten(),
+    );
+    cells
 }

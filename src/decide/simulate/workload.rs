@@ -117,6 +117,14 @@ impl Workload {
         }
     }
 
+    /// What it was made from, where layers were measured.
+    pub(super) fn profile(&self) -> Option<&Profile> {
+        match self {
+            Self::Given(_) => None,
+            Self::Profiled(profiled) => Some(&profiled.profile),
+        }
+    }
+
     /// The machine, with its links.
     pub(super) fn machine(&self) -> &Machine {
         match self {

@@ -22,7 +22,10 @@ pub enum ExportedReason {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// It is no archive that `torch.export.save` writes, or is damaged.
+    /// It is no archive that `torch.export.save` writes: what it is, and what to do.
+    #[error("{0}")]
+    Foreign(String),
+    /// A part of it is damaged.
     #[error("{part}: {why}")]
     Damaged {
         /// The file in the archive, or part of the program.

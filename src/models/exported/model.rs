@@ -186,6 +186,13 @@ impl ExportedModel {
         state_dict::without(&self.own, state_dict)
     }
 
+    /// What stands before every name of a `state_dict` because that of a wrapper was saved, such as
+    /// `module.` of `DistributedDataParallel` or `_orig_mod.` of `torch.compile`, and which
+    /// [`ExportedModel::weights`] leaves out.
+    pub fn prefix<'a>(&self, state_dict: &'a [(String, Tensor)]) -> Option<&'a str> {
+        state_dict::prefix(&self.own, state_dict)
+    }
+
     /// Writes [`ExportedModel::state_dict`] as safetensors, for `load_state_dict(load_file(path))`;
     /// a file that is there is replaced.
     ///

@@ -1,6 +1,6 @@
 //! What else PyTorch and others write, told apart by its first bytes or its entries.
 
-use super::error::{ExportedReason, damaged};
+use super::error::ExportedReason;
 
 /// How a program comes about.
 const EXPORT: &str = "in Python, load it into the model and write `torch.export.save(\
@@ -40,13 +40,13 @@ pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedRe
     } else {
         "has no `archive_format`: it was not written by torch.export.save"
     };
-    damaged("the file", format!("{kind}; {EXPORT}"))
+    ExportedReason::Foreign(format!("{kind}; {EXPORT}"))
 }
 
 /// Why a file that begins so, and is no archive, is no exported program.
 pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
     if first.starts_with(&ARCHIVE) {
-        return damaged("the file", CUT_OFF);
+        return ExportedReason::Foreign(CUT_OFF.to_owned());
     }
     let kind = if first.starts_with(&PICKLE) {
         "was written by an old torch.save: it has weights or pickled objects, and no program"
@@ -55,5 +55,5 @@ pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
     } else {
         "is no zip archive"
     };
-    damaged("the file", format!("{kind}; {EXPORT}"))
+    ExportedReason::Foreign(format!("{kind}; {EXPORT}"))
 }

@@ -13,6 +13,7 @@ use super::Exported;
 use super::error::Result;
 use super::weights::Stored;
 use crate::models::loss_kind::is_float;
+use crate::models::wrapped;
 
 /// Names, shapes and kinds.
 pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
@@ -64,6 +65,11 @@ pub(super) fn without(
     // A file is read in no order: of several things that are wrong, the same one is told each time.
     given.sort_by(|(one, _), (other, _)| one.cmp(other));
     let kept: Vec<&str> = own.weights.kept().collect();
+    if let Some(prefix) = prefix(own, &given).map(str::to_owned) {
+        for (name, _) in &mut given {
+            name.drain(..prefix.len());
+        }
+    }
     let lacks = |name: &&&str| !given.iter().any(|(own, _)| own == **name);
     let missing: Vec<&str> = kept.iter().filter(lacks).copied().collect();
     let others = given.iter().map(|(name, _)| name.as_str());
@@ -101,6 +107,12 @@ pub(super) fn without(
         }
     }
     Ok(all.into_iter().map(|(_, home, own)| (home, own)).collect())
+}
+
+/// See [`ExportedModel::prefix`](super::ExportedModel::prefix).
+pub(super) fn prefix<'a>(own: &Exported, given: &'a [(String, Tensor)]) -> Option<&'a str> {
+    let first = own.weights.kept().next()?;
+    wrapped::prefix(given.iter().map(|(name, _)| name.as_str()), first)
 }
 
 /// Some names, the first few of them.

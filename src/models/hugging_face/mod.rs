@@ -60,6 +60,9 @@ pub struct Imported {
     pub vocabulary: Option<Vec<char>>,
     /// The tokenizer beside the weights, of whatever kind.
     pub tokenizer: Option<TokenizerFiles>,
+    /// What stands before every name in the file and was left out, where the `state_dict` of a
+    /// wrapper was saved: `module.` of `DistributedDataParallel`, `_orig_mod.` of `torch.compile`.
+    pub prefix: Option<String>,
 }
 
 /// Writes weights as `transformers` names them, with the `config.json` that it needs
@@ -134,7 +137,7 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
             rule,
         })?;
     let spec = zoo.spec(architecture.entry(), settings)?;
-    let weights = read(&folder, architecture, &spec)?;
+    let (weights, prefix) = read(&folder, architecture, &spec)?;
     let tokenizer = folder.tokenizer()?;
     let characters = tokenizer.as_ref().map(TokenizerFiles::characters);
     Ok(Imported {
@@ -142,6 +145,7 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
         weights,
         vocabulary: characters.flatten(),
         tokenizer,
+        prefix,
     })
 }
 
@@ -152,17 +156,25 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
 /// As [`import`].
 pub fn weights(path: &Path, spec: &ModelSpec) -> Result<Vec<(String, Tensor)>, HuggingFaceError> {
     let folder = Folder::open(path)?;
-    read(&folder, Architecture::of(spec)?, spec)
+    let (weights, _) = read(&folder, Architecture::of(spec)?, spec)?;
+    Ok(weights)
 }
+
+/// The weights, and what was left out before every name.
+type Read = (Vec<(String, Tensor)>, Option<String>);
 
 fn read(
     folder: &Folder,
     architecture: Architecture,
     spec: &ModelSpec,
-) -> Result<Vec<(String, Tensor)>, HuggingFaceError> {
+) -> Result<Read, HuggingFaceError> {
     let mut files = folder.tensors()?;
     let mut weights = Vec::new();
-    for variable in variables(spec)? {
+    let variables = variables(spec)?;
+    let first = variables.first().map(|own| architecture.theirs(own.name()));
+    let prefix = first.and_then(|own| files.unwrap_names(&own.name, architecture.prefix()));
+    let prefix = prefix.map(str::to_owned);
+    for variable in variables {
         let name = architecture.theirs(variable.name());
         let found = files.take(&name.name, architecture.prefix())?;
         let found = found.ok_or_else(|| HuggingFaceError::Missing {
@@ -180,7 +192,7 @@ fn read(
         weights.push((variable.name().to_owned(), tensor));
     }
     architecture.check_rest(&mut files, &weights)?;
-    Ok(weights)
+    Ok((weights, prefix))
 }
 
 /// The parameters of a model, those that are tied once.

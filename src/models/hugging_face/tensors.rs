@@ -10,6 +10,7 @@ use tch::{Kind, Tensor};
 
 use super::error::HuggingFaceError;
 use crate::files;
+use crate::models::wrapped;
 
 /// The largest header that is read, as the format has it.
 const MAX_HEADER: u64 = 100_000_000;
@@ -28,6 +29,8 @@ struct Shard {
 #[derive(Debug)]
 pub(super) struct Files {
     shards: Vec<Shard>,
+    /// What stands before every name in the files, and is left out here.
+    prefix: String,
     /// Those that nobody has taken, with the number of their file.
     left: BTreeMap<String, usize>,
     /// Those that somebody has.
@@ -49,9 +52,28 @@ impl Files {
         let taken = BTreeMap::new();
         Ok(Self {
             shards,
+            prefix: String::new(),
             left,
             taken,
         })
+    }
+
+    /// Leaves out what a wrapper of PyTorch put before every name, where `name` is one of the model's
+    /// own; *returns* what that is. The name's `base` may be missing from it.
+    pub(super) fn unwrap_names(&mut self, name: &str, base: &str) -> Option<&str> {
+        let names = || self.left.keys().map(String::as_str);
+        let short = name.strip_prefix(base).unwrap_or(name);
+        // The base model alone is no wrapped one.
+        if names().any(|own| own == short) {
+            return None;
+        }
+        let prefix = wrapped::prefix(names(), name).or_else(|| wrapped::prefix(names(), short))?;
+        let prefix = prefix.to_owned();
+        let left = std::mem::take(&mut self.left).into_iter();
+        let plain = left.map(|(name, file)| (name[prefix.len()..].to_owned(), file));
+        self.left = plain.collect();
+        self.prefix = prefix;
+        Some(&self.prefix)
     }
 
     /// A tensor in single precision, which then counts as taken; `prefix` may be missing
@@ -67,7 +89,7 @@ impl Files {
         else {
             return Ok(None);
         };
-        let tensor = self.shards[number].tensor(&name)?;
+        let tensor = self.shards[number].tensor(&format!("{}{name}", self.prefix))?;
         self.taken.insert(name, number);
         Ok(Some(tensor))
     }
@@ -83,7 +105,7 @@ impl Files {
         let path = number.map(|&number| self.shards[number].path.clone());
         HuggingFaceError::Extra {
             path: path.unwrap_or_default(),
-            name: name.to_owned(),
+            name: format!("{}{name}", self.prefix),
             why: why.to_owned(),
         }
     }

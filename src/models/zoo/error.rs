@@ -1,6 +1,6 @@
 //! What a caller of the zoo can get wrong.
 
-use strsim::osa_distance;
+use gpipe_partitioner::words::{instead, meant};
 use thiserror::Error;
 
 /// Why there is no such model.
@@ -8,27 +8,30 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ZooError {
     /// No entry and no preset is called so.
-    #[error("there is no model `{name}`: did you mean `{nearest}`? There are {}", names.join(", "))]
+    #[error(
+        "there is no model `{name}`{}",
+        instead(near.as_deref(), &format!("there are {}", names.join(", ")))
+    )]
     UnknownModel {
         /// What was asked for.
         name: String,
-        /// The nearest name that exists.
-        nearest: String,
+        /// The name that it is with a slip.
+        near: Option<String>,
         /// All names.
         names: Vec<String>,
     },
     /// The model has no size of this name.
     #[error(
-        "the model `{model}` has no size `{size}`: did you mean `{nearest}`? It has {}",
-        sizes.join(", ")
+        "the model `{model}` has no size `{size}`{}",
+        instead(near.as_deref(), &format!("it has {}", sizes.join(", ")))
     )]
     UnknownSize {
         /// The model.
         model: String,
         /// What was asked for.
         size: String,
-        /// The nearest size that exists.
-        nearest: String,
+        /// The size that it is with a slip, or that another model calls so.
+        near: Option<String>,
         /// All sizes of the model.
         sizes: Vec<String>,
     },
@@ -79,7 +82,7 @@ impl ZooError {
         let names: Vec<String> = names.map(str::to_owned).collect();
         Self::UnknownModel {
             name: name.to_owned(),
-            nearest: nearest(name, &names),
+            near: meant(name, names.iter().map(String::as_str)).map(str::to_owned),
             names,
         }
     }
@@ -88,7 +91,7 @@ impl ZooError {
         Self::UnknownSize {
             model: model.to_owned(),
             size: size.to_owned(),
-            nearest: meant(size, &sizes),
+            near: size_meant(size, &sizes).map(str::to_owned),
             sizes,
         }
     }
@@ -102,34 +105,14 @@ const SAME: [&[&str]; 4] = [
     &["context", "image", "inputs"],
 ];
 
-/// The size that the model has for another model's `size`, or else the nearest name.
-fn meant(size: &str, sizes: &[String]) -> String {
+/// The size that the model has for another model's `size`, or else the one that it is with a slip.
+fn size_meant<'a>(size: &str, sizes: &'a [String]) -> Option<&'a str> {
+    let mut sizes = sizes.iter().map(String::as_str);
     let groups = SAME.iter().filter(|group| group.contains(&size));
     let own = groups
-        .flat_map(|group| sizes.iter().filter(|own| group.contains(&own.as_str())))
+        .flat_map(|group| sizes.clone().filter(|own| group.contains(own)))
         .next();
-    own.cloned().unwrap_or_else(|| nearest(size, sizes))
-}
-
-/// The name with the fewest edits from `wanted`: insertions, deletions, replacements and
-/// swaps of neighbours.
-pub(crate) fn nearest(wanted: &str, names: &[String]) -> String {
-    let wanted = wanted.to_lowercase();
-    let best = (names.iter())
-        // Of two as near, the one of more alike length: `gtp2` is `gpt2`, not `gpt`.
-        .min_by_key(|name| {
-            (
-                osa_distance(&wanted, name),
-                name.len().abs_diff(wanted.len()),
-            )
-        });
-    best.cloned().unwrap_or_default()
-}
-
-/// Whether a name may be another one with slips: more of its letters are right than wrong.
-#[cfg(feature = "cli")]
-pub(crate) fn is_slip(wanted: &str, name: &str) -> bool {
-    2 * osa_distance(&wanted.to_lowercase(), name) < wanted.chars().count()
+    own.or_else(|| meant(size, &mut sizes))
 }
 
 #[cfg(test)]
@@ -139,22 +122,13 @@ mod tests {
     #[test]
     fn a_size_of_another_model_is_answered_with_the_own_one() {
         let mlp = ["inputs", "hidden", "depth", "outputs"].map(str::to_owned);
-        assert_eq!(meant("layers", &mlp), "depth");
-        assert_eq!(meant("d_model", &mlp), "hidden");
-        assert_eq!(meant("classes", &mlp), "outputs");
-        assert_eq!(meant("hiden", &mlp), "hidden");
+        assert_eq!(size_meant("layers", &mlp), Some("depth"));
+        assert_eq!(size_meant("d_model", &mlp), Some("hidden"));
+        assert_eq!(size_meant("classes", &mlp), Some("outputs"));
+        assert_eq!(size_meant("hiden", &mlp), Some("hidden"));
         let gpt = ["layers", "d_model", "context"].map(str::to_owned);
-        assert_eq!(meant("depth", &gpt), "layers");
-        assert_eq!(meant("contekst", &gpt), "context");
-    }
-
-    #[test]
-    fn the_nearest_name_has_the_fewest_edits() {
-        let names = ["gpt", "gpt2-xl", "llama"].map(str::to_owned);
-        assert_eq!(nearest("gpt2xl", &names), "gpt2-xl");
-        assert_eq!(nearest("LAMA", &names), "llama");
-        // Two letters that changed places are one edit.
-        let short = ["mlp", "gpt"].map(str::to_owned);
-        assert_eq!(nearest("gtp", &short), "gpt");
+        assert_eq!(size_meant("depth", &gpt), Some("layers"));
+        assert_eq!(size_meant("contekst", &gpt), Some("context"));
+        assert_eq!(size_meant("temperature", &gpt), None);
     }
 }

@@ -28,9 +28,6 @@ mod synthetic;
 
 pub use entry::{Entry, Instance, Preset};
 pub use error::ZooError;
-#[cfg(feature = "cli")]
-pub(crate) use error::is_slip;
-pub(crate) use error::nearest;
 pub use loss::{SharedLoss, binary_cross_entropy, class_cross_entropy, token_cross_entropy};
 pub use settings::{Settings, Size};
 pub use spec::ModelSpec;
@@ -102,7 +99,7 @@ impl Zoo {
     /// `key=value` on top of it.
     ///
     /// # Errors
-    /// [`ZooError`]: no such model or size (the nearest names are suggested), a value
+    /// [`ZooError`]: no such model or size (what it may be with a slip is suggested), a value
     /// out of range, sizes that do not go together.
     pub fn spec<I>(&self, name: &str, settings: I) -> Result<ModelSpec, ZooError>
     where

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use gpipe_partitioner::words::{instead, meant};
+
 /// The form of an [`LrSchedule`](crate::LrSchedule).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -59,8 +61,10 @@ impl FromStr for LrKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = |kind: &Self| kind.name() == text;
         Self::ALL.into_iter().find(named).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("`{text}` is no learning-rate schedule: there are {names}")
+            let names = Self::ALL.map(Self::name);
+            let choices = format!("there are {}", names.join(", "));
+            let more = instead(meant(text, names), &choices);
+            format!("`{text}` is no learning-rate schedule{more}")
         })
     }
 }

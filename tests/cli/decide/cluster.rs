@@ -98,7 +98,7 @@ fn what_does_not_fit_says_what_would() {
 fn wrong_clusters_are_told_with_what_to_do() {
     let folder = folder_with_profile();
     for (flags, hint) in [
-        ("", "--devices <N>"),
+        ("", "--devices <LIST>"),
         (
             "--per-node 2 --devices 4",
             "--devices is instead of a cluster",

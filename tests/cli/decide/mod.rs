@@ -9,11 +9,14 @@ mod nodes;
 mod plan;
 mod plan_a_cluster;
 mod report;
+mod risks;
+mod runners_up;
 mod schedule;
 mod shape;
 mod shell;
 mod simulate;
 mod sweep;
+mod wrong_use;
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `gpipe-rs simulate --sweep`, `--jitter` and `--mtbf`.
+//! `gpipe-rs simulate --sweep`.
 
 use serde_json::Value;
 
@@ -206,7 +206,7 @@ fn a_wrong_sweep_says_what_is_wrong() {
         (&["--sweep", "micro=4"][..], "--devices is missing"),
         (
             &["--sweep", "speed=4", "--devices", "2", "--micro", "2"][..],
-            "devices, micro, schedule or chunks",
+            "devices, micro, schedule, chunks, jitter or mtbf",
         ),
         (&["--sweep", "micro=0", "--devices", "2"][..], "at least 1"),
         (
@@ -214,8 +214,12 @@ fn a_wrong_sweep_says_what_is_wrong() {
             "text, json or html",
         ),
         (
-            &["--sweep", "micro=4", "--devices", "2", "--jitter", "5%"][..],
-            "--jitter",
+            &["--sweep", "jitter=200", "--devices", "2", "--micro", "4"][..],
+            "in percent, from 0 to 100",
+        ),
+        (
+            &["--sweep", "mtbf=6h", "--devices", "2", "--micro", "4"][..],
+            "--checkpoint-time, such as 30s",
         ),
         (
             &["--sweep", "micro=4", "--devices", "2", "--compare"][..],
@@ -225,86 +229,6 @@ fn a_wrong_sweep_says_what_is_wrong() {
         let error = refused(&sweep(flags), 2);
         assert!(error.contains(why), "{error}");
     }
-}
-
-#[test]
-fn jitter_costs_time_and_the_same_seed_costs_the_same() {
-    let jitter = |flags: &[&str]| simulate("1f1b", 4, 16, flags);
-    let one = jitter(&["--jitter", "5%", "--jitter-runs", "50"]);
-    assert_eq!(one, jitter(&["--jitter", "0.05", "--jitter-runs", "50"]));
-    assert_ne!(
-        one["jitter"],
-        jitter(&[
-            "--jitter",
-            "5%",
-            "--jitter-runs",
-            "50",
-            "--jitter-seed",
-            "1"
-        ])["jitter"]
-    );
-    let of = |key: &str| number(&one["jitter"][key]);
-    assert!(of("mean_us") > number(&one["makespan_us"]));
-    assert!(of("p05_us") < of("p50_us") && of("p50_us") < of("p95_us"));
-    let flags = [
-        "--compare",
-        "--devices",
-        "4",
-        "--micro",
-        "8",
-        "--jitter",
-        "5%",
-    ];
-    let text = stdout(&sweep(&flags));
-    assert!(text.contains("with jitter"), "{text}");
-    for wrong in ["120%", "-1", "x"] {
-        let flag = format!("--jitter={wrong}");
-        let flags = [
-            "--schedule",
-            "1f1b",
-            "--devices",
-            "2",
-            "--micro",
-            "2",
-            &flag,
-        ];
-        assert!(refused(&sweep(&flags), 2).contains("a share from 0 to 100 %"));
-    }
-}
-
-#[test]
-fn failures_say_how_often_to_write_a_checkpoint() {
-    let flags = [
-        "--forward-us",
-        "1s",
-        "--mtbf",
-        "6h",
-        "--checkpoint-time",
-        "30s",
-        "--restart-time",
-        "5min",
-    ];
-    let numbers = simulate("1f1b", 4, 16, &flags);
-    let of = |key: &str| number(&numbers["failures"][key]);
-    // Young's interval: the square root of 2 · 30 s · 21 600 s.
-    assert!((of("young_us") / 1e6 - 1_138.42).abs() < 0.01);
-    assert!(of("daly_us") < of("young_us"));
-    let time = of("checkpoint_steps") * number(&numbers["makespan_us"]);
-    assert!((time - of("daly_us")).abs() <= number(&numbers["makespan_us"]));
-    assert!((0.9..0.95).contains(&of("goodput")), "{numbers}");
-    let alone = [
-        "--schedule",
-        "1f1b",
-        "--devices",
-        "2",
-        "--micro",
-        "2",
-        "--mtbf",
-        "6h",
-    ];
-    assert!(refused(&sweep(&alone), 2).contains("--checkpoint-time"));
-    let none = [&alone[..6], &["--mtbf", "0", "--checkpoint-time", "1s"]].concat();
-    assert!(refused(&sweep(&none), 2).contains("--mtbf: must be more than no time"));
 }
 
 #[test]

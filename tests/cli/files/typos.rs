@@ -68,6 +68,27 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
     assert!(!String::from_utf8_lossy(&output.stderr).contains("--precision"));
 }
 
+/// clap proposed `--depth` for `profile --epochs`, and nothing for a word without a flag.
+#[test]
+fn what_belongs_to_another_verb_or_to_a_flag_is_answered_with_where() {
+    for (args, right) in [
+        ("train mine.txt", "--data mine.txt"),
+        ("eval runs/1", "--run runs/1"),
+        ("plan p.json", "--profile p.json"),
+        ("profile --epochs 3", "`--epochs` is a flag of `train`"),
+        ("generate --max-new-tokens 3", "--tokens N"),
+    ] {
+        let output = gpipe(Path::new("."), args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+        let tip = errors.lines().find(|line| line.contains("tip:"));
+        assert!(
+            tip.is_some_and(|tip| tip.contains(right)),
+            "{args}: {errors}"
+        );
+    }
+}
+
 #[test]
 fn flags_have_the_names_of_the_field_besides() {
     let here = Path::new(".");

@@ -153,7 +153,6 @@ fn what_cannot_be_evaluated_is_told_before_anything_is_made() {
             "--eval-every 2 --held-out-batches 0",
             "--held-out-batches 0",
         ),
-        ("--eval-every 0", "--eval-every"),
         ("--eval-data other.txt", "does not know 'A'"),
         ("--eval-data nowhere.txt", "--eval-data nowhere.txt"),
     ] {

@@ -188,7 +188,7 @@ fn wrong_sizes_texts_and_devices_are_exit_code_2_and_one_helpful_line() {
     all_refused(&SIZES);
 }
 
-const OF_DEVICES: [Case; 9] = [
+const OF_DEVICES: [Case; 11] = [
     (
         &["--memory", "24GiB"],
         &["--memory limits what CUDA devices may hold, and --devices has none"],
@@ -216,6 +216,15 @@ const OF_DEVICES: [Case; 9] = [
             "--offload",
             "`last` is no stage: give the numbers of stages",
         ],
+    ),
+    // Words of `plan` that a training without a plan does not know.
+    (
+        &["--offload", "auto"],
+        &["--offload", "into a plan: train by it with --plan"],
+    ),
+    (
+        &["--recompute", "auto"],
+        &["--recompute", "into a plan: train by it with --plan"],
     ),
     (&["--tf32=yes"], &["--tf32", "must be true or false"]),
     (

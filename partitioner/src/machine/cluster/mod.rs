@@ -16,7 +16,7 @@ use super::{AllReduce, MAX_DEVICES, MachineError, SPEEDS};
 use crate::cost::Link;
 use crate::json::ReadError;
 use crate::units::Bytes;
-use crate::words::count;
+use crate::words::{count, instead, meant};
 
 /// The most kinds of nodes of a cluster.
 const MAX_KINDS: usize = 16;
@@ -128,7 +128,7 @@ pub enum ClusterError {
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// A node that nobody knows by that name.
-    #[error("there is no ready-made node `{name}`{}; there are {}", hint(.name), names())]
+    #[error("there is no ready-made node `{name}`{}", nodes_instead(.name))]
     UnknownNode {
         /// The name that was asked for.
         name: String,
@@ -148,17 +148,10 @@ fn divisors(number: usize) -> String {
     }
 }
 
-fn names() -> String {
-    KNOWN.map(|known| known.name).join(", ")
-}
-
-fn hint(name: &str) -> String {
-    let distance = |known: &KnownNode| strsim::osa_distance(name, known.name);
-    let nearest = KNOWN.iter().min_by_key(|known| distance(known));
-    let near = nearest.filter(|known| 2 * distance(known) <= known.name.len());
-    near.map_or(String::new(), |known| {
-        format!(", did you mean `{}`?", known.name)
-    })
+fn nodes_instead(name: &str) -> String {
+    let names = KNOWN.map(|known| known.name);
+    let choices = format!("there are {}", names.join(", "));
+    instead(meant(name, names), &choices)
 }
 
 /// Nodes with cards, and the links inside a node and between nodes.

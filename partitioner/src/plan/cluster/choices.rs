@@ -38,6 +38,13 @@ pub(super) struct Choice {
     pub(super) estimate: f64,
 }
 
+impl Choice {
+    /// Whether each replica is one device with one stage, under the simplest schedule.
+    pub(super) fn is_plain(&self) -> bool {
+        self.shape.stages() == 1 && self.kind == ScheduleKind::OneFOneB
+    }
+}
+
 /// All choices that are worth a trial, by their estimates.
 #[derive(Debug)]
 pub(super) struct Choices {

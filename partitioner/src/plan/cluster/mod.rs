@@ -9,13 +9,14 @@ mod estimate;
 mod least_memory;
 mod more;
 mod numbers;
+mod runners_up;
 mod search;
 mod shortage;
 mod transformer;
 mod trial;
 
 pub use least_memory::{TooLarge, too_large};
-pub use more::{More, what_more};
+pub use more::what_more;
 pub use search::plan_cluster;
 pub use transformer::{TransformerOptions, TransformerPlan, plan_transformer};
 

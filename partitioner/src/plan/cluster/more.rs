@@ -2,22 +2,9 @@
 
 use super::{ClusterOptions, plan_cluster};
 use crate::machine::cluster::{Card, NodeKind};
-use crate::plan::Plan;
+use crate::plan::more::GIB;
+use crate::plan::{More, Plan};
 use crate::profile::Profile;
-use crate::units::{Bytes, Micros};
-
-/// A GiB.
-const GIB: Bytes = Bytes(1 << 30);
-
-/// A cluster with a little more of something.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct More {
-    /// What there is more of, such as `one more node of kind 0`.
-    pub what: String,
-    /// The step of the plan for it; that of this plan where nothing better is found.
-    pub step: Micros,
-}
 
 /// The steps of plans for one more node of each kind (of a cluster of one node: one more card), and
 /// for one more GiB on each card where memory has a limit.

@@ -7,14 +7,15 @@ use super::bound::Bounded;
 use super::choices::{Choice, Choices};
 use super::least_memory::too_large;
 use super::numbers::{Backward, MachineNumbers};
+use super::runners_up::{Plain, Tried};
 use super::shortage;
 use super::trial::{Setting, Trial};
 use crate::builtin::ScheduleKind;
 use crate::cost::Link;
-use crate::machine::{Machine, Neighbours};
+use crate::machine::Machine;
 use crate::plan::candidate::PlanCandidate;
 use crate::plan::search::in_parallel;
-use crate::plan::{Alternative, Plan, PlanError, PlanOptions};
+use crate::plan::{Plan, PlanError, PlanOptions};
 use crate::profile::Profile;
 use crate::solve::When;
 use crate::units::Micros;
@@ -31,9 +32,8 @@ const MANY: usize = 2_000;
 const MISFITS: usize = 12;
 /// What the solver takes for a layer, in simulated actions.
 const LAYER: usize = 4;
-/// The most other numbers of replicas that are named beside the best.
-const OTHERS: usize = 8;
-
+/// How much longer, relative to it, a step without a pipeline is that is taken for as long.
+const ROUNDED: f64 = 5e-4;
 /// Chooses cards, replicas, neighbours, micro-batches, schedule, balance, recompute and whether the
 /// optimizer's state is shared among replicas, for a cluster.
 ///
@@ -75,31 +75,23 @@ pub(super) fn anything_fits(profile: &Profile, options: &ClusterOptions, budget:
     !search.leaders.is_empty()
 }
 
-/// A choice that was tried and fits, in few words.
-#[derive(Clone, Debug)]
-struct Tried {
-    choice: Choice,
-    step: Micros,
-    bubble: f64,
-    recomputing: usize,
-    balance: Vec<usize>,
-}
-
-struct ClusterSearch<'a> {
-    profile: &'a Profile,
-    options: &'a ClusterOptions,
-    choices: Choices,
+pub(super) struct ClusterSearch<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) options: &'a ClusterOptions,
+    pub(super) choices: Choices,
     /// By layout.
     machines: HashMap<usize, (Machine, MachineNumbers)>,
     /// The fastest, sorted.
     leaders: Vec<(Choice, PlanCandidate)>,
-    tried: Vec<Tried>,
+    pub(super) tried: Vec<Tried>,
     /// Choices that were left out since they cannot be the best, with their bounds.
-    beaten: Vec<(Choice, f64)>,
+    pub(super) beaten: Vec<(Choice, f64)>,
     /// How often a schedule with so many chunks did not fit, until anything did.
     misfits: HashMap<(ScheduleKind, usize), usize>,
     /// Whether there are more choices than can all be tried.
     many: bool,
+    /// The choices that have no pipeline, by their estimates.
+    pub(super) plain: Vec<Choice>,
     /// No choice that is not settled takes less.
     open: f64,
 }
@@ -123,9 +115,12 @@ impl<'a> ClusterSearch<'a> {
             beaten: Vec::new(),
             misfits: HashMap::new(),
             many: false,
+            plain: Vec::new(),
         };
         search.many = search.choices.kept.len() > MANY;
         search.add_machines();
+        let kept = search.choices.kept.iter();
+        search.plain = kept.filter(|own| own.is_plain()).copied().collect();
         search.try_all(limit);
         search
     }
@@ -143,7 +138,7 @@ impl<'a> ClusterSearch<'a> {
         (self.choices.kept).retain(|own| machines.contains_key(&own.layout));
     }
 
-    fn setting(&self, choice: &Choice) -> Setting<'_> {
+    pub(super) fn setting(&self, choice: &Choice) -> Setting<'_> {
         Setting {
             profile: self.profile,
             options: self.options,
@@ -239,16 +234,11 @@ impl<'a> ClusterSearch<'a> {
             }
             return;
         };
-        self.tried.push(Tried {
-            choice,
-            step: found.step,
-            bubble: found.bubble,
-            recomputing: found.recomputing(),
-            balance: found.solution.partition.balance(),
-        });
+        self.tried.push(Tried::new(choice, &found));
         self.leaders.push((choice, found));
-        // Of equals the one that came first.
-        self.leaders.sort_by_key(|(_, own)| own.step);
+        // Of equals the simplest, and then the one that came first.
+        self.leaders
+            .sort_by_key(|(own, found)| (found.step, own.shape.chunks, own.kind));
         self.leaders.truncate(POLISHED);
     }
 
@@ -265,7 +255,14 @@ impl<'a> ClusterSearch<'a> {
             let a: (Choice, PlanCandidate) = a;
             if b.1.step < a.1.step { b } else { a }
         };
-        let (choice, found) = polished.into_iter().reduce(faster)?;
+        let (mut choice, mut found) = polished.into_iter().reduce(faster)?;
+        let plain = self.plain(&choice);
+        let fastest = found.step;
+        if let Some(Plain::Fits(simpler, own)) = &plain
+            && own.step.get() <= found.step.get() * (1.0 + ROUNDED)
+        {
+            (choice, found) = (*simpler, (**own).clone());
+        }
         let setting = self.setting(&choice);
         let replicas = setting.layout.replicas;
         let unshared = (self.options.shard_optimizer == When::Auto && replicas > 1)
@@ -276,8 +273,11 @@ impl<'a> ClusterSearch<'a> {
         let options = setting.plan_options(&choice, sharded);
         let neighbours = setting.layout.neighbours;
         let found = unshared.unwrap_or(found);
-        let lower_bound = found.step.min(Micros::saturating(self.open));
-        let alternatives = self.alternatives(&choice, &found);
+        let lower_bound = fastest.min(found.step).min(Micros::saturating(self.open));
+        let mut alternatives = self.alternatives(&choice, &found);
+        if let Some(plain) = plain {
+            self.add_plain(&mut alternatives, plain, (&choice, &found));
+        }
         let plan = Plan {
             model: self.profile.model().cloned(),
             precision: self.profile.precision().map(str::to_owned),
@@ -289,95 +289,5 @@ impl<'a> ClusterSearch<'a> {
             ..found.plan(alternatives)
         };
         Some((plan, options))
-    }
-
-    /// The best of every other schedule, number of replicas and sort of neighbours.
-    fn alternatives(&mut self, best: &Choice, found: &PlanCandidate) -> Vec<Alternative> {
-        self.tried.sort_by_key(|own| own.step);
-        let layout = |choice: &Choice| &self.choices.layouts[choice.layout];
-        let kind = |choice: &Choice| (choice.kind, choice.shape.chunks);
-        let spread = |choice: &Choice| {
-            let own = layout(choice);
-            (own.replicas, own.devices, own.neighbours, own.cards())
-        };
-        let mut kinds = HashSet::from([kind(best)]);
-        let mut spreads = HashSet::from([spread(best)]);
-        let mut others = Vec::new();
-        for own in &self.tried {
-            let new_kind = kinds.insert(kind(&own.choice));
-            let new_spread = spreads.len() <= OTHERS && spreads.insert(spread(&own.choice));
-            if new_kind || new_spread {
-                others.push(self.alternative(own, found));
-            }
-        }
-        let mut beaten: HashMap<(ScheduleKind, usize), (Choice, f64)> = HashMap::new();
-        for &(choice, bound) in &self.beaten {
-            let own = beaten.entry(kind(&choice)).or_insert((choice, bound));
-            if bound < own.1 {
-                *own = (choice, bound);
-            }
-        }
-        let mut beaten: Vec<_> = beaten
-            .into_iter()
-            .filter(|(key, _)| !kinds.contains(key))
-            .collect();
-        beaten.sort_by(|a, b| (a.1.1).total_cmp(&b.1.1).then(a.0.cmp(&b.0)));
-        let beaten = beaten.iter().map(|(_, (choice, bound))| {
-            let bound = Micros::saturating(*bound);
-            let reason = format!("not tried: no cut of it is below {bound}");
-            self.bare(choice, reason)
-        });
-        others.extend(beaten);
-        others
-    }
-
-    fn alternative(&self, own: &Tried, best: &PlanCandidate) -> Alternative {
-        let slower = own.step.get() / best.step.get().max(f64::MIN_POSITIVE) - 1.0;
-        let mut reason = format!("{:.1} % slower", slower.max(0.0) * 100.0);
-        let mut because = Vec::new();
-        if own.bubble > best.bubble {
-            let (here, there) = (own.bubble * 100.0, best.bubble * 100.0);
-            because.push(format!("idle {here:.1} % instead of {there:.1} %"));
-        }
-        if own.recomputing > best.recomputing() {
-            let (here, there) = (own.recomputing, best.recomputing());
-            because.push(format!("{here} stages recompute instead of {there}"));
-        }
-        let cards = |choice: &Choice| self.choices.layouts[choice.layout].cards();
-        let used = best.job.shape.devices * best.job.replicas;
-        if cards(&own.choice) < used {
-            because.push(format!("{} cards instead of {used}", cards(&own.choice)));
-        }
-        if !because.is_empty() {
-            reason = format!("{reason}: {}", because.join(", "));
-        }
-        Alternative {
-            balance: own.balance.clone(),
-            recomputing: own.recomputing,
-            step: Some(own.step),
-            bubble_fraction: Some(own.bubble),
-            ..self.bare(&own.choice, reason)
-        }
-    }
-
-    fn bare(&self, choice: &Choice, reason: String) -> Alternative {
-        let layout = &self.choices.layouts[choice.layout];
-        Alternative {
-            schedule: choice.kind,
-            chunks: choice.shape.chunks,
-            replicas: layout.replicas,
-            devices: layout.devices,
-            neighbours: match layout.devices {
-                1 => Neighbours::default(),
-                _ => layout.neighbours,
-            },
-            micro_batches: choice.shape.micro_batches * layout.replicas,
-            balance: Vec::new(),
-            recomputing: 0,
-            step: None,
-            bubble_fraction: None,
-            peak_bytes: Vec::new(),
-            reason,
-        }
     }
 }

@@ -95,8 +95,7 @@ impl Setting<'_> {
         let of = |problem: Problem| {
             let solution = problem.solution()?;
             let job = self.job(choice);
-            let found = PlanCandidate::new(job, problem, schedule.clone(), solution);
-            found.fits().then_some(found)
+            PlanCandidate::fitting(job, problem, schedule.clone(), solution)
         };
         let found = of(problem.clone()).or_else(|| {
             let redo = self.options.recompute == When::Auto;
@@ -143,7 +142,10 @@ impl Setting<'_> {
                 let redo: Vec<bool> = (0..stages).map(|stage| ways[digit(stage)].0).collect();
                 let costs = problem.stage_costs(cut, &redo, &never);
                 let simulation = simulate(schedule, &costs);
-                let faster = best.is_none_or(|best| simulation.makespan() < best);
+                let step = simulation.makespan();
+                // What is as fast as another choice may be simpler.
+                let equal = found.is_none() && best == Some(step);
+                let faster = equal || best.is_none_or(|best| step < best);
                 let plain = alone && number == 0;
                 if !faster {
                     if plain {
@@ -186,8 +188,7 @@ impl Setting<'_> {
         let problem = self.problem(choice, &schedule, false);
         let own = &found.solution;
         let solution = problem.priced(&own.partition, &own.recompute, &own.offload)?;
-        let other = PlanCandidate::new(self.job(choice), problem, schedule, solution);
-        other.fits().then_some(other)
+        PlanCandidate::fitting(self.job(choice), problem, schedule, solution)
     }
 }
 

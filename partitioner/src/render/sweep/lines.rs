@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::sweep::SweepPoint;
-use crate::words::count;
+use crate::units::Micros;
+use crate::words::{count, long_time};
 
 /// A number along which a chart goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,16 +12,34 @@ pub(super) enum Axis {
     MicroBatches,
     Devices,
     Chunks,
+    /// In percent.
+    Jitter,
+    /// The mean time between them, in microseconds.
+    Failures,
 }
 
 impl Axis {
-    const ALL: [Self; 3] = [Self::MicroBatches, Self::Devices, Self::Chunks];
+    const ALL: [Self; 5] = [
+        Self::MicroBatches,
+        Self::Devices,
+        Self::Chunks,
+        Self::Jitter,
+        Self::Failures,
+    ];
 
     pub(super) fn of(self, point: &SweepPoint) -> f64 {
         let number = match self {
             Self::MicroBatches => point.shape.micro_batches,
             Self::Devices => point.shape.devices,
             Self::Chunks => point.shape.chunks,
+            Self::Jitter => {
+                let share = point.risk.jitter.map_or(0.0, |own| own.share());
+                return (1e4 * share).round() / 100.0;
+            }
+            Self::Failures => {
+                let between = point.risk.failures.map(|own| own.between());
+                return between.map_or(f64::INFINITY, Micros::get);
+            }
         };
         number as f64
     }
@@ -30,16 +49,30 @@ impl Axis {
             Self::MicroBatches => "micro-batches",
             Self::Devices => "devices",
             Self::Chunks => "chunks",
+            Self::Jitter => "jitter of action times",
+            Self::Failures => "mean time between failures",
         }
     }
 
     /// A point's value in words: `8 micro-batches`.
     pub(super) fn words(self, point: &SweepPoint) -> String {
-        let number = self.of(point) as usize;
+        let number = self.of(point);
         match self {
-            Self::MicroBatches => count(number, "micro-batch"),
-            Self::Devices => count(number, "device"),
-            Self::Chunks => count(number, "chunk"),
+            Self::MicroBatches => count(number as usize, "micro-batch"),
+            Self::Devices => count(number as usize, "device"),
+            Self::Chunks => count(number as usize, "chunk"),
+            Self::Jitter => format!("jitter of {}", self.label(number)),
+            Self::Failures if number.is_infinite() => "no failures".to_owned(),
+            Self::Failures => format!("a failure every {}", self.label(number)),
+        }
+    }
+
+    /// A value below the chart.
+    pub(super) fn label(self, value: f64) -> String {
+        match self {
+            Self::Jitter => format!("{value} %"),
+            Self::Failures => long_time(Micros::saturating(value)),
+            _ => value.to_string(),
         }
     }
 

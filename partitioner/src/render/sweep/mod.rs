@@ -10,8 +10,8 @@ use crate::units::Bytes;
 use crate::words::count;
 use lines::{Axis, along, lines};
 
-/// The page: the bubble along what varies most (of equals micro-batches, then devices, then
-/// chunks), a line for each schedule and other number, and all numbers in a table. Lines that lie
+/// The page: the bubble, with failures all time that is lost, along what varies most (of equals
+/// micro-batches, then devices, chunks, jitter and failures), a line for each schedule and other number, and all numbers in a table. Lines that lie
 /// on each other are drawn in turns, and points within each other, so that each is seen. Loads
 /// nothing.
 pub fn sweep_html(points: &[SweepPoint], title: &str) -> String {
@@ -21,7 +21,7 @@ pub fn sweep_html(points: &[SweepPoint], title: &str) -> String {
     let mut chart = svg::picture(axis, points, &lines);
     chart.push_str(&marks::legend(&lines));
     chart.push_str(&chunks(points));
-    page.section("chart", "Bubble", &chart);
+    page.section("chart", svg::what(points), &chart);
     page.section("numbers", "All numbers", &table(points));
     page.finish()
 }
@@ -49,31 +49,55 @@ fn chunks(points: &[SweepPoint]) -> String {
 }
 
 fn table(points: &[SweepPoint]) -> String {
-    let columns = [
-        "schedule",
-        "devices",
-        "chunks",
-        "micro-batches",
+    let jitter = points.iter().any(|point| point.risk.jitter.is_some());
+    let failures = points.iter().any(|point| point.risk.failures.is_some());
+    let mut columns = vec!["schedule", "devices", "chunks", "micro-batches"];
+    columns.extend(jitter.then_some("jitter"));
+    columns.extend(failures.then_some("a failure every"));
+    columns.extend([
         "step",
         "for each micro-batch",
         "bubble",
         "in flight",
         "peak memory",
-    ];
+    ]);
+    columns.extend(jitter.then_some("95 % of steps at most"));
+    columns.extend(
+        failures
+            .then_some(["checkpoint every", "goodput"])
+            .into_iter()
+            .flatten(),
+    );
     let mut table = Table::new("Each combination", &columns);
     for point in points {
         let shape = point.shape;
         let mut cells: Vec<String> = [shape.devices, shape.chunks, shape.micro_batches]
             .map(|n| n.to_string())
             .into();
+        let label = |axis: Axis| axis.label(axis.of(point));
+        cells.extend(jitter.then(|| label(Axis::Jitter)));
+        cells.extend(failures.then(|| label(Axis::Failures)));
         match &point.outcome {
-            Ok(own) => cells.extend([
-                own.makespan.to_string(),
-                point.each().unwrap_or_default().to_string(),
-                percent(own.bubble_fraction),
-                format!("{:.2}", own.peak_in_flight),
-                memory(own.peak_bytes),
-            ]),
+            Ok(own) => {
+                cells.extend([
+                    own.step().to_string(),
+                    point.each().unwrap_or_default().to_string(),
+                    percent(own.bubble()),
+                    format!("{:.2}", own.peak_in_flight),
+                    memory(own.peak_bytes),
+                ]);
+                let late = own.jittered.map(|own| own.late.to_string());
+                cells.extend(jitter.then(|| late.unwrap_or_default()));
+                let interval = own
+                    .interval
+                    .map(|own| [count(own.steps, "step"), percent(own.goodput)]);
+                cells.extend(
+                    failures
+                        .then(|| interval.unwrap_or_default())
+                        .into_iter()
+                        .flatten(),
+                );
+            }
             Err(why) => cells.push(format!("*{}", escaped(why))),
         }
         table.row(&point.schedule.to_string(), &cells);

@@ -34,11 +34,11 @@ const STYLE: &str = "<style>\
 .sw .lead{stroke:#8d97a3;stroke-width:.7;fill:none}\
 @media (prefers-color-scheme:dark){.sw text{fill:#eceff3}.sw .mark{stroke:#15171b}}</style>";
 
-/// The chart of the bubbles.
+/// The chart of the bubbles, with failures of all time that is lost.
 pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> String {
     let values = axis.values(points);
     let all = lines.iter().flat_map(|line| &line.points);
-    let highest = all.map(|point| bubble(point)).fold(0.0, f64::max);
+    let highest = all.map(|point| lost(point)).fold(0.0, f64::max);
     let scale = Scale {
         axis,
         values: &values,
@@ -47,10 +47,11 @@ pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> 
     };
     let height = TOP + HEIGHT + BELOW;
     let mut svg = format!(
-        "<div class=\"chart\" role=\"group\" tabindex=\"0\" aria-label=\"Bubble by {0}\">\n\
+        "<div class=\"chart\" role=\"group\" tabindex=\"0\" aria-label=\"{1} by {0}\">\n\
          <svg class=\"sw\" viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
-         role=\"img\" aria-label=\"Bubble by {0}; the table below has all numbers\">{STYLE}\n",
-        axis.name()
+         role=\"img\" aria-label=\"{1} by {0}; the table below has all numbers\">{STYLE}\n",
+        axis.name(),
+        what(points)
     );
     scale.grid(&mut svg);
     let places: Vec<Vec<Place>> = lines.iter().map(|line| scale.places(line)).collect();
@@ -63,11 +64,17 @@ pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> 
     svg
 }
 
-fn bubble(point: &SweepPoint) -> f64 {
-    point
-        .outcome
-        .as_ref()
-        .map_or(0.0, |own| own.bubble_fraction)
+fn lost(point: &SweepPoint) -> f64 {
+    point.outcome.as_ref().map_or(0.0, |own| own.lost())
+}
+
+/// What the chart is of.
+pub(super) fn what(points: &[SweepPoint]) -> &'static str {
+    if points.iter().any(|point| point.risk.failures.is_some()) {
+        "Time lost to bubbles, checkpoints and failures"
+    } else {
+        "Bubble"
+    }
 }
 
 /// What the names at the right take; nothing where there are too many.
@@ -186,7 +193,7 @@ impl Scale<'_> {
     }
 
     fn places(&self, line: &Line<'_>) -> Vec<Place> {
-        let place = |point: &&SweepPoint| (self.x(self.axis.of(point)), self.y(bubble(point)));
+        let place = |point: &&SweepPoint| (self.x(self.axis.of(point)), self.y(lost(point)));
         line.points.iter().map(place).collect()
     }
 
@@ -211,7 +218,7 @@ impl Scale<'_> {
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 self.x(value),
                 below + 18.0,
-                value
+                self.axis.label(value)
             );
         }
         let _ = writeln!(
@@ -232,13 +239,16 @@ fn marks(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
             let (count, turn) = turn(number, (0..places.len()).filter(here));
             let around = count.saturating_sub(turn + 1) as f64;
             let step = (WIDEST - RADIUS) / (count as f64 - 1.0).max(3.0);
-            let words = [Axis::Devices, Axis::Chunks].map(|axis| axis.words(point));
+            let mut words: Vec<String> = [Axis::Devices, Axis::Chunks, Axis::MicroBatches]
+                .map(|axis| axis.words(point))
+                .into();
+            words.extend(point.risk.jitter.map(|_| Axis::Jitter.words(point)));
+            words.extend(point.risk.failures.map(|_| Axis::Failures.words(point)));
             let title = format!(
-                "{}, {}, {}: {}",
+                "{}, {}: {}",
                 point.schedule,
                 words.join(", "),
-                Axis::MicroBatches.words(point),
-                percent(bubble(point))
+                percent(lost(point))
             );
             mark(number).point(svg, place, RADIUS + step * around, &title);
         }

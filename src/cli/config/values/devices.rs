@@ -8,6 +8,7 @@ use tch::Device;
 
 use super::super::form::One;
 use super::super::{Kind, Value};
+use super::BY_A_PLAN;
 use crate::error::settings::in_whole_units;
 use crate::{Pipeline, PipelineBuilder, Sequential};
 
@@ -59,8 +60,8 @@ pub(in crate::cli) const OFFLOAD: One<Offload> = One {
     kind: Kind::List,
     parse: |text| text.parse(),
     write: |offload| match offload {
-        Offload::None => Value::Text("none".to_owned()),
-        Offload::All => Value::Text("all".to_owned()),
+        Offload::None => Value::Text("never".to_owned()),
+        Offload::All => Value::Text("always".to_owned()),
         Offload::Stages(own) => Value::List(own.iter().map(Value::whole).collect()),
     },
 };
@@ -74,13 +75,15 @@ impl FromStr for Offload {
             part.parse().map_err(|_| {
                 format!(
                     "`{part}` is no stage: give the numbers of stages, from 0, such as 0,2, or \
-                     `all` or `none`"
+                     `always` or `never`"
                 )
             })
         };
         match text.trim() {
-            "none" => Ok(Self::None),
-            "all" => Ok(Self::All),
+            // The second words are those of earlier versions.
+            "never" | "none" => Ok(Self::None),
+            "always" | "all" => Ok(Self::All),
+            "auto" => Err(BY_A_PLAN.to_owned()),
             list => {
                 let mut stages = list.split(',').map(number).collect::<Result<Vec<_>, _>>()?;
                 stages.sort_unstable();
@@ -183,5 +186,18 @@ mod tests {
         }
         let own: Offload = "3".parse().unwrap();
         assert!(!own.fits(3) && own.fits(4));
+    }
+
+    #[test]
+    fn the_words_of_plans_and_those_of_earlier_versions_are_read() {
+        for (words, own) in [
+            (["never", "none"], Offload::None),
+            (["always", "all"], Offload::All),
+        ] {
+            for word in words {
+                assert_eq!(word.parse(), Ok(own.clone()), "{word}");
+            }
+            assert_eq!((OFFLOAD.write)(&own), Value::Text(words[0].to_owned()));
+        }
     }
 }

@@ -16,6 +16,10 @@ use super::{Kind, Value};
 use crate::cli::input;
 use crate::data::{HowMany, Normalise};
 
+/// Why a value of `plan` and `profile` is none of `train`.
+const BY_A_PLAN: &str = "`auto` is for `plan` and `profile`, which write what they choose into a \
+                         plan: train by it with --plan";
+
 /// Any text.
 pub(in crate::cli) const TEXT: One<String> = One {
     kind: Kind::Text,

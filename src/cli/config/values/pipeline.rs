@@ -2,15 +2,14 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 use gpipe_partitioner::ScheduleKind;
-use gpipe_partitioner::words::whole_number;
+use gpipe_partitioner::words::{instead, meant, whole_number};
 use tch::Device;
 
 use super::super::form::{Form, One};
 use super::super::{Kind, Value};
-use super::whole;
+use super::{BY_A_PLAN, whole};
 use crate::cli::input;
 use crate::models::LossKind;
-use crate::models::zoo::nearest;
 use crate::torch::device_name;
 use crate::{Kernels, LrKind, OptimizerKind, Precision, Recompute};
 
@@ -86,6 +85,7 @@ pub(in crate::cli) const RECOMPUTE: One<Recompute> = One {
         let stages = text.split(',').map(|stage| stage.trim().parse());
         match stages.collect::<Result<Vec<bool>, _>>() {
             Ok(stages) => Ok(Recompute::Stages(stages)),
+            Err(_) if text.trim() == "auto" => Err(BY_A_PLAN.to_owned()),
             Err(_) => text.trim().parse(),
         }
     },
@@ -106,11 +106,11 @@ pub(in crate::cli) fn stages_of(recompute: &Recompute) -> Option<&[bool]> {
 pub(in crate::cli) const PRECISION: One<Precision> = One {
     kind: Kind::Text,
     parse: |text| {
-        let names = Precision::ALL.map(|precision| precision.name().to_owned());
         text.trim().parse().map_err(|rule| {
+            let near = meant(text, Precision::ALL.map(Precision::name));
             format!(
-                "`{text}` is no precision: did you mean `{}`? It {rule}",
-                nearest(text, &names)
+                "`{text}` is no precision{}",
+                instead(near, &format!("it {rule}"))
             )
         })
     },
@@ -120,11 +120,11 @@ pub(in crate::cli) const PRECISION: One<Precision> = One {
 pub(in crate::cli) const KERNELS: One<Kernels> = One {
     kind: Kind::Text,
     parse: |text| {
-        let names = Kernels::NAMES.map(str::to_owned);
         text.trim().parse().map_err(|rule| {
+            let near = meant(text, Kernels::NAMES);
             format!(
-                "`{text}` names no kernels: did you mean `{}`? It {rule}",
-                nearest(text, &names)
+                "`{text}` names no kernels{}",
+                instead(near, &format!("it {rule}"))
             )
         })
     },
@@ -137,10 +137,10 @@ pub(in crate::cli) const OPTIMIZER: One<OptimizerKind> = One {
     parse: |text| {
         text.trim().parse().map_err(|_| {
             let names = OptimizerKind::NAMES;
+            let choices = format!("there are {}", names.join(", "));
             format!(
-                "`{text}` is no optimizer: did you mean `{}`? There are {}",
-                nearest(text, &names.map(str::to_owned)),
-                names.join(", ")
+                "`{text}` is no optimizer{}",
+                instead(meant(text, names), &choices)
             )
         })
     },

@@ -191,7 +191,7 @@ fn nothing_is_forgotten() {
     assert!(wanted.len() > 20, "{wanted:?}");
     let book = fs::read_to_string(root.join("book/src/data.md")).unwrap();
     let tables = book.split("## What makes it fast").next().unwrap();
-    let tables = tables.split("And of the loader:").next().unwrap();
+    let tables = tables.split("Settings of the loader:").next().unwrap();
     for line in tables.lines().filter(|line| line.starts_with("| `")) {
         let cell = line.split(" | ").next().unwrap();
         let calls = cell.split('(').map(|own| {

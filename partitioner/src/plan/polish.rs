@@ -1,0 +1,210 @@
+//! How to better a combination that fits: other cuts, and other choices of what stages do with their
+//! activations.
+//!
+//! Of most of them only the step is simulated: what is not faster needs no timeline, and no look at its
+//! memory.
+
+use super::candidate::{PlanCandidate, costs};
+use crate::partition::Partition;
+use crate::simulate::Program;
+use crate::solve::Solution;
+use crate::units::{Bytes, Micros};
+
+/// How many actions may be simulated to polish a candidate of a plan for one machine.
+const POLISH_ACTIONS: usize = 8_000_000;
+/// Where there are no more cuts than this, all of them are tried.
+const ALL_CUTS: usize = 1000;
+/// Steps that are this much apart, relative to them, are the same but for what f64 rounds in sums of
+/// another order.
+const SAME_STEP: f64 = 1e-12;
+/// Where stages have no more choices than this of what to do with activations, all are tried.
+const ALL_WAYS: usize = 256;
+
+impl PlanCandidate {
+    /// Looks for the shortest simulated step, among cuts and then among what stages do with
+    /// their activations.
+    pub(super) fn polish(&self) -> Self {
+        self.polish_within(POLISH_ACTIONS)
+    }
+
+    /// The same where no more than so many actions are simulated for either.
+    pub(super) fn polish_within(&self, most: usize) -> Self {
+        let program = Program::new(&self.schedule);
+        Polish {
+            program,
+            most,
+            best: self.clone(),
+        }
+        .cut_better()
+        .with_better_ways()
+        .best
+    }
+
+    /// Of each stage, whether it recomputes and whether it offloads.
+    pub(super) fn ways(&self) -> Vec<(bool, bool)> {
+        let Solution {
+            recompute, offload, ..
+        } = &self.solution;
+        let both = recompute.iter().copied().zip(offload.iter().copied());
+        both.collect()
+    }
+}
+
+struct Polish {
+    program: Program,
+    /// How many actions may be simulated.
+    most: usize,
+    best: PlanCandidate,
+}
+
+impl Polish {
+    fn actions(&self) -> usize {
+        let plan = self.best.schedule.schedule();
+        plan.iter().map(|(_, list)| list.len()).sum()
+    }
+
+    /// Among all cuts where they are few, else by moving single cuts by a layer as long as the
+    /// step shrinks, or fewer bytes travel in the same step.
+    fn cut_better(mut self) -> Self {
+        let (layers, stages) = {
+            let partition = &self.best.solution.partition;
+            (partition.layers(), partition.stages())
+        };
+        let left = self.most / (self.actions() + 8 * layers);
+        match Partition::all(layers, stages, left.min(ALL_CUTS)) {
+            Some(all) => self.take_best_of(&all),
+            None => self.move_cuts(stages, left),
+        }
+        self
+    }
+
+    /// Looks for what stages do best with their activations: among all choices where they are
+    /// few, else by changing single stages as long as the step shrinks.
+    fn with_better_ways(mut self) -> Self {
+        let stages = self.best.solution.partition.stages();
+        let ways = self.best.problem.ways();
+        let left = self.most / self.actions().max(1);
+        if ways.len() == 1 {
+            return self;
+        }
+        let power = u32::try_from(stages).unwrap_or(u32::MAX);
+        let all = ways.len().checked_pow(power);
+        match all.filter(|&all| all <= left.min(ALL_WAYS)) {
+            Some(all) => {
+                for choice in 0..all {
+                    let digit = |stage: usize| choice / ways.len().pow(stage as u32) % ways.len();
+                    let choice: Vec<_> = (0..stages).map(|stage| ways[digit(stage)]).collect();
+                    self.take_if_faster(&choice);
+                }
+            }
+            None => self.change_single_ways(&ways, left),
+        }
+        self
+    }
+
+    fn change_single_ways(&mut self, ways: &[(bool, bool)], mut left: usize) {
+        let stages = self.best.solution.partition.stages();
+        loop {
+            let before = self.best.step;
+            for (stage, &way) in (0..stages).flat_map(|s| ways.iter().map(move |way| (s, way))) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                let mut choice = self.best.ways();
+                choice[stage] = way;
+                self.take_if_faster(&choice);
+            }
+            if self.best.step == before {
+                return;
+            }
+        }
+    }
+
+    /// Takes the same cut where stages do this with their activations, if that fits and is faster.
+    fn take_if_faster(&mut self, ways: &[(bool, bool)]) {
+        let best = &self.best;
+        if ways == best.ways() {
+            return;
+        }
+        let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
+        let partition = &best.solution.partition;
+        let solution = best.problem.with_ways(partition, &recompute, &offload);
+        let found = solution.and_then(|own| self.if_wanted(own, |step, _| step < best.step));
+        if let Some(found) = found {
+            self.best = found;
+        }
+    }
+
+    fn take_best_of(&mut self, partitions: &[Partition]) {
+        for cut in partitions {
+            let best = &self.best;
+            let wanted = |step: Micros, traffic| {
+                let close = SAME_STEP * best.step.get();
+                let sooner = best.step.get() - step.get();
+                let sends_less = traffic < best.solution.traffic;
+                sooner > close || (sooner >= -close && sends_less)
+            };
+            let solution = best.problem.evaluate(cut).ok();
+            if let Some(found) = solution.and_then(|own| self.if_wanted(own, wanted)) {
+                self.best = found;
+            }
+        }
+    }
+
+    /// Moves cuts by a layer, at most `left` times.
+    fn move_cuts(&mut self, stages: usize, mut left: usize) {
+        let mut improved = true;
+        while improved {
+            improved = false;
+            for (cut, forward) in (1..stages).flat_map(|cut| [(cut, true), (cut, false)]) {
+                if left == 0 {
+                    return;
+                }
+                let Some(solution) = self.moved(cut, forward) else {
+                    continue;
+                };
+                left -= 1;
+                // To the bit here, so that no two cuts take turns.
+                let best = (self.best.step, self.best.solution.traffic);
+                let wanted = |step, traffic| (step, traffic) < best;
+                if let Some(found) = self.if_wanted(solution, wanted) {
+                    self.best = found;
+                    improved = true;
+                }
+            }
+        }
+    }
+
+    /// The best with one cut moved by a layer, if that keeps to the memory of the stages.
+    fn moved(&self, cut: usize, forward: bool) -> Option<Solution> {
+        let partition = &self.best.solution.partition;
+        let mut balance = partition.balance();
+        let (from, to) = if forward {
+            (cut, cut - 1)
+        } else {
+            (cut - 1, cut)
+        };
+        balance[from] = balance[from].checked_sub(1).filter(|&left| left > 0)?;
+        balance[to] += 1;
+        let moved = Partition::from_balance(partition.layers(), &balance).ok()?;
+        self.best.problem.evaluate(&moved).ok()
+    }
+
+    /// The best with another solution, if its step, with what travels in it, is wanted and it fits.
+    fn if_wanted(
+        &self,
+        solution: Solution,
+        wanted: impl Fn(Micros, Bytes) -> bool,
+    ) -> Option<PlanCandidate> {
+        let best = &self.best;
+        let traffic = solution.traffic;
+        let step = self.program.makespan(&costs(&best.problem, &solution));
+        if step.is_some_and(|step| !wanted(step, traffic)) {
+            return None;
+        }
+        let (problem, schedule) = (best.problem.clone(), best.schedule.clone());
+        let found = PlanCandidate::fitting(best.job, problem, schedule, solution)?;
+        wanted(found.step, traffic).then_some(found)
+    }
+}

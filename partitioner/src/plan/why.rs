@@ -1,0 +1,211 @@
+//! Why a plan loses against another: what its step has more of.
+//!
+//! A step is what its busiest device computes, what that device waits, and what replicas still
+//! exchange after the last action. So the difference of two steps is the sum of three differences,
+//! of which the large ones are named.
+
+use crate::timeline::Timeline;
+use crate::units::{Bytes, Micros};
+use crate::words::count;
+
+/// Steps that are this much apart, relative to them, are the same but for what f64 rounds.
+pub(super) const SAME: f64 = 1e-9;
+/// The share of the difference from which a part of it is named.
+const NAMED: f64 = 0.1;
+
+/// What a step consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Parts {
+    pub(super) step: Micros,
+    /// What the busiest device computes.
+    busy: Micros,
+    /// What replicas exchange after the last action.
+    exposed: Micros,
+}
+
+impl Parts {
+    /// # Complexity
+    /// Linear in the actions.
+    pub(super) fn of(timeline: &Timeline) -> Self {
+        let mut busy = vec![Micros::ZERO; timeline.devices()];
+        for span in timeline.spans() {
+            busy[span.device.index()] = busy[span.device.index()] + span.duration();
+        }
+        Self {
+            step: timeline.makespan(),
+            busy: busy.into_iter().max().unwrap_or_default(),
+            exposed: timeline.exposed(),
+        }
+    }
+
+    fn waits(&self) -> f64 {
+        self.step.get() - self.busy.get() - self.exposed.get()
+    }
+
+    /// What `self` has more of than `best`, the largest first.
+    fn more_than(&self, best: &Self) -> Vec<String> {
+        let slower = self.step.get() - best.step.get();
+        let mut more = [
+            (self.busy.get() - best.busy.get(), "more work"),
+            (self.waits() - best.waits(), "more waiting"),
+            (
+                self.exposed.get() - best.exposed.get(),
+                "more exposed all-reduce",
+            ),
+        ];
+        more.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let named = more.into_iter().filter(|(time, _)| *time > NAMED * slower);
+        named
+            .map(|(time, what)| format!("{} {what}", Micros::saturating(time)))
+            .collect()
+    }
+}
+
+/// A plan that is held against another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contender {
+    pub(super) parts: Parts,
+    /// Stages that recompute.
+    pub(super) recomputing: usize,
+    /// Stages that offload.
+    pub(super) offloading: usize,
+    /// Stages a device.
+    pub(super) chunks: usize,
+    /// Cards in use.
+    pub(super) cards: usize,
+    /// The peak of the fullest device, where it is known.
+    pub(super) peak: Option<Bytes>,
+}
+
+impl Contender {
+    /// Why it loses against `best`.
+    pub(super) fn loses_to(&self, best: &Self) -> String {
+        let (own, least) = (self.parts.step.get(), best.parts.step.get());
+        let slower = own / least.max(f64::MIN_POSITIVE) - 1.0;
+        let mut because = Vec::new();
+        let head = if slower <= SAME {
+            because.extend((self.chunks > best.chunks).then(|| {
+                format!(
+                    "{} a device instead of {}",
+                    count(self.chunks, "stage"),
+                    best.chunks
+                )
+            }));
+            if let (Some(here), Some(there)) = (self.peak, best.peak)
+                && here > there
+            {
+                because.push(format!("{} more memory", here - there));
+            }
+            "as fast".to_owned()
+        } else {
+            because = self.parts.more_than(&best.parts);
+            format!("{} slower", percent(slower))
+        };
+        let counts = [
+            (self.recomputing, best.recomputing, "recompute"),
+            (self.offloading, best.offloading, "offload"),
+        ];
+        for (here, there, what) in counts {
+            if here > there {
+                because.push(format!(
+                    "{} {what} instead of {there}",
+                    count(here, "stage")
+                ));
+            }
+        }
+        if self.cards < best.cards {
+            because.push(format!(
+                "{} instead of {}",
+                count(self.cards, "card"),
+                best.cards
+            ));
+        }
+        if because.is_empty() {
+            return head;
+        }
+        format!("{head}: {}", because.join(", "))
+    }
+}
+
+/// A share with a digit behind the point, or as many as it takes to be none of zeros.
+fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    let digits = match percent {
+        p if p >= 0.1 => 1,
+        p if p >= 0.01 => 2,
+        p if p >= 0.001 => 3,
+        _ => return "less than 0.001 %".to_owned(),
+    };
+    format!("{percent:.digits$} %")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(number: f64) -> Micros {
+        Micros::new(number).unwrap()
+    }
+
+    fn contender(step: f64, busy: f64, exposed: f64) -> Contender {
+        Contender {
+            parts: Parts {
+                step: micros(step),
+                busy: micros(busy),
+                exposed: micros(exposed),
+            },
+            recomputing: 0,
+            offloading: 0,
+            chunks: 1,
+            cards: 4,
+            peak: None,
+        }
+    }
+
+    /// The reason was `idle 0.6 % instead of 0.6 %`.
+    #[test]
+    fn every_difference_is_told_in_digits_that_show_it() {
+        let best = contender(1000.0, 900.0, 20.0);
+        let waits = contender(1002.0, 900.0, 20.0);
+        let why = waits.loses_to(&best);
+        assert_eq!(why, "0.2 % slower: 2.0 µs more waiting");
+        let works = contender(1100.0, 980.0, 35.0);
+        let why = works.loses_to(&best);
+        assert_eq!(
+            why,
+            "10.0 % slower: 80.0 µs more work, 15.0 µs more exposed all-reduce"
+        );
+        let close = contender(1000.3, 900.0, 20.3);
+        assert!(
+            close
+                .loses_to(&best)
+                .starts_with("0.03 % slower: 0.3 µs more exposed")
+        );
+        for (share, text) in [
+            (0.0005, "0.05 %"),
+            (0.000_02, "0.002 %"),
+            (1e-8, "less than 0.001 %"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+    }
+
+    #[test]
+    fn what_is_as_fast_says_what_it_needs_more_of() {
+        let best = Contender {
+            peak: Some(Bytes(1 << 20)),
+            ..contender(1000.0, 900.0, 20.0)
+        };
+        assert_eq!(best.loses_to(&best), "as fast");
+        let other = Contender {
+            chunks: 2,
+            peak: Some(Bytes(3 << 20)),
+            recomputing: 1,
+            ..best
+        };
+        assert_eq!(
+            other.loses_to(&best),
+            "as fast: 2 stages a device instead of 1, 2.0 MiB more memory, 1 stage recompute instead of 0"
+        );
+    }
+}

@@ -1,0 +1,24 @@
+//! What more of something would bring.
+
+use gpipe_partitioner::{More, Plan};
+
+/// A shorter step that is shorter by less than this share is none.
+const SHORTER: f64 = 0.0005;
+
+/// The sentence; none where nobody looked for it.
+pub(super) fn sentence(plan: &Plan) -> Option<String> {
+    let words = |more: &More| {
+        let saved = 1.0 - more.step.get() / plan.step.get();
+        if saved > SHORTER {
+            let percent = 100.0 * saved;
+            format!(
+                "{}: a step of {}, {percent:.1} % less",
+                more.what, more.step
+            )
+        } else {
+            format!("{}: no shorter step", more.what)
+        }
+    };
+    let more: Vec<String> = plan.more.iter().map(words).collect();
+    (!more.is_empty()).then(|| format!("with {}", more.join("; with ")))
+}

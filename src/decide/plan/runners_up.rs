@@ -1,0 +1,213 @@
+//! What loses against a plan: by default the best of every other kind.
+
+use std::collections::HashSet;
+
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{Alternative, Plan, ScheduleKind};
+
+use super::super::table::{Align, Table};
+
+/// The most rows where not all are asked for.
+const MOST: usize = 6;
+/// Steps that are this much apart, relative to them, are the same but for what f64 rounds.
+const SAME: f64 = 1e-9;
+
+/// Alternatives that differ in nothing but the name of their schedule.
+struct Row<'a> {
+    first: &'a Alternative,
+    schedules: Vec<ScheduleKind>,
+}
+
+/// The table in `width` columns, and what it leaves out unless `all` is asked for; empty where
+/// nothing loses.
+pub(super) fn text(plan: &Plan, width: usize, all: bool) -> String {
+    let rows = merged(&plan.alternatives);
+    let shown = if all {
+        (0..rows.len()).collect()
+    } else {
+        telling(plan, &rows)
+    };
+    if shown.is_empty() {
+        return String::new();
+    }
+    let own = (plan.replicas, plan.devices());
+    let spread = shown.iter().any(|&row| layout(rows[row].first) != own);
+    let mut columns = vec![("runner-up", Align::Left)];
+    columns.extend(spread.then_some(("replicas x devices", Align::Right)));
+    columns.extend([
+        ("chunks", Align::Right),
+        ("micro", Align::Right),
+        ("step", Align::Right),
+        ("bubble", Align::Right),
+        ("why it loses", Align::Left),
+    ]);
+    let mut table = Table::new(&columns);
+    for &row in &shown {
+        table.row(cells(plan, &rows[row], (spread, all)));
+    }
+    let mut text = table.render_within(width);
+    let left = rows.len() - shown.len();
+    if left > 0 {
+        text.push_str(&format!("(--explain has {left} more)\n"));
+    }
+    text
+}
+
+fn cells(plan: &Plan, row: &Row<'_>, (spread, all): (bool, bool)) -> Vec<String> {
+    let own = row.first;
+    let dash = || "-".to_owned();
+    let mut cells = vec![names(&row.schedules, all)];
+    cells.extend(spread.then(|| format!("{} x {}", own.replicas, own.devices)));
+    let bubble = own.bubble_fraction;
+    let other = own.neighbours != plan.neighbours && own.devices > 1 && own.replicas > 1;
+    let neighbours = match other {
+        true => format!("; next to each other are {}", own.neighbours.name()),
+        false => String::new(),
+    };
+    cells.extend([
+        own.chunks.to_string(),
+        own.micro_batches.to_string(),
+        own.step.map_or_else(dash, |step| step.to_string()),
+        bubble.map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
+        format!("{}{neighbours}", own.reason),
+    ]);
+    cells
+}
+
+/// All their names, or one of them, 1F1B before any other.
+fn names(schedules: &[ScheduleKind], all: bool) -> String {
+    let mut own = schedules.to_vec();
+    own.sort_unstable_by_key(|kind| (*kind != ScheduleKind::OneFOneB, *kind));
+    let names: Vec<&str> = own.iter().map(|kind| kind.name()).collect();
+    match names.as_slice() {
+        [first, others @ ..] if !all && !others.is_empty() => {
+            format!("{first} (+ {})", others.len())
+        }
+        _ => names.join(", "),
+    }
+}
+
+fn layout(own: &Alternative) -> (usize, usize) {
+    (own.replicas, own.devices)
+}
+
+/// Alternatives with the same numbers in one row.
+fn merged(alternatives: &[Alternative]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for own in alternatives {
+        let same = |row: &&mut Row<'_>| is_same(row.first, own);
+        match rows.iter_mut().find(same) {
+            Some(row) => row.schedules.push(own.schedule),
+            None => rows.push(Row {
+                first: own,
+                schedules: vec![own.schedule],
+            }),
+        }
+    }
+    rows
+}
+
+fn is_same(a: &Alternative, b: &Alternative) -> bool {
+    let key = |own: &Alternative| (layout(own), own.chunks, own.micro_batches, own.recomputing);
+    let steps = match (a.step, b.step) {
+        (Some(a), Some(b)) => (a.get() - b.get()).abs() <= SAME * a.get(),
+        (None, None) => a.reason == b.reason,
+        _ => false,
+    };
+    key(a) == key(b) && a.neighbours == b.neighbours && steps
+}
+
+/// The rows that tell something, by their numbers: the best of each other schedule, of each other number of stages
+/// a device, of each other layout, and with recompute and without; and, in any case, what is best
+/// known (1F1B with one stage a device), the fastest with one stage a device, and what needs no
+/// pipeline.
+fn telling(plan: &Plan, rows: &[Row<'_>]) -> Vec<usize> {
+    let own = (plan.replicas, plan.devices());
+    let simple = |row: &Row<'_>| row.first.chunks == 1 && layout(row.first) == own;
+    let first = |wanted: &dyn Fn(&Row<'_>) -> bool| {
+        rows.iter()
+            .position(|row| row.first.step.is_some() && wanted(row))
+    };
+    let always = [
+        first(&simple),
+        first(&|row| simple(row) && row.schedules.contains(&ScheduleKind::OneFOneB)),
+        rows.iter()
+            .position(|row| row.first.devices == 1 && row.first.chunks == 1),
+    ];
+    let mut chosen: Vec<usize> = always.into_iter().flatten().collect();
+    let mut kinds = HashSet::new();
+    let new = rows.iter().enumerate().filter(|(_, row)| {
+        let other = row.first;
+        let here = layout(other) == own;
+        // Of another layout, and of stages that take turns on one device, the best is enough.
+        let chunks = (here && other.devices > 1).then_some(other.chunks);
+        let name = (here && other.chunks == plan.chunks).then_some(other.schedule);
+        let fits = other.step.is_some();
+        kinds.insert((layout(other), chunks, name, other.recomputing > 0, fits))
+    });
+    chosen.extend(new.map(|(index, _)| index));
+    let mut seen = HashSet::new();
+    chosen.retain(|row| seen.insert(*row));
+    chosen.truncate(MOST);
+    chosen.sort_unstable();
+    chosen
+}
+
+/// What the pipeline is for, where that is a question: where replicas alone would do, or where one device has
+/// several stages, or where there is one micro-batch alone.
+pub(super) fn without_pipeline(plan: &Plan) -> Option<String> {
+    let (card, cards) = match plan.tensor_parallel {
+        1 => ("device".to_owned(), "devices".to_owned()),
+        group => (
+            format!("group of {group} cards"),
+            format!("groups of {group} cards"),
+        ),
+    };
+    let single = |own: &&Alternative| own.devices == 1 && own.chunks == 1;
+    let plain = plan.alternatives.iter().find(single);
+    if plan.devices() > 1 {
+        let one = (plan.micro_batches_each() == 1).then(|| {
+            format!(
+                "with one micro-batch the {} of a pipeline work one after the other",
+                count(plan.devices(), "device")
+            )
+        });
+        let plain = plain.map(|own| match own.step {
+            Some(step) => {
+                let all = match own.replicas {
+                    1 => "it alone".to_owned(),
+                    replicas => format!("{replicas} replicas without a pipeline"),
+                };
+                format!(
+                    "the model fits one {card}: {all} would take {step} a step, {}",
+                    own.reason
+                )
+            }
+            None => format!("no {card} holds the whole model: without a pipeline it does not fit"),
+        });
+        let said: Vec<String> = [plain, one].into_iter().flatten().collect();
+        return (!said.is_empty()).then(|| said.join("; "));
+    }
+    if plan.replicas == 1 {
+        return None;
+    }
+    let replicas = format!(
+        "no pipeline: each of the {} replicas is one {card}",
+        plan.replicas
+    );
+    if plan.chunks == 1 {
+        return Some(replicas);
+    }
+    let stages = format!(
+        "{replicas}, whose {} stages take turns, so that the gradients of one are exchanged while \
+         others still compute",
+        plan.chunks
+    );
+    let simple = plain.and_then(|own| Some((own.step?, &own.reason)));
+    Some(match simple {
+        Some((step, reason)) => format!(
+            "{stages}; with one stage on each of the {cards} a step would take {step}, {reason}"
+        ),
+        None => stages,
+    })
+}
