@@ -6,7 +6,7 @@
 ///
 /// *Returns* nothing where the model's own name is there, or the names do not have one beginning.
 pub(crate) fn prefix<'a>(
-    names: impl Iterator<Item = &'a str> + Clone,
+    mut names: impl Iterator<Item = &'a str> + Clone,
     own: &str,
 ) -> Option<&'a str> {
     if names.clone().any(|name| name == own) {
@@ -17,10 +17,7 @@ pub(crate) fn prefix<'a>(
             .filter(|prefix| prefix.ends_with('.'))
     };
     let prefix = names.clone().find_map(before)?;
-    names
-        .clone()
-        .all(|name| name.starts_with(prefix))
-        .then_some(prefix)
+    names.all(|name| name.starts_with(prefix)).then_some(prefix)
 }
 
 #[cfg(test)]

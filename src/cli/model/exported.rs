@@ -174,7 +174,7 @@ impl Chosen {
         }
         let sizes = model.micro_batch_sizes();
         let made = if least == most {
-            format!("{most}", most = count(most, "sample"))
+            count(most, "sample")
         } else {
             format!("{least} and {most}", most = count(most, "sample"))
         };

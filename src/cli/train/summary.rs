@@ -49,9 +49,12 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
     let whole = job.args.report.is_some();
     let comparison = outcome.comparison.as_ref();
-    let comparison = comparison.map_or_else(String::new, |own| match whole {
-        true => format!("\nthe last step:\n\n{}", own.text(width)),
-        false => format!("\n{}", paragraph(&own.sentence())),
+    let comparison = comparison.map_or_else(String::new, |own| {
+        if whole {
+            format!("\nthe last step:\n\n{}", own.text(width))
+        } else {
+            format!("\n{}", paragraph(&own.sentence()))
+        }
     });
     let matters = |title: &str| whole || title != LOADING || waits(outcome);
     let lines = lines(job, outcome).into_iter().chain(next(job, outcome));
