@@ -16,6 +16,7 @@ mod plot;
 mod schedule;
 pub(crate) mod shell;
 mod simulate;
+mod singles;
 mod spread;
 pub(crate) mod table;
 

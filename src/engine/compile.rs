@@ -37,7 +37,9 @@ pub(super) fn compile(
     for (d, device) in devices.iter_mut().enumerate() {
         if compiler.is_here(DeviceId(d)) {
             compiler.find_destinations(DeviceId(d), device)?;
-            add_hints(device);
+            let replica = replicas.shares.mesh.replica_of(DeviceId(d));
+            let first = replicas.shares.micro_batches_of(replica).start;
+            add_hints(device, (replicas.schedule(replica), first));
         } else {
             device.sends = compiler.sends(DeviceId(d))?;
         }
@@ -145,7 +147,7 @@ impl<'a> Compiler<'a> {
                     local,
                     inputs: first..program.slots,
                     remote_inputs,
-                    hint: None,
+                    hints: Vec::new(),
                     destinations: 0..0,
                 });
             }

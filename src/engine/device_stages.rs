@@ -2,7 +2,7 @@
 
 use super::failure::{Phase, StageError, discard, guarded};
 use super::program::Op;
-use super::stage::{Observer, OffloadHint, Stage};
+use super::stage::{ActivationHint, Observer, Stage};
 use super::task::Task;
 use anyhow::ensure;
 use gpipe_partitioner::{MicroId, StageId};
@@ -80,15 +80,15 @@ impl<S: Stage> DeviceStages<S> {
         })
     }
 
-    /// Tells the stage at index `local` what the device runs after its next action.
-    pub(super) fn offload_hint(
+    /// Tells the stage at index `local` what becomes of activations.
+    pub(super) fn activation_hint(
         &mut self,
         local: usize,
-        hint: OffloadHint,
+        hint: ActivationHint,
     ) -> Result<(), StageError> {
         let local = &mut self.stages[local];
-        let (kind, micro) = (hint.next().kind, hint.next().micro);
-        guarded(|| local.stage.offload_hint(hint))
+        let (kind, micro) = (hint.consumer().kind, hint.consumer().micro);
+        guarded(|| local.stage.activation_hint(hint))
             .map_err(|error| local.failure(Phase::Action(kind), Some(micro), error))
     }
 

@@ -190,7 +190,7 @@ fn close(device: &DeviceProgram, step: usize, last: &Op) -> Op {
         task: Task::Close { stage, step },
         inputs: last.inputs.end..last.inputs.end,
         remote_inputs: 0,
-        hint: None,
+        hints: Vec::new(),
         destinations: last.destinations.end..last.destinations.end,
         ..last.clone()
     }

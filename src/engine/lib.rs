@@ -200,6 +200,6 @@ pub use mesh::Mesh;
 pub use program::Program;
 pub use ran::{Ran, Settled};
 pub use sharing::{Affinity, Sharing, Unpinned};
-pub use stage::{Observer, OffloadHint, Stage};
+pub use stage::{ActivationHint, Observer, Stage};
 pub use topology::{Edge, EdgeId, End, Topology, TopologyError};
 pub use worker::StageBuilder;

@@ -10,7 +10,7 @@ use super::compile::compile;
 use super::mesh::Mesh;
 use super::replicas::{Replicas, Shares};
 use super::schedules::{Recipe, Schedules};
-use super::stage::OffloadHint;
+use super::stage::ActivationHint;
 use super::task::Task;
 use super::topology::{EdgeId, Topology, TopologyError};
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, StageId};
@@ -71,9 +71,9 @@ pub(super) struct Op {
     pub(super) inputs: Range<usize>,
     /// How many of its inputs come from other devices.
     pub(super) remote_inputs: usize,
-    /// What a stage of the device is told before this task about the action after it:
-    /// the stage's index, and the hint.
-    pub(super) hint: Option<(usize, OffloadHint)>,
+    /// What stages of the device are told before this task about activations: each the stage's
+    /// index, and the hint.
+    pub(super) hints: Vec<(usize, ActivationHint)>,
     pub(super) destinations: Range<usize>,
 }
 

@@ -3,12 +3,16 @@
 
 use super::program::DeviceProgram;
 use super::replicas::Replicas;
-use super::stage::OffloadHint;
+use super::stage::ActivationHint;
 use super::task::Task;
-use gpipe_partitioner::{Action, ActionKind, DeviceId, urgencies};
+use gpipe_partitioner::{
+    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId, urgencies,
+};
+use std::collections::{BTreeSet, HashMap};
 
-/// Compiles, once, what a stage is told about the action after the one that it runs.
-pub(super) fn add_hints(program: &mut DeviceProgram) {
+/// Compiles, once, what stages are told about activations. `own` is the schedule of the device's
+/// replica, where it has one, and the number of the replica's first micro-batch.
+pub(super) fn add_hints(program: &mut DeviceProgram, own: (Option<&CheckedSchedule>, usize)) {
     // The action before, whatever of an exchange comes in between.
     let mut last = None;
     for at in 0..program.ops.len() {
@@ -18,16 +22,53 @@ pub(super) fn add_hints(program: &mut DeviceProgram) {
         if let Some((place, before)) = last.replace((at, next))
             && next.kind.consumes_activations()
         {
-            let forward = Action {
-                kind: ActionKind::Forward,
-                ..next
-            };
-            let hint = if before == forward {
-                OffloadHint::Keep(next)
+            let hint = if before == next.with(ActionKind::Forward) {
+                ActivationHint::Keep(next)
             } else {
-                OffloadHint::Prefetch(next)
+                ActivationHint::Prefetch(next)
             };
-            program.ops[place].hint = Some((program.ops[at].local, hint));
+            let local = program.ops[at].local;
+            program.ops[place].hints.push((local, hint));
+        }
+    }
+    add_forward_hints(program, own);
+}
+
+/// What a stage is told before a forward of it: that an `R` computes it once more, and that its
+/// activations are not among those that the schedule has offloaded.
+fn add_forward_hints(
+    program: &mut DeviceProgram,
+    (schedule, first): (Option<&CheckedSchedule>, usize),
+) {
+    let none = BTreeSet::new();
+    let offloads = schedule.map_or(&none, |own| own.schedule().offloads());
+    let of = |action: Action| (action.stage, action.micro);
+    // The first action that takes up what a forward has left.
+    let mut consumers: HashMap<(StageId, MicroId), Action> = HashMap::new();
+    for op in program.ops.iter().rev() {
+        match op.task {
+            Task::Action(action) if action.kind.consumes_activations() => {
+                consumers.insert(of(action), action);
+            }
+            _ => {}
+        }
+    }
+    for op in &mut program.ops {
+        let Task::Action(forward) = op.task else {
+            continue;
+        };
+        let consumer = consumers.get(&of(forward)).copied();
+        let Some(consumer) = consumer.filter(|_| forward.kind == ActionKind::Forward) else {
+            continue;
+        };
+        if consumer.kind == ActionKind::Recompute {
+            op.hints
+                .push((op.local, ActivationHint::Recompute(consumer)));
+        }
+        let own = (forward.stage, MicroId(forward.micro.index() - first));
+        let keep = (op.local, ActivationHint::Keep(consumer));
+        if !offloads.is_empty() && !offloads.contains(&own) && !op.hints.contains(&keep) {
+            op.hints.push(keep);
         }
     }
 }

@@ -6,29 +6,32 @@ use std::sync::Arc;
 /// Names, on any thread and at any time, the layer that a stage is running.
 pub type Observer = Box<dyn Fn() -> Option<String> + Send>;
 
-/// What a stage that offloads activations to the host's memory has to know before an
-/// action: what the device runs directly after it. The engine compiles this from the
-/// schedule, so that a stage need not know the schedule.
+/// What a stage has to know before an action of what becomes of activations. The engine
+/// compiles this from the schedule, so that a stage need not know the schedule.
 ///
-/// Both name an `R`, `B` or `I` of the stage, which consumes the activations that the
+/// Each names an `R`, `B` or `I` of the stage, which consumes the activations that the
 /// stage's forward has stored for the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "offload")]
 #[doc(alias = "prefetch")]
-pub enum OffloadHint {
+pub enum ActivationHint {
     /// The forward ran before: its activations, where they were offloaded, can be copied
     /// back while the action runs, which is of any of the device's stages.
     Prefetch(Action),
     /// The action about to run is that forward: offloading its activations would gain
-    /// nothing.
+    /// nothing, or the schedule has others offloaded.
     Keep(Action),
+    /// The action about to run is that forward, whose activations this `R` computes once
+    /// more: the stage need keep only its inputs.
+    #[doc(alias = "activation checkpointing")]
+    Recompute(Action),
 }
 
-impl OffloadHint {
-    /// The `R`, `B` or `I` that the device runs next.
-    pub const fn next(self) -> Action {
+impl ActivationHint {
+    /// The `R`, `B` or `I` that consumes the activations.
+    pub const fn consumer(self) -> Action {
         match self {
-            Self::Prefetch(next) | Self::Keep(next) => next,
+            Self::Prefetch(next) | Self::Keep(next) | Self::Recompute(next) => next,
         }
     }
 }
@@ -52,11 +55,12 @@ pub trait Stage: 'static {
     fn begin(&mut self, step: &Arc<Self::Step>) -> anyhow::Result<()>;
 
     /// Called before an action if the one after it, on the same device, consumes
-    /// activations of this stage. A stage that does not offload ignores it.
+    /// activations of this stage, and before a forward that an `R` follows. A stage that
+    /// neither offloads nor recomputes ignores it.
     ///
     /// # Errors
     /// Any error fails the step.
-    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+    fn activation_hint(&mut self, hint: ActivationHint) -> anyhow::Result<()> {
         let _ = hint;
         Ok(())
     }

@@ -168,8 +168,8 @@ impl<S: Stage> Worker<S> {
                 turns.take(self.device);
             }
             self.note(Activity::Op(at));
-            if let Some((local, hint)) = op.hint {
-                self.stages.offload_hint(local, hint)?;
+            for &(local, hint) in &op.hints {
+                self.stages.activation_hint(local, hint)?;
             }
             let destinations = program.destinations(op);
             let ran = self.stages.run(op, destinations.len(), inputs)?;

@@ -7,7 +7,7 @@ use crate::alone;
 use crate::support::*;
 use gpipe::layers::TransformerBlock;
 use gpipe::memory::{self, Account};
-use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind};
+use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind, Shape};
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
 use gpipe::{
     AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, PipelineBuilder, ProfileOptions,
@@ -353,4 +353,45 @@ fn what_a_loss_keeps_is_in_the_profile_and_on_a_stage_that_recomputes() {
         (own * micro_batches..own * (micro_batches + 1)).contains(&held.0),
         "{held:?}"
     );
+}
+
+/// An `R` of a schedule was no more than a mark: a stage without a rule of its own kept the
+/// activations all the same.
+#[test]
+fn a_recompute_in_the_schedule_drops_the_activations_of_its_micro_batch() {
+    let _alone = alone();
+    let plain = ScheduleKind::GPipe.generate(Shape::new(2, 4)).unwrap();
+    // The last ones: when one is recomputed, those before it are gone.
+    let held = |again: usize| {
+        let schedule = plain.schedule().clone();
+        let schedule =
+            schedule.with_recomputes(|stage, micro| stage.0 == 0 && micro.0 + again >= 4);
+        let mut pipe = Pipeline::builder(blocks())
+            .devices(&cpus(2))
+            .custom_schedule(schedule.check().unwrap())
+            .threads_per_stage(1)
+            .measure_memory(true)
+            .build()
+            .unwrap();
+        let x = Tensor::ones([16, 8, 32], (Kind::Float, Device::Cpu));
+        let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+        pipe.train_step(&x, &x, loss).unwrap();
+        let trained = pipe.train_step(&x, &x, loss).unwrap();
+        let memory = trained.memory.as_ref().unwrap();
+        let held = memory.devices.iter().map(|own| own.held.0);
+        (trained.read().unwrap().loss, held.collect::<Vec<u64>>())
+    };
+    let (loss, none) = held(0);
+    let each = none[0] / 4;
+    for again in 1..=3 {
+        let (same, less) = held(again);
+        assert_eq!(same.to_bits(), loss.to_bits());
+        assert_eq!(less[1], none[1]);
+        // All but the inputs, which are a small part of what transformer blocks keep.
+        let saved = none[0] - less[0];
+        assert!(
+            saved > each * again as u64 * 3 / 4,
+            "{again}: {none:?} {less:?}"
+        );
+    }
 }

@@ -356,6 +356,16 @@ fn loaded_values_are_those_of_all_copies() {
     );
 }
 
+fn setting(builder: PipelineBuilder) -> Setting {
+    match (builder.check(), builder.build()) {
+        (Err(Error::Settings(one)), Err(Error::Settings(two))) => {
+            assert_eq!(one, two);
+            one.setting
+        }
+        (one, two) => panic!("{one:?}, {:?}", two.err()),
+    }
+}
+
 #[test]
 fn a_schedule_of_ones_own_is_that_of_each_replica() {
     single_threaded();
@@ -373,7 +383,7 @@ fn a_schedule_of_ones_own_is_that_of_each_replica() {
     let error = short.unwrap_err().to_string();
     assert!(error.contains("8 micro-batches"), "{error}");
     let wrong = builder(2).custom_schedule(schedule).micro_batches(4);
-    assert_eq!(refused::setting(wrong), Setting::MicroBatches);
+    assert_eq!(setting(wrong), Setting::MicroBatches);
 }
 
 /// The timeline is that of all devices; what is predicted, that of a replica.

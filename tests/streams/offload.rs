@@ -1,6 +1,6 @@
 //! What stages keep for their backwards may be in the host's memory meanwhile.
 
-use gpipe::partitioner::{Bytes, Plan, ScheduleKind};
+use gpipe::partitioner::{Bytes, MicroId, Plan, ScheduleKind, Shape, StageId};
 use gpipe::streams::Recorder;
 use gpipe::{Pipeline, PipelineBuilder, Recompute, Sequential};
 
@@ -63,6 +63,44 @@ fn no_number_changes_and_copies_are_waited_for() {
             let moves = copies(&[1]) > copies(&[]);
             assert_eq!(moves, schedule == ScheduleKind::GPipe, "{case}");
         }
+    }
+}
+
+/// A schedule may say which micro-batches leave: no others do, and no number changes.
+#[test]
+fn a_schedule_that_names_micro_batches_offloads_those_alone() {
+    let model = models::transformer(0.2);
+    for kind in [ScheduleKind::GPipe, ScheduleKind::ZbH1] {
+        let plain = train(
+            &mut builder(&model, kind, Recompute::Never).build().unwrap(),
+            &model,
+        );
+        let copies = |micro_batches: &[usize]| {
+            let schedule = kind.generate(Shape::new(2, 4)).unwrap().schedule().clone();
+            let own = micro_batches
+                .iter()
+                .map(|&micro| (StageId(0), MicroId(micro)));
+            let schedule = schedule.with_offloads(own).check().unwrap();
+            let build = || {
+                let builder = Pipeline::builder(model.sequential()).devices(&cpus(2));
+                let builder = builder
+                    .custom_schedule(schedule.clone())
+                    .threads_per_stage(1);
+                builder.offload_at_least(Bytes(1)).seed(5)
+            };
+            let case = format!("{kind} {micro_batches:?}");
+            same(&plain, &train(&mut build().build().unwrap(), &model), &case);
+            let recorder = Recorder::new(&[Some(0), Some(1)]);
+            let pipe = build().record_streams(&recorder).build();
+            same(&plain, &train(&mut pipe.unwrap(), &model), &case);
+            let checked = recorder.check();
+            let summary = checked.unwrap_or_else(|wrong| panic!("{case}: {wrong}"));
+            (0..8).for_each(|seed| recorder.play(seed).unwrap());
+            summary.copies
+        };
+        let none = copies(&[]);
+        let [one, two] = [&[0][..], &[0, 1]].map(|own| copies(own) - none);
+        assert!(one > 0 && two == 2 * one, "{kind}: {one} {two}");
     }
 }
 

@@ -32,9 +32,9 @@ pub(super) fn improve(
     let mut lists = lists.to_vec();
     let mut current = replay.makespan(&lists)?;
     let (mut best, mut found) = (current, None);
-    let mut late = vec![current; (moves / LATE).max(LEAST_LATE)];
+    let mut late = Late::new(moves, current);
     let mut pairs = replay.pairs();
-    let mut random = Random(0);
+    let mut random = Random::default();
     for turn in 0..moves {
         if pairs.is_empty() || best <= enough {
             break;
@@ -45,9 +45,8 @@ pub(super) fn improve(
             continue;
         }
         let after = (replay.fits(device, &lists[device])).then(|| replay.makespan(&lists));
-        let slot = turn % late.len();
         match after.flatten() {
-            Some(after) if after <= current || after <= late[slot] => {
+            Some(after) if after <= current || after <= late.at(turn) => {
                 current = after;
                 pairs = replay.pairs();
                 if current < best {
@@ -57,16 +56,35 @@ pub(super) fn improve(
             }
             _ => shift(&mut lists[device], to, from),
         }
-        late[slot] = current;
+        late.set(turn, current);
     }
     found
 }
 
+/// How long schedules were some moves ago.
+pub(super) struct Late(Vec<f64>);
+
+impl Late {
+    pub(super) fn new(moves: usize, first: f64) -> Self {
+        Self(vec![first; (moves / LATE).max(LEAST_LATE)])
+    }
+
+    pub(super) fn at(&self, turn: usize) -> f64 {
+        self.0[turn % self.0.len()]
+    }
+
+    pub(super) fn set(&mut self, turn: usize, makespan: f64) {
+        let slot = turn % self.0.len();
+        self.0[slot] = makespan;
+    }
+}
+
 /// SplitMix64.
-struct Random(u64);
+#[derive(Default)]
+pub(super) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -76,7 +94,7 @@ impl Random {
 
     /// From where to where an action goes: that at `place` before the one before it, or that one
     /// behind it, or further.
-    fn span(&mut self, place: usize, end: usize) -> (usize, usize) {
+    pub(super) fn span(&mut self, place: usize, end: usize) -> (usize, usize) {
         let further = match self.below(3) {
             0 => self.below(FAR) as usize,
             _ => 0,
@@ -89,7 +107,7 @@ impl Random {
     }
 }
 
-fn shift(list: &mut [Action], from: usize, to: usize) {
+pub(super) fn shift(list: &mut [Action], from: usize, to: usize) {
     if from > to {
         list[to..=from].rotate_right(1);
     } else {
@@ -98,7 +116,7 @@ fn shift(list: &mut [Action], from: usize, to: usize) {
 }
 
 /// Moves an action, if it may go past all others on its way.
-fn turned(list: &mut [Action], from: usize, to: usize) -> bool {
+pub(super) fn turned(list: &mut [Action], from: usize, to: usize) -> bool {
     let action = list[from];
     let passed = if from > to {
         &list[to..from]

@@ -9,6 +9,8 @@ pub(super) struct StageBytes {
     /// From the forward to the backward: all, and where an action of its own recomputes.
     kept: u64,
     dropped: u64,
+    /// What of `kept` a single micro-batch may have in the host's memory.
+    leaves: u64,
     /// What a backward brings back at its start.
     rebuilt: u64,
     /// Between the backward's halves.
@@ -31,6 +33,7 @@ impl StageBytes {
         Self {
             kept: kept.get(),
             dropped: (kept - memory.recomputable).get(),
+            leaves: memory.offloadable.get().min(kept.get()),
             rebuilt: memory.recomputed.get(),
             after_input: memory.after_input().get(),
             working: memory.working.get(),
@@ -46,6 +49,16 @@ impl StageBytes {
     /// Whether an action of its own may recompute.
     pub(super) fn may_drop(&self) -> bool {
         self.dropped < self.kept
+    }
+
+    /// Whether a single micro-batch may be in the host's memory.
+    pub(super) fn may_leave(&self) -> bool {
+        self.leaves > 0
+    }
+
+    /// How much is in the host's memory then.
+    pub(super) fn leaves(&self) -> u64 {
+        self.leaves
     }
 
     /// What `what` changes; `first` says that it is the stage's first one to make gradients of
@@ -76,7 +89,7 @@ impl StageBytes {
     /// How many micro-batches may be between forward and gradient, and between forward and the
     /// end of the backward, when another forward begins with `room` for all of them.
     pub(super) fn in_flight(&self, room: u64) -> [usize; 2] {
-        let least = self.dropped.min(self.kept);
+        let least = self.dropped.min(self.kept - self.leaves);
         let left = room.saturating_sub(least + self.working);
         let fit = |each: u64| left.checked_div(each).map_or(usize::MAX, |n| n as usize);
         [fit(least), fit(least.min(self.after_input))]

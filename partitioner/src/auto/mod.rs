@@ -11,7 +11,8 @@
 //! shapes it proves which schedule is the best. Where costs say what a recompute brings
 //! ([`StageMemory::recomputable`](crate::StageMemory::recomputable)), it decides that, too, for
 //! each micro-batch on each stage; and schedules that need more memory are candidates with as many
-//! recomputes as make them fit (module `thin`).
+//! recomputes, or as much offloaded over a link to the host's memory
+//! ([`StageMemory::offloadable`](crate::StageMemory::offloadable)), as make them fit (module `thin`).
 //!
 //! The result comes with a lower bound on every schedule's makespan: how far it can
 //! be from the best.
@@ -21,11 +22,13 @@
 
 mod beam;
 mod bound;
+mod candidates;
 mod greedy;
 mod in_a_row;
 mod local;
 mod memory;
 mod pipeline;
+mod refine;
 mod remaining;
 mod staggered;
 mod state;
@@ -35,17 +38,11 @@ use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
-use crate::schedule::{Action, Placement, Schedule, Shape};
-use crate::simulate::{Simulation, simulate};
+use crate::schedule::{Placement, Shape};
+use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
+use candidates::{CandidateSearch, is_placed};
 use greedy::Policy;
-use pipeline::Pipeline;
-use remaining::Remaining;
-use state::State;
-
-/// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
-/// bits, and there is little to gain.
-const LARGEST: usize = 1 << 16;
 
 pub use in_a_row::{AutoInARow, auto_in_a_row};
 
@@ -160,13 +157,7 @@ pub fn auto_within(
     // One that takes every shape says what is wrong with this one.
     ScheduleKind::LoopedBfs.list(shape)?;
     let placements = placements(shape, placement);
-    let mut search = CandidateSearch {
-        shape,
-        costs,
-        caps,
-        best: None,
-        candidates: Vec::new(),
-    };
+    let mut search = CandidateSearch::new(shape, costs, caps);
     for kind in ScheduleKind::ALL {
         // `auto` itself is not in a list.
         if kind.trains()
@@ -184,7 +175,7 @@ pub fn auto_within(
                 search.offer(format!("auto ({placement:?}, {policy})"), schedule);
             }
         }
-        search.recompute(placement);
+        search.relieve(placement);
     }
     let bounds = placements
         .iter()
@@ -202,176 +193,11 @@ fn placements(shape: Shape, wanted: Option<Placement>) -> Vec<Placement> {
     }
 }
 
-fn is_placed(schedule: &CheckedSchedule, placement: Placement, shape: Shape) -> bool {
-    let devices = placement.devices(shape);
-    devices
-        .iter()
-        .map(|device| device.index())
-        .eq(schedule.owner().iter().map(|&d| d as usize))
-}
-
-struct CandidateSearch<'a> {
-    shape: Shape,
-    costs: &'a Costs,
-    caps: &'a [Option<Bytes>],
-    best: Option<(CheckedSchedule, Simulation)>,
-    candidates: Vec<AutoCandidate>,
-}
-
 impl Auto {
     /// How much longer than the lower bound the step is, as a share of that: 0 where no schedule
     /// that takes micro-batches in order is better.
     pub fn gap(&self) -> f64 {
         let bound = self.lower_bound.get().max(f64::MIN_POSITIVE);
         self.simulation.makespan().get() / bound - 1.0
-    }
-}
-
-impl CandidateSearch<'_> {
-    fn offer(&mut self, name: String, schedule: CheckedSchedule) {
-        let simulation = simulate(&schedule, self.costs);
-        let exceeds = self.exceeds(&simulation);
-        let makespan = simulation.makespan();
-        self.candidates.push(AutoCandidate {
-            name,
-            makespan,
-            exceeds,
-        });
-        let best = self.best.as_ref().map(|(_, best)| best.makespan());
-        if exceeds.is_none() && best.is_none_or(|best| makespan < best) {
-            self.best = Some((schedule, simulation));
-        }
-    }
-
-    /// Built-in schedules, and greedy ones that were made for more memory, with as many recomputes of
-    /// single micro-batches as memory asks for.
-    fn recompute(&mut self, placement: Placement) {
-        /// Of what there is beside what is there all the time.
-        const MORE: [f64; 4] = [1.25, 1.5, 2.0, 3.0];
-        let cells = self.shape.stages() * self.shape.micro_batches;
-        if self.caps.iter().all(Option::is_none) || cells >= LARGEST {
-            return;
-        }
-        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
-        if !thin::is_possible(&pipeline) {
-            return;
-        }
-        let mut all: Vec<(String, CheckedSchedule)> = Vec::new();
-        for kind in ScheduleKind::ALL.into_iter().filter(|kind| kind.trains()) {
-            if let Ok(schedule) = kind.list(self.shape)
-                && is_placed(&schedule, placement, self.shape)
-            {
-                all.push((kind.name().to_owned(), schedule));
-            }
-        }
-        for more in MORE {
-            let caps: Vec<Option<Bytes>> = (pipeline.devices.iter())
-                .map(|own| own.cap.map(|cap| own.more(cap, more)))
-                .collect();
-            for policy in Policy::all(self.shape) {
-                if let Some(schedule) =
-                    greedy::run(self.shape, placement, self.costs, &caps, policy)
-                {
-                    all.push((format!("{policy}"), schedule));
-                }
-            }
-        }
-        for (name, schedule) in all {
-            if let Some(lists) = thin::thinned(&pipeline, schedule.schedule()) {
-                self.offer_lists(format!("auto ({placement:?}, {name}, recomputing)"), lists);
-            }
-        }
-    }
-
-    /// Looks for a better schedule with this placement. *Returns* a lower bound of all.
-    fn improve(&mut self, placement: Placement, effort: Effort) -> Micros {
-        let simple = bound::makespan(self.shape, placement, self.costs);
-        if self.shape.stages() * self.shape.micro_batches >= LARGEST {
-            return simple;
-        }
-        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
-        let first = Remaining::new(&pipeline).bound(&State::new(&pipeline));
-        let bound = simple.max(Micros::saturating(first));
-        if effort.moves > 0 {
-            self.change(placement, &pipeline, effort.moves, bound);
-        }
-        if effort.states == 0 || self.upper() <= bound.get() {
-            return bound;
-        }
-        let found = beam::search(&pipeline, effort.states, self.upper());
-        if let Some(lists) = found.lists {
-            self.offer_lists(format!("auto ({placement:?}, search)"), lists);
-        }
-        bound.max(Micros::saturating(found.bound))
-    }
-
-    /// The best makespan in microseconds.
-    fn upper(&self) -> f64 {
-        let best = self.best.as_ref();
-        best.map_or(f64::INFINITY, |(_, best)| best.makespan().get())
-    }
-
-    /// Changes the best schedule that has this placement, if that is the best of all.
-    fn change(&mut self, placement: Placement, pipeline: &Pipeline, moves: usize, bound: Micros) {
-        let Some((schedule, simulation)) = &self.best else {
-            return;
-        };
-        if !is_placed(schedule, placement, self.shape) || simulation.makespan() <= bound {
-            return;
-        }
-        let lists: Vec<_> = schedule
-            .schedule()
-            .iter()
-            .map(|(_, list)| list.to_vec())
-            .collect();
-        if let Some(lists) = local::improve(pipeline, &lists, moves, bound.get()) {
-            self.offer_lists(format!("auto ({placement:?}, changed)"), lists);
-        }
-    }
-
-    fn offer_lists(&mut self, name: String, lists: Vec<Vec<Action>>) {
-        let (stages, m) = (self.shape.stages(), self.shape.micro_batches);
-        if let Ok(schedule) = Schedule::new("auto", stages, m, lists).check() {
-            self.offer(name, schedule);
-        }
-    }
-
-    fn exceeds(&self, simulation: &Simulation) -> Option<(DeviceId, Bytes)> {
-        if self.caps.iter().all(Option::is_none) {
-            return None;
-        }
-        let over = |(device, (peak, cap)): (usize, (Bytes, &Option<Bytes>))| {
-            let over = peak - (*cap)?;
-            (over > Bytes::ZERO).then_some((DeviceId(device), over))
-        };
-        let peaks = simulation.peak_bytes().into_iter().zip(self.caps);
-        peaks
-            .enumerate()
-            .filter_map(over)
-            .max_by_key(|&(_, over)| over)
-    }
-
-    fn finish(self, lower_bound: Micros) -> Result<Auto, ScheduleError> {
-        if let Some((schedule, simulation)) = self.best {
-            return Ok(Auto {
-                schedule,
-                // Sums of another order may differ by what f64 rounds.
-                lower_bound: lower_bound.min(simulation.makespan()),
-                simulation,
-                candidates: self.candidates,
-            });
-        }
-        let least = self.candidates.iter().filter_map(|c| Some((c, c.exceeds?)));
-        let least = least.min_by_key(|(_, (_, over))| *over);
-        let (name, device, over) = least.map_or(
-            (String::new(), DeviceId(0), Bytes::ZERO),
-            |(c, (device, over))| (c.name.clone(), device, over),
-        );
-        Err(ScheduleError::NothingFits {
-            shape: self.shape,
-            name,
-            device,
-            over,
-        })
     }
 }

@@ -1,7 +1,7 @@
 //! What a schedule is computed for, laid out for a search that asks for it millions of times.
 
 use super::memory::StageBytes;
-use crate::cost::{Costs, StageTimes};
+use crate::cost::{Costs, StageMemory, StageTimes};
 use crate::ids::StageId;
 use crate::schedule::{Placement, Shape};
 use crate::units::Bytes;
@@ -111,6 +111,17 @@ impl Pipeline {
             links: links.len(),
             stages,
         }
+    }
+
+    /// The same where no single micro-batch may be offloaded.
+    pub(super) fn keeping(mut self, costs: &Costs) -> Self {
+        for (stage, own) in self.stages.iter_mut().enumerate() {
+            own.bytes = StageBytes::new(StageMemory {
+                offloadable: Bytes::ZERO,
+                ..costs.memory(StageId(stage))
+            });
+        }
+        self
     }
 
     /// The stage's value takes so long to the stage behind, over a free link.

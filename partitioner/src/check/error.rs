@@ -1,7 +1,7 @@
 //! Which rule a schedule breaks, and where.
 
 use super::{MAX_CELLS, MAX_STAGES};
-use crate::ids::{DeviceId, StageId};
+use crate::ids::{DeviceId, MicroId, StageId};
 use crate::schedule::{Action, ActionKind};
 use crate::words::count;
 use std::fmt::Write as _;
@@ -132,6 +132,19 @@ pub enum CheckError {
         device: DeviceId,
         /// Where the pair would start.
         position: usize,
+    },
+    /// Something is offloaded that no forward of a training step leaves.
+    #[error(
+        "the activations of micro-batch {micro} on stage {stage} are offloaded, but {}",
+        if *is_training { "there is no such forward" } else { "inference keeps none" }
+    )]
+    NothingToOffload {
+        /// The stage.
+        stage: StageId,
+        /// The micro-batch.
+        micro: MicroId,
+        /// Whether the schedule has any backward.
+        is_training: bool,
     },
     /// Devices wait for each other: each one in the list for the next one, the
     /// last one for the first one. One alone waits for itself.

@@ -18,7 +18,7 @@ mod memory;
 pub use csv::CsvFormat;
 pub use error::{Blocked, CheckError};
 
-use crate::ids::{DeviceId, StageId};
+use crate::ids::{DeviceId, MicroId, StageId};
 use crate::schedule::{Action, ActionKind, Schedule};
 pub use crate::schedule::{MAX_CELLS, MAX_STAGES};
 use crate::walk::{NOBODY, walk};
@@ -135,6 +135,7 @@ fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
         .any(|(_, list)| list.iter().any(|a| a.kind != ActionKind::Forward));
     let owner = complete(&schedule, training)?;
     pairs_are_pairs(&schedule)?;
+    offloads_are_there(&schedule, training)?;
     let mut in_order = InOrder::new(stages);
     let mut in_flight = memory::Counter::new(&schedule, &owner, training);
     walk(&schedule, &owner, |device, _, action| {
@@ -214,6 +215,22 @@ fn pairs_are_pairs(schedule: &Schedule) -> Result<(), CheckError> {
         }
     }
     Ok(())
+}
+
+/// Whether all that is offloaded is left by a forward.
+fn offloads_are_there(schedule: &Schedule, is_training: bool) -> Result<(), CheckError> {
+    let here = |stage: StageId, micro: MicroId| {
+        stage.index() < schedule.stages() && micro.index() < schedule.micro_batches()
+    };
+    let mut all = schedule.offloads().iter();
+    match all.find(|&&(stage, micro)| !is_training || !here(stage, micro)) {
+        Some(&(stage, micro)) => Err(CheckError::NothingToOffload {
+            stage,
+            micro,
+            is_training,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The bit of a kind within a (stage, micro-batch).

@@ -157,3 +157,20 @@ fn empty_and_enormous_schedules_are_refused_without_allocating() {
         ));
     }
 }
+
+#[test]
+fn what_is_offloaded_is_left_by_a_forward_of_a_training_step() {
+    let own = |stage, micro| [(crate::ids::StageId(stage), crate::ids::MicroId(micro))];
+    let training = schedule(&["0F0 0F1 1F0 1F1 1B0 0B0 1B1 0B1"]);
+    training.clone().with_offloads(own(0, 1)).check().unwrap();
+    for (stage, micro) in [(2, 0), (0, 2)] {
+        let error = training.clone().with_offloads(own(stage, micro)).check();
+        let text = error.unwrap_err().to_string();
+        let said =
+            format!("micro-batch {micro} on stage {stage} are offloaded, but there is no such");
+        assert!(text.contains(&said), "{text}");
+    }
+    let inference = schedule(&["0F0 0F1 1F0 1F1"]).with_offloads(own(0, 1));
+    let text = inference.check().unwrap_err().to_string();
+    assert!(text.contains("inference keeps none"), "{text}");
+}

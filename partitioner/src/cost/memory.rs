@@ -33,6 +33,10 @@ pub struct StageMemory {
     /// of its F to its R: what that R brings back, on top of `recomputed`. Zero where R does not
     /// pay, and where the stage recomputes anyway.
     pub recomputable: Bytes,
+    /// How much of `activation` leaves for the host's memory where a schedule says so of single
+    /// micro-batches ([`with_offloads`](crate::Schedule::with_offloads)), and when. Zero where
+    /// that does not pay, and where the stage offloads anyway.
+    pub offloadable: Bytes,
     /// What W still needs after I; nothing given means all of the above.
     pub kept_for_weight: Option<Bytes>,
     /// The gradients of the stage's inputs, which wait for the stage before: from the

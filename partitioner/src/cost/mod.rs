@@ -17,8 +17,8 @@ pub use offload::OffloadTimes;
 
 use crate::cores::Cores;
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::ActionKind;
-use crate::units::Micros;
+use crate::schedule::{ActionKind, Schedule};
+use crate::units::{Bytes, Micros};
 
 /// How long one micro-batch takes on a stage, by kind of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub struct Costs {
     /// Empty where nobody submits or nothing is offloaded: most costs.
     host: Vec<StageTimes>,
     offload: Vec<OffloadTimes>,
+    /// Of single micro-batches, where a schedule says so; empty where none may be.
+    single_offload: Vec<OffloadTimes>,
     /// Empty without replicas.
     exchange: Vec<EdgeTimes>,
     cards: Option<Cards>,
@@ -119,6 +121,7 @@ impl Costs {
             cores: None,
             host: Vec::new(),
             offload: Vec::new(),
+            single_offload: Vec::new(),
             exchange: Vec::new(),
             cards: None,
             joins: Vec::new(),
@@ -206,6 +209,18 @@ impl Costs {
         self
     }
 
+    /// What `stage` offloads of a single micro-batch, where a schedule says so, takes this long on
+    /// its way. Nothing changes for a stage that the costs do not have.
+    #[must_use]
+    pub fn with_single_offload(mut self, stage: StageId, times: OffloadTimes) -> Self {
+        self.single_offload
+            .resize(self.stages.len(), OffloadTimes::default());
+        if let Some(place) = self.single_offload.get_mut(stage.index()) {
+            *place = times;
+        }
+        self
+    }
+
     /// The gradients of `stage` take this long to be added up over all replicas
     /// ([`Machine::exchange`](crate::Machine::exchange)). Nothing changes for a stage that the
     /// costs do not have.
@@ -252,6 +267,7 @@ impl Costs {
     #[must_use]
     pub fn without_offload(mut self) -> Self {
         self.offload.clear();
+        self.single_offload.clear();
         self
     }
 
@@ -301,9 +317,37 @@ impl Costs {
         self.offload.get(stage.index()).copied().unwrap_or_default()
     }
 
-    /// Whether any offload takes time.
-    pub(crate) fn has_offload(&self) -> bool {
-        !self.offload.is_empty()
+    /// The same of a single micro-batch, where a schedule says that it is offloaded.
+    pub fn single_offload(&self, stage: StageId) -> OffloadTimes {
+        let times = self.single_offload.get(stage.index()).copied();
+        times.unwrap_or_default()
+    }
+
+    /// Whether any offload takes time under a schedule that says what is offloaded (`singly`), or
+    /// does not.
+    pub(crate) fn has_offload(&self, singly: bool) -> bool {
+        let single = singly && !self.single_offload.is_empty();
+        !self.offload.is_empty() || single
+    }
+
+    /// How long what `stage` offloads under this schedule is on its way.
+    pub(crate) fn offload_under(&self, schedule: &Schedule, stage: StageId) -> OffloadTimes {
+        let own = self.offload(stage);
+        if schedule.offloads().is_empty() || own != OffloadTimes::default() {
+            own
+        } else {
+            self.single_offload(stage)
+        }
+    }
+
+    /// How much `stage` offloads of a micro-batch under this schedule.
+    pub(crate) fn offloaded_under(&self, schedule: &Schedule, stage: StageId) -> Bytes {
+        let memory = self.memory(stage);
+        if schedule.offloads().is_empty() {
+            memory.offloaded
+        } else {
+            memory.offloaded + memory.offloadable
+        }
     }
 
     /// How long the gradients of `stage` are exchanged between replicas; zeros where there is

@@ -106,8 +106,20 @@ impl PlanCandidate {
         self.solution.offload.iter().filter(|&&yes| yes).count()
     }
 
-    /// The same cut under a schedule that is computed for its costs, if that is faster.
+    /// The same cut under a schedule that is computed for its costs, if that is faster: where
+    /// stages do with their activations what they do here, or where none does anything with those
+    /// of all micro-batches, but the schedule may with those of single ones.
     pub(super) fn computed(&self, options: &PlanOptions) -> Option<Self> {
+        let own = self.computed_with(options, &self.ways());
+        let plain = vec![(false, false); self.solution.partition.stages()];
+        if self.ways() == plain || !self.problem.ways().contains(&(false, false)) {
+            return own;
+        }
+        let singly = self.computed_with(options, &plain);
+        [own, singly].into_iter().flatten().min_by(Self::order)
+    }
+
+    fn computed_with(&self, options: &PlanOptions, ways: &[(bool, bool)]) -> Option<Self> {
         let shape = self.job.shape;
         let placed = |placement: &Placement| {
             let stages = (0..shape.stages()).map(|s| self.schedule.device_of(StageId(s)));
@@ -128,20 +140,17 @@ impl PlanCandidate {
         // A schedule asks for other memory than the one that it was computed from, for which its
         // costs then are; so once more where it does not fit.
         let mut problem = self.problem.clone();
+        let partition = &self.solution.partition;
+        let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
         for _ in 0..COMPUTED {
-            let costs = costs(&problem, &self.solution);
+            let costs = problem.stage_costs(partition, &recompute, &offload);
             let found = auto_within(shape, &costs, &caps, Some(placement), effort).ok()?;
             if found.schedule.schedule().name() != ScheduleKind::Auto.name() {
                 return None;
             }
             problem = problem.under(&found.schedule);
-            let Solution {
-                partition,
-                recompute,
-                offload,
-                ..
-            } = &self.solution;
-            let Some(solution) = problem.with_ways(partition, recompute, offload) else {
+            // The simulation says whether it fits, with what single micro-batches do.
+            let Some(solution) = problem.priced(partition, &recompute, &offload) else {
                 continue;
             };
             let other = Self::fitting(job, problem.clone(), found.schedule, solution);

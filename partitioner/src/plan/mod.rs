@@ -28,7 +28,7 @@ use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::Profile;
 use crate::schedule::{Schedule, Shape};
-use crate::solve::{Problem, Shortfall};
+use crate::solve::{Problem, Shortfall, When};
 use crate::units::{Bytes, Micros};
 use crate::words::count;
 
@@ -141,6 +141,7 @@ impl Plan {
             .with_graphs(self.cuda_graphs.then(|| profile.graph_replay()))
             .with_optimizer_state(options.optimizer_state)
             .with_tree(options.tree)
+            .with_offload(When::Auto)
             .stage_costs(&self.partition, &self.recompute, &self.offload)
     }
 }

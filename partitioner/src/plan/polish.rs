@@ -41,7 +41,7 @@ impl PlanCandidate {
     }
 
     /// Of each stage, whether it recomputes and whether it offloads.
-    fn ways(&self) -> Vec<(bool, bool)> {
+    pub(super) fn ways(&self) -> Vec<(bool, bool)> {
         let Solution {
             recompute, offload, ..
         } = &self.solution;

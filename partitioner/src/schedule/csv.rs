@@ -3,6 +3,8 @@
 //! One row a device, one cell an action, empty cells for bubbles. Cells:
 //! - `2F0`, `0B1`, `0I3`, `0W3`: computation, `{stage}{letter}{micro-batch}`, and
 //!   our own `0R3` for a recompute;
+//! - `0OFFLOAD3`, our own: the activations of this forward go to the host's memory until they are
+//!   needed;
 //! - `(0F1;7B0)OVERLAP_F_B`: a forward and a backward as one unit;
 //! - `1SEND_F3`, `2RECV_F3`, `1SEND_B3`, `0RECV_B3`: communication; it follows from
 //!   the computation, so that reading leaves it out;
@@ -13,6 +15,7 @@
 //! `_PipelineScheduleRuntime._dump_csv` / `_load_csv`.
 
 use super::{Action, ActionKind, MAX_CELLS, MAX_STAGES, Schedule};
+use crate::ids::{MicroId, StageId};
 use std::fmt::Write as _;
 
 /// Why a CSV is not a schedule. Rows and cells count from 1.
@@ -76,6 +79,7 @@ impl Schedule {
     /// [`CsvError`] with the row and the cell.
     pub fn from_csv(name: impl Into<String>, text: &str) -> Result<Self, CsvError> {
         let (mut devices, mut pairs) = (Vec::new(), Vec::new());
+        let mut offloads = Vec::new();
         // An empty row is a device without actions.
         for (row, line) in text.lines().enumerate() {
             if row >= MAX_STAGES {
@@ -89,6 +93,7 @@ impl Schedule {
                 reader.cell = cell;
                 reader.read(text)?;
             }
+            offloads.append(&mut reader.offloads);
             devices.push(reader.actions);
             pairs.push(reader.pairs);
         }
@@ -112,12 +117,18 @@ impl Schedule {
                 text,
             });
         }
-        Ok(Self::new(name, stages, micros, devices).with_pairs(pairs))
+        let schedule = Self::new(name, stages, micros, devices).with_pairs(pairs);
+        Ok(schedule.with_offloads(offloads))
     }
 
-    /// The schedule's computation as CSV, overlapped pairs as such.
+    /// The schedule's computation as CSV, overlapped pairs as such, and what it has offloaded.
     pub fn to_csv(&self) -> String {
-        self.write_csv(|_, _, _| {})
+        self.write_csv(|row, action, before| {
+            let of = (action.stage, action.micro);
+            if action.kind == ActionKind::Forward && !before && self.offloads().contains(&of) {
+                row.push(format!("{}OFFLOAD{}", action.stage, action.micro));
+            }
+        })
     }
 
     /// Writes row by row; `around` may put cells before and after an action.
@@ -173,11 +184,13 @@ struct Row {
     cell: usize,
     actions: Vec<Action>,
     pairs: Vec<usize>,
+    offloads: Vec<(StageId, MicroId)>,
 }
 
 /// A cell taken apart.
 enum Cell {
     Run(Action),
+    Offload(StageId, MicroId),
     /// It has a meaning, but nothing is to be run for it.
     Skip,
 }
@@ -185,9 +198,10 @@ enum Cell {
 impl Row {
     fn read(&mut self, text: &str) -> Result<(), CsvError> {
         let Some(inner) = text.strip_prefix('(') else {
-            let cell = self.single(text)?;
-            if let Cell::Run(action) = cell {
-                self.actions.push(action);
+            match self.single(text)? {
+                Cell::Run(action) => self.actions.push(action),
+                Cell::Offload(stage, micro) => self.offloads.push((stage, micro)),
+                Cell::Skip => {}
             }
             return Ok(());
         };
@@ -205,7 +219,9 @@ impl Row {
         {
             match self.single(part)? {
                 Cell::Run(action) => self.actions.push(action),
-                Cell::Skip => return Err(self.unsupported(text, "only computation overlaps")),
+                Cell::Offload(..) | Cell::Skip => {
+                    return Err(self.unsupported(text, "only computation overlaps"));
+                }
             }
         }
         let kinds: Vec<ActionKind> = self.actions[start..]
@@ -226,7 +242,9 @@ impl Row {
         let word = rest.trim_end_matches(digits);
         let micro = &rest[word.len()..];
         let numbered = match word {
-            "F" | "B" | "I" | "W" | "R" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" => true,
+            "F" | "B" | "I" | "W" | "R" | "OFFLOAD" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" => {
+                true
+            }
             // PyTorch lets these have a micro-batch or none.
             "UNSHARD" | "RESHARD" | "REDUCE_GRAD" => false,
             "OVERLAP_F_B" => {
@@ -239,6 +257,9 @@ impl Row {
         }
         let stage = self.number(stage, MAX_STAGES, text)?;
         let micro = self.number(if micro.is_empty() { "0" } else { micro }, MAX_CELLS, text)?;
+        if word == "OFFLOAD" {
+            return Ok(Cell::Offload(StageId(stage), MicroId(micro)));
+        }
         let letter = word.chars().next().filter(|_| word.len() == 1);
         Ok(match letter.and_then(ActionKind::from_letter) {
             Some(kind) => Cell::Run(Action::new(stage, kind, micro)),

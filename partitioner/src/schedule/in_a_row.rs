@@ -40,7 +40,14 @@ impl Schedule {
             let places = |step| pairs.iter().map(move |place| step * list.len() + place);
             (0..steps).flat_map(places).collect()
         });
+        let later = |step: usize| {
+            let micro = move |micro: MicroId| MicroId(step * self.micro_batches + micro.index());
+            self.offloads
+                .iter()
+                .map(move |&(stage, own)| (stage, micro(own)))
+        };
         Self {
+            offloads: (0..steps).flat_map(later).collect(),
             name: self.name.clone(),
             stages: self.stages,
             micro_batches: self.micro_batches * steps,

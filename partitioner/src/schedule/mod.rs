@@ -15,7 +15,9 @@ pub use csv::CsvError;
 pub use offload::OffloadMove;
 pub use placement::Placement;
 
-use crate::ids::DeviceId;
+use std::collections::BTreeSet;
+
+use crate::ids::{DeviceId, MicroId, StageId};
 
 /// The largest number of stages of a legal schedule.
 pub const MAX_STAGES: usize = 1 << 16;
@@ -70,6 +72,8 @@ pub struct Schedule {
     devices: Vec<Vec<Action>>,
     /// Per device the places of forwards that start a pair; empty without any.
     pairs: Vec<Vec<usize>>,
+    /// Which micro-batches are offloaded, on which stage, where the schedule itself says so.
+    offloads: BTreeSet<(StageId, MicroId)>,
 }
 
 impl Schedule {
@@ -87,6 +91,7 @@ impl Schedule {
             micro_batches,
             devices,
             pairs: Vec::new(),
+            offloads: BTreeSet::new(),
         }
     }
 

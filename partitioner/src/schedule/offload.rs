@@ -15,7 +15,7 @@
 
 use super::{Action, ActionKind, Schedule};
 use crate::ids::{DeviceId, MicroId, StageId};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// What moves between a device and the host while one action runs, each by its stage
 /// and micro-batch.
@@ -30,8 +30,55 @@ pub struct OffloadMove {
 }
 
 impl Schedule {
+    /// The same where these activations are offloaded, each by its stage and micro-batch, and no
+    /// others: whatever stages do with those of all micro-batches. None: the schedule does not say,
+    /// and stages that offload do so with all.
+    ///
+    /// # Examples
+    /// ```
+    /// use gpipe_partitioner::{DeviceId, MicroId, ScheduleKind, Shape, StageId};
+    ///
+    /// let checked = ScheduleKind::GPipe.generate(Shape::new(1, 4))?;
+    /// let schedule = checked.schedule().clone().with_offloads([(StageId(0), MicroId(0))]);
+    /// assert_eq!(schedule.to_csv(), "0F0,0OFFLOAD0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n");
+    /// let moves = schedule.offload_moves(DeviceId(0));
+    /// assert_eq!(moves.iter().filter(|one| one.released.is_some()).count(), 1);
+    /// # Ok::<(), gpipe_partitioner::Error>(())
+    /// ```
+    #[must_use]
+    #[doc(alias = "CPU offload")]
+    pub fn with_offloads(self, offloads: impl IntoIterator<Item = (StageId, MicroId)>) -> Self {
+        Self {
+            offloads: offloads.into_iter().collect(),
+            ..self
+        }
+    }
+
+    /// What the schedule itself has offloaded, by stage and micro-batch; empty where it does not
+    /// say.
+    pub fn offloads(&self) -> &BTreeSet<(StageId, MicroId)> {
+        &self.offloads
+    }
+
+    /// Of each stage, how many micro-batches the schedule itself has offloaded.
+    pub fn offload_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.stages()];
+        for (stage, _) in &self.offloads {
+            if let Some(count) = counts.get_mut(stage.index()) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    /// Whether a stage that offloads does so with the activations of this micro-batch.
+    fn may_leave(&self, of: (StageId, MicroId)) -> bool {
+        self.offloads.is_empty() || self.offloads.contains(&of)
+    }
+
     /// For each action of `device`'s list, what moves between device and host meanwhile if
-    /// every stage offloads what it can.
+    /// every stage offloads what it can; where the schedule says what is offloaded
+    /// ([`with_offloads`](Self::with_offloads)), of that.
     ///
     /// # Complexity
     /// Linear in the number of actions.
@@ -69,7 +116,10 @@ impl Schedule {
             if let Some(next) = consumed(at + 1).filter(|next| offloaded.remove(next)) {
                 moves.prefetched = Some(next);
             }
-            if action.kind == ActionKind::Forward && consumed(at + 1) != Some(of(action)) {
+            if action.kind == ActionKind::Forward
+                && consumed(at + 1) != Some(of(action))
+                && self.may_leave(of(action))
+            {
                 offloaded.insert(of(action));
                 leaving = Some(of(action));
             }
@@ -155,6 +205,31 @@ mod tests {
                         "{case}"
                     );
                 }
+            }
+        });
+    }
+
+    #[test]
+    fn only_what_the_schedule_names_moves() {
+        each(|case, list, _| {
+            let wanted = |action: &Action| action.micro.index() % 2 == 1;
+            let own = list.iter().filter(|action| wanted(action));
+            let own: Vec<_> = own.map(|action| (action.stage, action.micro)).collect();
+            if own.is_empty() {
+                return;
+            }
+            let stages = 1 + list
+                .iter()
+                .map(|action| action.stage.index())
+                .max()
+                .unwrap_or(0);
+            let all = Schedule::new("test", stages, 8, vec![list.to_vec()]);
+            let moves = all.offload_moves(DeviceId(0));
+            let some = all.with_offloads(own).offload_moves(DeviceId(0));
+            for (all, some) in moves.iter().zip(some) {
+                let odd = |of: Option<(StageId, MicroId)>| of.filter(|of| of.1.index() % 2 == 1);
+                assert_eq!(odd(all.prefetched), some.prefetched, "{case}");
+                assert_eq!(odd(all.released), some.released, "{case}");
             }
         });
     }

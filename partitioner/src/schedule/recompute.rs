@@ -53,6 +53,17 @@ impl Schedule {
         let (devices, pairs) = lists.unzip();
         Self { devices, ..self }.with_pairs(pairs)
     }
+
+    /// Of each stage, how many micro-batches have a recompute of their own.
+    pub fn recompute_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.stages];
+        for (stage, _) in present(self) {
+            if let Some(count) = counts.get_mut(stage.index()) {
+                *count += 1;
+            }
+        }
+        counts
+    }
 }
 
 /// What the schedule recomputes already.

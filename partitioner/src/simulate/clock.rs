@@ -27,7 +27,8 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
     pub(super) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs, duration: D) -> Self {
         Self {
             hosts: (costs.has_host()).then(|| HostThreads::new(schedule, costs)),
-            offload: (costs.has_offload()).then(|| OffloadLinks::new(schedule, costs)),
+            offload: (costs.has_offload(!schedule.schedule().offloads().is_empty()))
+                .then(|| OffloadLinks::new(schedule, costs)),
             ..Self::of_devices(schedule, costs, duration)
         }
     }

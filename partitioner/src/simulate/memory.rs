@@ -135,14 +135,14 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
             } = moves.by_action(action);
             if let Some((coming, _)) = prefetched {
                 let coming = coming.index();
-                levels[coming] += costs.memory(StageId(coming)).offloaded;
+                levels[coming] += costs.offloaded_under(plan, StageId(coming));
                 peaks[coming] = peaks[coming].max(levels[coming]);
             }
             levels[stage] += change.takes;
             peaks[stage] = peaks[stage].max(levels[stage] + working);
             levels[stage] = levels[stage] - change.gives + gradients.made(costs, action);
             if let Some((released, _)) = released {
-                let offloaded = costs.memory(released).offloaded;
+                let offloaded = costs.offloaded_under(plan, released);
                 levels[released.index()] = levels[released.index()] - offloaded;
             }
             peaks[stage] = peaks[stage].max(levels[stage]);
@@ -153,22 +153,26 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
 
 /// What moves between a device and the host's memory, by action.
 struct OffloadMoves<'a> {
+    schedule: &'a Schedule,
     costs: &'a Costs,
     moves: HashMap<Action, OffloadMove>,
 }
 
 impl<'a> OffloadMoves<'a> {
-    fn new(schedule: &CheckedSchedule, costs: &'a Costs, device: DeviceId) -> Self {
-        let stages = schedule.stages_on(device).into_iter();
-        let mut offloaded = stages.map(|stage| costs.memory(stage).offloaded);
+    fn new(schedule: &'a CheckedSchedule, costs: &'a Costs, device: DeviceId) -> Self {
+        let (plan, stages) = (schedule.schedule(), schedule.stages_on(device).into_iter());
+        let mut offloaded = stages.map(|stage| costs.offloaded_under(plan, stage));
         let moves = if schedule.is_training() && offloaded.any(|bytes| bytes != Bytes::ZERO) {
-            let plan = schedule.schedule();
             let list = plan.actions(device).iter().copied();
             list.zip(plan.offload_moves(device)).collect()
         } else {
             HashMap::new()
         };
-        Self { costs, moves }
+        Self {
+            schedule: plan,
+            costs,
+            moves,
+        }
     }
 
     fn by_action(&self, action: Action) -> OffloadMove {
@@ -178,7 +182,9 @@ impl<'a> OffloadMoves<'a> {
     /// The bytes that are prefetched while the action runs, and that are released at its end.
     fn of(&self, action: Action) -> (Bytes, Bytes) {
         let bytes = |of: Option<(StageId, _)>| {
-            of.map_or(Bytes::ZERO, |(stage, _)| self.costs.memory(stage).offloaded)
+            of.map_or(Bytes::ZERO, |(stage, _)| {
+                self.costs.offloaded_under(self.schedule, stage)
+            })
         };
         let OffloadMove {
             prefetched,

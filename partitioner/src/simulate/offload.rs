@@ -15,10 +15,11 @@
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, OffloadTimes};
 use crate::ids::DeviceId;
-use crate::schedule::OffloadMove;
+use crate::schedule::{OffloadMove, Schedule};
 use crate::units::Micros;
 
 pub(super) struct OffloadLinks<'a> {
+    schedule: &'a Schedule,
     costs: &'a Costs,
     devices: Vec<HostLinks>,
 }
@@ -48,6 +49,7 @@ impl<'a> OffloadLinks<'a> {
             back: Micros::ZERO,
         };
         Self {
+            schedule: schedule.schedule(),
             costs,
             devices: (0..schedule.schedule().devices()).map(links).collect(),
         }
@@ -59,7 +61,7 @@ impl<'a> OffloadLinks<'a> {
         let links = &mut self.devices[device.index()];
         let back = std::mem::take(&mut links.back);
         if let Some((stage, _)) = links.moves[position].prefetched {
-            let times = self.costs.offload(stage).to_device;
+            let times = self.costs.offload_under(self.schedule, stage).to_device;
             links.to_device = (links.to_device.max(free)).max(links.arrived) + times.occupancy;
             links.back = links.to_device + times.latency;
         }
@@ -78,7 +80,7 @@ impl<'a> OffloadLinks<'a> {
         // What the next action releases is what this one leaves.
         let next = links.moves.get(position + 1);
         if let Some((stage, _)) = next.and_then(|next| next.released) {
-            links.leave(self.costs.offload(stage), (start, end));
+            links.leave(self.costs.offload_under(self.schedule, stage), (start, end));
         }
         goes_on
     }

@@ -56,6 +56,8 @@ pub(crate) struct Program {
     stages: usize,
     cells: usize,
     links: usize,
+    /// Whether the schedule itself says what is offloaded.
+    offloads_singly: bool,
 }
 
 /// A program that is written.
@@ -152,6 +154,7 @@ impl Program {
             stages: plan.stages(),
             cells: 1 + 2 * plan.stages() * plan.micro_batches(),
             links: writer.links.len(),
+            offloads_singly: !plan.offloads().is_empty(),
         }
     }
 
@@ -165,7 +168,8 @@ impl Program {
             .cores()
             .is_some_and(|cores| !cores.suffice(self.devices));
         let joins = (0..self.devices).any(|device| costs.joins(DeviceId(device)).is_some());
-        let more = costs.has_host() || costs.has_offload() || costs.has_exchange();
+        let more =
+            costs.has_host() || costs.has_offload(self.offloads_singly) || costs.has_exchange();
         if shares || joins || more || costs.cards().is_some() {
             return None;
         }

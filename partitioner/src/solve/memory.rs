@@ -314,6 +314,14 @@ impl Memory {
         memory
     }
 
+    /// What a micro-batch of a stage that keeps its activations does not keep where a recompute of
+    /// its own brings it back.
+    pub(super) fn recomputable(&self, range: Range<usize>) -> Bytes {
+        let kept = self.plain[range.end] - self.plain[range.start];
+        let left = self.inputs[range.start] + self.loss_in(range.end);
+        Bytes(kept.saturating_sub(left))
+    }
+
     /// A number that orders starts: if it is no larger for a later start, the later start
     /// needs no more memory, whatever the end.
     pub(super) fn key(&self, mode: usize, held: Held, start: usize) -> i128 {

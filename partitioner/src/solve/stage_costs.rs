@@ -13,7 +13,9 @@ impl Problem {
     /// What the simulator needs to know of a cut, and of which stages recompute and offload:
     /// times per stage and per edge, memory, hosts and offload.
     ///
-    /// A stage that recomputes does so at the start of its backward.
+    /// A stage that recomputes does so at the start of its backward. Of one that keeps its
+    /// activations a schedule may have single micro-batches recomputed, or offloaded, unless that
+    /// is never wanted.
     pub fn stage_costs(
         &self,
         partition: &Partition,
@@ -44,11 +46,17 @@ impl Problem {
             let away = offload.get(stage) == Some(&true);
             let graphs = self.captures(range.clone(), redo || away);
             let mode = if redo { REDO } else { PLAIN } | if away { AWAY } else { PLAIN };
-            let bytes = if graphs {
+            let mut bytes = if graphs {
                 memory.stage_in_graphs(self.stages[stage].held, range.clone())
             } else {
                 memory.stage(mode, range.clone())
             };
+            if self.training && self.recompute != When::Never && mode == PLAIN && !graphs {
+                bytes.recomputable = memory.recomputable(range.clone());
+            }
+            if self.offload != When::Never && mode == PLAIN && !graphs {
+                bytes.offloadable = bytes.activation;
+            }
             if self.training && self.machine.replicas() > 1 {
                 let times = self.machine.exchange(device, bytes.gradients);
                 costs = costs.with_exchange(StageId(stage), times);
@@ -101,12 +109,15 @@ impl Problem {
         memory: StageMemory,
     ) -> Costs {
         let costs = costs.with_memory(stage, memory);
+        let pieces = partition.range(stage).len() as u32;
         match self.machine.host_link() {
+            Some(link) if memory.offloadable > Bytes::ZERO => {
+                costs.with_single_offload(stage, link.transfer(memory.offloadable, pieces))
+            }
             Some(link) if memory.offloaded > Bytes::ZERO => {
                 // What a stage recomputes from is there at once.
                 let whole = memory.recomputed > Bytes::ZERO;
-                let layers = partition.range(stage).len();
-                let pieces = if whole { 1 } else { layers as u32 };
+                let pieces = if whole { 1 } else { pieces };
                 costs.with_offload(stage, link.transfer(memory.offloaded, pieces))
             }
             _ => costs,

@@ -1,6 +1,6 @@
 //! Schedules as PyTorch's pipelining writes and reads them.
 
-use gpipe_partitioner::{CsvError, CsvFormat, Schedule, ScheduleKind, Shape};
+use gpipe_partitioner::{CsvError, CsvFormat, MicroId, Schedule, ScheduleKind, Shape, StageId};
 use proptest::prelude::*;
 
 fn checked(
@@ -116,5 +116,28 @@ proptest! {
         let cell = |&(s, k, i): &(usize, usize, usize)| format!("{s}{}{i}", ['F', 'B', 'I', 'W', 'R'][k]);
         let text = actions.iter().map(cell).collect::<Vec<_>>().join(",") + "\n";
         prop_assert_eq!(Schedule::from_csv("x", &text).unwrap().to_csv(), text);
+    }
+}
+
+#[test]
+fn what_is_offloaded_is_written_behind_its_forward_and_read_back() {
+    let text = "0F0,0OFFLOAD0,0F1,0I0,0W0,0B1\n1F0,1F1,1B0,1B1\n";
+    let schedule = Schedule::from_csv("test", text).unwrap();
+    let own: Vec<_> = schedule.offloads().iter().copied().collect();
+    assert_eq!(own, [(StageId(0), MicroId(0))]);
+    assert_eq!(schedule.to_csv(), text);
+    schedule.check().unwrap();
+    let pair = "0F0,0OFFLOAD0,(0F1;0B0)OVERLAP_F_B,0OFFLOAD1,0B1\n";
+    let schedule = Schedule::from_csv("test", pair).unwrap();
+    assert_eq!(
+        (schedule.offloads().len(), schedule.to_csv()),
+        (2, pair.to_owned())
+    );
+    for wrong in [
+        "0F0,0OFFLOAD,0B0\n",
+        "OFFLOAD0,0F0,0B0\n",
+        "(0F0;0OFFLOAD0)OVERLAP_F_B,0B0\n",
+    ] {
+        assert!(Schedule::from_csv("test", wrong).is_err(), "{wrong}");
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use gpipe_partitioner::{
-    Action, ActionKind, Auto, Bytes, CheckedSchedule, Costs, EdgeTimes, Effort, Micros, Placement,
-    Schedule, ScheduleKind, Shape, Simulation, StageId, StageMemory, StageTimes, auto, auto_within,
-    simulate,
+    Action, ActionKind, Auto, Bytes, CheckedSchedule, Costs, EdgeTimes, Effort, Micros,
+    OffloadTimes, Placement, Schedule, ScheduleKind, Shape, Simulation, StageId, StageMemory,
+    StageTimes, auto, auto_within, simulate,
 };
 
 /// Xorshift (Marsaglia, 2003).
@@ -359,4 +359,72 @@ fn single_micro_batches_are_recomputed() {
     assert!(fits(&with.simulation, &caps));
     let roomy = auto(shape, &costs(90), &[None; 3], Some(Placement::Loop)).unwrap();
     assert!(recomputed(&roomy).is_empty());
+}
+
+/// Zero Bubble's 1.5 B model, whose stages may offload single micro-batches over a link on which those
+/// of a chunk are as many times as long as its forward.
+fn with_host_link(shape: Shape, times: f64) -> Costs {
+    let bytes = Bytes(1000 / shape.chunks as u64);
+    (0..shape.stages())
+        .map(StageId)
+        .fold(zero_bubble(shape), |costs, stage| {
+            let way = EdgeTimes {
+                occupancy: costs.stage(stage).forward * times,
+                latency: Micros::ZERO,
+            };
+            let times = OffloadTimes {
+                to_host: way,
+                to_device: way,
+                pieces: 1,
+            };
+            let memory = StageMemory {
+                activation: bytes,
+                offloadable: bytes,
+                ..StageMemory::default()
+            };
+            costs
+                .with_memory(stage, memory)
+                .with_single_offload(stage, times)
+        })
+}
+
+/// A link makes no schedule longer, whatever its speed, and a fast one makes it much shorter.
+#[test]
+fn single_micro_batches_are_offloaded_where_memory_is_tight() {
+    for (p, m) in [(4, 8), (2, 6)] {
+        let shape = Shape::new(p, m).with_chunks(2);
+        for tenths in [5, 7, 9] {
+            let caps = vec![Some(Bytes(100 * p as u64 * tenths)); p];
+            let best = |costs: Costs| {
+                let found = auto(shape, &costs, &caps, None).unwrap();
+                assert!(fits(&found.simulation, &caps) && found.gap() >= 0.0);
+                found
+            };
+            let without = best((0..shape.stages()).map(StageId).fold(
+                with_host_link(shape, 1.0),
+                |costs, stage| {
+                    let memory = StageMemory {
+                        offloadable: Bytes::ZERO,
+                        ..costs.memory(stage)
+                    };
+                    costs.with_memory(stage, memory)
+                },
+            ));
+            assert!(without.schedule.schedule().offloads().is_empty());
+            for times in [0.1, 0.5, 1.0, 2.0, 10.0] {
+                let with = best(with_host_link(shape, times));
+                let step = with.simulation.makespan();
+                assert!(
+                    step <= without.simulation.makespan(),
+                    "{p} {tenths} {times}"
+                );
+                assert!(with.lower_bound <= without.lower_bound.max(step));
+                if (p, tenths) == (4, 5) && times <= 0.5 {
+                    assert!(!with.schedule.schedule().offloads().is_empty());
+                    let idle = |own: &Auto| idle(&own.simulation);
+                    assert!(idle(&with) < idle(&without) * 2.0 / 3.0, "{times}");
+                }
+            }
+        }
+    }
 }

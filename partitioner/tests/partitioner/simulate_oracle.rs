@@ -334,7 +334,29 @@ fn case() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
 }
 
 fn case_beside() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
-    case().prop_flat_map(|(schedule, costs)| (Just(schedule), beside(costs)))
+    (case(), any::<u64>(), any::<bool>()).prop_flat_map(|((schedule, costs), bits, singly)| {
+        let schedule = if singly {
+            offloading(&schedule, bits)
+        } else {
+            schedule
+        };
+        (Just(schedule), beside(costs))
+    })
+}
+
+/// The same where the schedule itself says what is offloaded, as bits.
+fn offloading(schedule: &CheckedSchedule, bits: u64) -> CheckedSchedule {
+    if !schedule.is_training() {
+        return schedule.clone();
+    }
+    let (stages, m) = (
+        schedule.schedule().stages(),
+        schedule.schedule().micro_batches(),
+    );
+    let cells = (0..stages * m).filter(|cell| bits >> (cell % 64) & 1 == 1);
+    let own = cells.map(|cell| (StageId(cell / m), MicroId(cell % m)));
+    let schedule = schedule.schedule().clone().with_offloads(own);
+    schedule.check().unwrap()
 }
 
 proptest! {
@@ -410,5 +432,53 @@ proptest! {
         for sensitivity in sensitivities {
             prop_assert!(sensitivity.saves <= simulation.makespan() && (0.0..=1.0).contains(&sensitivity.shrink));
         }
+    }
+}
+
+/// What is said of single micro-batches is the same as of all, where it is said of each.
+#[test]
+fn single_offloads_of_all_micro_batches_are_those_of_the_stages() {
+    let way = |time| EdgeTimes {
+        occupancy: micros(time),
+        latency: micros(1),
+    };
+    let times = OffloadTimes {
+        to_host: way(14),
+        to_device: way(9),
+        pieces: 2,
+    };
+    for kind in ScheduleKind::ALL.into_iter().filter(|kind| kind.trains()) {
+        let shape = Shape::new(3, 6).with_chunks(kind.default_chunks());
+        let plain = kind.generate(shape).unwrap();
+        let costs = Costs::uniform(shape.stages(), micros(10), micros(11), micros(7));
+        let (mut whole, mut single) = (costs.clone(), costs);
+        for stage in (0..shape.stages()).map(StageId) {
+            let memory = StageMemory {
+                activation: Bytes(100),
+                ..StageMemory::default()
+            };
+            let offloaded = StageMemory {
+                offloaded: Bytes(80),
+                ..memory
+            };
+            whole = whole
+                .with_offload(stage, times)
+                .with_memory(stage, offloaded);
+            let offloadable = StageMemory {
+                offloadable: Bytes(80),
+                ..memory
+            };
+            single = (single.with_single_offload(stage, times)).with_memory(stage, offloadable);
+        }
+        let all = offloading(&plain, u64::MAX);
+        let (one, other) = (simulate(&plain, &whole), simulate(&all, &single));
+        assert_eq!(one.timeline, other.timeline, "{kind}");
+        assert_eq!(one.peak_bytes(), other.peak_bytes(), "{kind}");
+        assert_eq!(one.stage_peak_bytes(), other.stage_peak_bytes(), "{kind}");
+        // A schedule that offloads nothing knows nothing of the way.
+        assert!(
+            simulate(&plain, &single).makespan() <= other.makespan(),
+            "{kind}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
+use super::super::singles;
 use super::work::Work;
 
 /// A step that is shorter by this share without transfers is bound by them.
@@ -42,6 +43,12 @@ pub(crate) fn sentence(
             "memory-bound: {count} of {} stages recompute to fit; more --memory, more devices or a \
              smaller --batch would save that time",
             plan.recompute.len()
+        );
+    }
+    if let Some(sentence) = plan.computed.as_ref().and_then(singles::sentence) {
+        return format!(
+            "memory-bound: {sentence}; more --memory, more devices or a smaller --batch would save \
+             that time"
         );
     }
     let work = Work::of(profile, plan, &options.machine);

@@ -1,8 +1,9 @@
 //! A plan for the eye.
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Nodes, Plan, Profile, StageId};
+use gpipe_partitioner::{Nodes, Plan, Profile, Schedule, StageId};
 
+use super::super::singles;
 use super::super::table::{Align, Table};
 use super::runners_up;
 
@@ -55,7 +56,13 @@ fn headline(plan: &Plan) -> String {
 }
 
 fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
-    let offloads = plan.offload.contains(&true);
+    let away = plan
+        .computed
+        .as_ref()
+        .map_or_else(Vec::new, Schedule::offload_counts);
+    let offloads = plan.offload.contains(&true) || away.iter().any(|&count| count > 0);
+    let computed = plan.computed.as_ref();
+    let single = computed.map_or_else(Vec::new, Schedule::recompute_counts);
     let mut columns = vec![
         ("stage", Align::Right),
         ("device", Align::Right),
@@ -70,14 +77,17 @@ fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
         let name = |layer: usize| profile.layers().get(layer).map_or("", |l| l.name.as_str());
         let first = name(range.start);
         let last = name(range.end.saturating_sub(1));
-        let yes = |list: &[bool]| if list[index] { "yes" } else { "no" }.to_owned();
+        let cell = |list: &[bool], single: &[usize]| {
+            let single = single.get(index).copied().unwrap_or(0);
+            singles::cell(list[index], single, plan.micro_batches_each())
+        };
         let mut row = vec![
             index.to_string(),
             device.to_string(),
             range.len().to_string(),
-            yes(&plan.recompute),
+            cell(&plan.recompute, &single),
         ];
-        row.extend(offloads.then(|| yes(&plan.offload)));
+        row.extend(offloads.then(|| cell(&plan.offload, &away)));
         row.push(if range.len() < 2 {
             first.to_owned()
         } else {

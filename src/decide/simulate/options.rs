@@ -83,16 +83,19 @@ pub(crate) struct Args {
     /// or layers of each stage such as 3,5,4.
     #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
-    /// Whether stages recompute: never, always or auto.
-    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::recompute)]
+    /// Whether stages recompute: never, always or auto. With auto, a computed schedule recomputes
+    /// single micro-batches where memory asks for it. Without a profile it needs --output-bytes: what
+    /// a recompute starts from.
+    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::recompute)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
-    /// auto; it needs a --host-link.
-    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
+    /// auto; it needs a --host-link. With auto, a computed schedule does so with single
+    /// micro-batches where memory asks for it.
+    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::when)]
     offload: When,
     /// Link between a device and the host's memory, such as 25GB/s,10us; by default the one in
     /// the profile, if it was measured.
-    #[arg(long, value_name = "LINK", requires = "profile", value_parser = input::host_link)]
+    #[arg(long, value_name = "LINK", value_parser = input::host_link)]
     host_link: Option<HostLink>,
     /// Simulate CUDA graphs on the stages that can have them, if the profile has the host's times.
     #[arg(long, requires = "profile")]
@@ -240,6 +243,28 @@ fn workload(args: &Args, machine: &Machine) -> Result<Workload, Failure> {
         machine = machine.with_cores(cores);
     }
     let Some(path) = &args.profile else {
+        let unknown = args.output_bytes == Bytes::ZERO || args.activation_bytes == Bytes::ZERO;
+        if args.recompute != When::Never && unknown {
+            let why = "--recompute: nothing is known about what it would free: give \
+                       --activation-bytes and --output-bytes, or a --profile";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        if args.offload != When::Never {
+            let unknown = if args.activation_bytes == Bytes::ZERO {
+                Some("what would leave: give --activation-bytes, or a --profile")
+            } else if args.host_link.is_none() {
+                Some("the way to the host's memory: give a --host-link")
+            } else {
+                None
+            };
+            if let Some(unknown) = unknown {
+                let why = format!("--offload: nothing is known about {unknown}");
+                return Err(Failure::Usage(why));
+            }
+        }
+        if let Some(link) = args.host_link {
+            machine = machine.with_host_link(link);
+        }
         return Ok(Workload::Given(Box::new(Given {
             forward: args.forward_us,
             input: args.input_us,
@@ -247,6 +272,8 @@ fn workload(args: &Args, machine: &Machine) -> Result<Workload, Failure> {
             activation: args.activation_bytes,
             output: args.output_bytes,
             gradients: args.gradient_bytes,
+            recompute: args.recompute,
+            offload: args.offload,
             machine: match args.link {
                 Some(link) => machine.with_link(link),
                 None => machine,

@@ -8,7 +8,7 @@ use gpipe_partitioner::{Bytes, DeviceId, Micros, Nodes, Span, Timeline, VOTES, r
 use serde_json::{Value, json};
 
 use super::super::{
-    output,
+    output, singles,
     table::{Align, Table},
 };
 use super::options::{Format, Options};
@@ -92,6 +92,9 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     // Writing to a String cannot fail, here and below.
     if let Some(fits) = options.limits.sentence(&case.simulation) {
         let _ = write!(text, "\n{fits}\n");
+    }
+    if let Some(singles) = singles::sentence(case.simulation.schedule().schedule()) {
+        let _ = write!(text, "\n{singles}\n");
     }
     if let Some(row) = &case.row {
         let _ = write!(text, "\n{}\n", row.words());
@@ -202,7 +205,9 @@ fn advice(case: &Case) -> Option<String> {
 }
 
 /// The numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on
-/// one of v chunks counts 1/v. Lists have an entry for each device of a replica.
+/// one of v chunks counts 1/v. Lists have an entry for each device of a replica; `recomputed`
+/// and `offloaded`, where there is any, one for each stage: the micro-batches that have a recompute of
+/// their own, and those that are offloaded on their own.
 pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     let simulation = &case.simulation;
     let schedule = simulation.schedule();
@@ -223,6 +228,14 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     options.limits.add_to(&mut numbers, simulation);
     if let Some(samples) = options.workload.samples() {
         numbers["micro_batch_size"] = json!(samples);
+    }
+    let recomputed = schedule.schedule().recompute_counts();
+    if recomputed.iter().any(|&count| count > 0) {
+        numbers["recomputed"] = json!(recomputed);
+    }
+    let offloaded = schedule.schedule().offload_counts();
+    if offloaded.iter().any(|&count| count > 0) {
+        numbers["offloaded"] = json!(offloaded);
     }
     if let Some(bound) = case.lower_bound {
         numbers["lower_bound_us"] = json!(bound);

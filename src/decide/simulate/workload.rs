@@ -4,8 +4,8 @@ use std::fmt;
 
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, Costs, DeviceId, Machine, Micros, Placement, Problem, Profile,
-    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, VOTES, When, auto,
-    simulate,
+    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, StageTimes, Strategy, VOTES,
+    When, auto, simulate,
 };
 
 use super::super::Failure;
@@ -57,6 +57,8 @@ pub(super) struct Given {
     pub(super) output: Bytes,
     /// What it has of gradients of parameters.
     pub(super) gradients: Bytes,
+    pub(super) recompute: When,
+    pub(super) offload: When,
     pub(super) machine: Machine,
 }
 
@@ -159,11 +161,16 @@ impl Given {
         let share = 1.0 / shape.chunks as f64;
         let times = [self.forward, self.input, self.weight].map(|time| time * share);
         let part = |bytes: Bytes| Bytes(bytes.get() / shape.chunks as u64);
-        let memory = StageMemory {
-            activation: part(self.activation),
-            ..StageMemory::default()
-        };
+        let memory = self.memory(part(self.activation));
         let mut costs = Costs::uniform(shape.stages(), times[0], times[1], times[2]);
+        if self.recompute == When::Always {
+            let again = StageTimes {
+                backward: times[0] + times[1] + times[2],
+                input: times[0] + times[1],
+                ..costs.stage(StageId(0))
+            };
+            costs = Costs::new(vec![again; shape.stages()]);
+        }
         if let Some(cores) = self.machine.cores() {
             costs = costs.with_cores(cores);
         }
@@ -186,8 +193,51 @@ impl Given {
                 costs = costs.with_exchange(stage, times);
             }
             costs = costs.with_memory(stage, memory);
+            if let Some(link) = self.machine.host_link() {
+                costs = match self.offload {
+                    When::Never => costs,
+                    When::Auto => {
+                        costs.with_single_offload(stage, link.transfer(memory.offloadable, 1))
+                    }
+                    When::Always => costs.with_offload(stage, link.transfer(memory.offloaded, 1)),
+                };
+            }
         }
         costs
+    }
+
+    /// Of a stage that keeps so much of each micro-batch. A recompute starts from what the stage
+    /// before hands on.
+    fn memory(&self, activation: Bytes) -> StageMemory {
+        let again = activation - self.output;
+        let memory = StageMemory {
+            activation,
+            ..StageMemory::default()
+        };
+        let memory = match self.recompute {
+            When::Never => memory,
+            When::Auto => StageMemory {
+                recomputable: again,
+                ..memory
+            },
+            When::Always => StageMemory {
+                activation: activation - again,
+                recomputed: again,
+                ..memory
+            },
+        };
+        match self.offload {
+            When::Never => memory,
+            When::Auto => StageMemory {
+                offloadable: memory.activation,
+                ..memory
+            },
+            When::Always => StageMemory {
+                offloaded: memory.activation,
+                recomputable: Bytes::ZERO,
+                ..memory
+            },
+        }
     }
 
     fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
@@ -263,7 +313,10 @@ impl Profiled {
                             && other.offload == solution.offload
                     };
                     if !cuts.iter().any(same) {
+                        let singly = self.singly(&problem, &solution);
+                        let singly = singly.map(|costs| (costs, solution.clone(), placement));
                         cuts.push((costs(&problem, &solution), solution, placement));
+                        cuts.extend(singly);
                     }
                 }
                 Err(error) => refusal = error,
@@ -281,6 +334,16 @@ impl Profiled {
             }
         }
         best.ok_or(refusal)
+    }
+
+    /// The costs where no stage recomputes or offloads all micro-batches, as some do in `solution`:
+    /// a computed schedule may do so with single ones.
+    fn singly(&self, problem: &Problem, solution: &Solution) -> Option<Costs> {
+        let ways = || solution.recompute.iter().chain(&solution.offload);
+        let free = self.recompute != When::Always && self.offload != When::Always;
+        let none = vec![false; solution.partition.stages()];
+        let any = ways().any(|&way| way);
+        (free && any).then(|| problem.stage_costs(&solution.partition, &none, &none))
     }
 
     /// Where the schedule has its stages, if that matters to what values take on their way.

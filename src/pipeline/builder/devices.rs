@@ -1,10 +1,11 @@
 //! What can be chosen about devices: streams, memory, numbers.
 
-use gpipe_partitioner::{Bytes, DeviceId, LayerId, Partition, StageId};
+use gpipe_partitioner::{ActionKind, Bytes, DeviceId, LayerId, Partition, StageId};
 use tch::Device;
 
 use super::PipelineBuilder;
 use crate::error::{Error, Setting, SettingsError};
+use crate::pipeline::programs::Source;
 use crate::pipeline::ranks::Members;
 use crate::pipeline::stages::Accelerators;
 use crate::torch::streams::{Backend, MemorySpace, Recorder, Route, can_capture};
@@ -141,9 +142,9 @@ impl PipelineBuilder {
             Graphing::Off
         } else if place == Some(MemorySpace::Host) {
             refused("it computes on the CPU, which has no graphs")
-        } else if self.recompute.touches(stage, &layers) {
+        } else if self.recompute.touches(stage, &layers) || self.recomputes_singly(stage) {
             refused("it recomputes activations")
-        } else if self.offload.contains(&stage) {
+        } else if self.offloads(stage) {
             refused("what it keeps goes to the host's memory")
         } else if self.non_finite == NonFinite::Fail {
             refused(
@@ -156,6 +157,25 @@ impl PipelineBuilder {
         } else {
             Graphing::On
         }
+    }
+
+    /// Whether the stage offloads activations: of all micro-batches, or of those that the schedule
+    /// names.
+    pub(super) fn offloads(&self, stage: usize) -> bool {
+        let Source::Fixed(schedule) = &self.schedule else {
+            return self.offload.contains(&stage);
+        };
+        let mut single = schedule.schedule().offloads().iter();
+        self.offload.contains(&stage) || single.any(|(own, _)| own.index() == stage)
+    }
+
+    /// Whether the schedule itself has a micro-batch of the stage recomputed.
+    fn recomputes_singly(&self, stage: usize) -> bool {
+        let Source::Fixed(schedule) = &self.schedule else {
+            return false;
+        };
+        let mut actions = schedule.schedule().iter().flat_map(|(_, list)| list);
+        actions.any(|action| action.kind == ActionKind::Recompute && action.stage.index() == stage)
     }
 
     pub(super) fn limit_memory(&self) -> Result<(), Error> {

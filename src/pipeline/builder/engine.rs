@@ -94,7 +94,7 @@ impl PipelineBuilder {
                 .map(|stage| StageSpec {
                     meter: meter.clone(),
                     route: Route {
-                        offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
+                        offload: (self.offloads(stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
                     },
                     graphing: self.graphing(stage, partition, places[stage]),

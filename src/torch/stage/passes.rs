@@ -14,7 +14,7 @@ use super::non_finite;
 use super::offload::Offload;
 use super::pass::{Pass, Purpose};
 use super::segment::RunUnit;
-use crate::engine::OffloadHint;
+use crate::engine::ActivationHint;
 use crate::torch::error::TorchError;
 use crate::torch::step::{Mode, StepSettings};
 use crate::torch::values::{Values, hand_over};
@@ -29,6 +29,8 @@ pub(super) struct Passes {
     loss: Option<StageLoss>,
     /// If activations are offloaded.
     offload: Option<Offload>,
+    /// The micro-batch whose forward is next and whose activations an `R` computes once more.
+    recomputed: Option<MicroId>,
     /// If passes may be captured and replayed.
     graphs: Option<Graphs>,
     /// If the stage has copies in other replicas.
@@ -50,6 +52,7 @@ impl Passes {
             activations: Activations::default(),
             loss,
             offload,
+            recomputed: None,
             graphs,
             exchange,
         }
@@ -163,6 +166,7 @@ impl Passes {
         if let Some(graphs) = &mut self.graphs {
             graphs.abort(slots);
         }
+        self.recomputed = None;
         if let Some(offload) = &mut self.offload {
             offload.keep(None);
         }
@@ -175,15 +179,19 @@ impl Passes {
 
     // Actions.
 
-    /// Prepares for what the device does after the next action.
-    pub(super) fn take_hint(&mut self, hint: OffloadHint) -> Result<(), TorchError> {
+    /// Prepares for what becomes of activations.
+    pub(super) fn take_hint(&mut self, hint: ActivationHint) -> Result<(), TorchError> {
         match (hint, &mut self.offload) {
+            (ActivationHint::Recompute(again), _) => {
+                self.recomputed = Some(again.micro);
+                Ok(())
+            }
             (_, None) => Ok(()),
-            (OffloadHint::Keep(next), Some(offload)) => {
+            (ActivationHint::Keep(next), Some(offload)) => {
                 offload.keep(Some(next.micro));
                 Ok(())
             }
-            (OffloadHint::Prefetch(next), Some(_)) => {
+            (ActivationHint::Prefetch(next), Some(_)) => {
                 self.activations.prefetch(next.micro, next.kind)
             }
         }
@@ -228,12 +236,14 @@ impl Passes {
         let (mut values, mut skips, targets) = Arrived::new(inputs, incoming).into_parts();
         let offload = self.offload.as_mut();
         let offload = offload.and_then(|offload| offload.of_forward(micro));
+        // Where layers have a rule of their own, an `R` stands for what that drops.
+        let dropped = self.recomputed.take() == Some(micro) && !compute.segments().any_recomputes();
         let mut flight = Flight::default();
         for number in 0..compute.segments().len() {
             let unit = RunUnit::Segment(number);
             let mut inputs = compute.segments().get(unit).take_inputs(values, &mut skips);
             let (outputs, leaving, stored) =
-                if compute.recomputes(number, micro, settings.mode.micro_batches()) {
+                if dropped || compute.recomputes(number, micro, settings.mode.micro_batches()) {
                     inputs.set_buffers(compute.moving_buffers(unit)?);
                     let pass = Pass::new(micro, settings, Purpose::KeepInputs);
                     let (outputs, leaving) = compute.run(unit, &inputs, pass)?.into_values();

@@ -100,6 +100,11 @@ impl Segments {
         self.all[number].recompute && self.recompute.applies(micro, micro_batches)
     }
 
+    /// Whether any layers have a rule by which they recompute.
+    pub(super) fn any_recomputes(&self) -> bool {
+        self.all.iter().any(|segment| segment.recompute)
+    }
+
     /// Whether all layers recompute, from the next step on.
     pub(super) fn recompute_all(&mut self, redo: bool) {
         self.recompute = if redo {

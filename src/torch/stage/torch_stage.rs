@@ -14,7 +14,7 @@ use super::optimizers::Optimizers;
 use super::outer::Outer;
 use super::passes::Passes;
 use super::spec::StageSpec;
-use crate::engine::{Observer, OffloadHint, Phase, Stage, StageError};
+use crate::engine::{ActivationHint, Observer, Phase, Stage, StageError};
 use crate::fail_point::fail_point;
 use crate::torch::caught;
 use crate::torch::error::TorchError;
@@ -342,7 +342,10 @@ impl Stage for TorchStage {
         })
     }
 
-    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+    fn activation_hint(&mut self, hint: ActivationHint) -> anyhow::Result<()> {
+        if let ActivationHint::Recompute(_) = hint {
+            return Ok(self.passes.take_hint(hint)?);
+        }
         if !self.passes.offloads() {
             return Ok(());
         }
@@ -353,7 +356,7 @@ impl Stage for TorchStage {
         let counted = self.count_memory();
         let begun = caught(|| Ok(self.passes.take_hint(hint)?));
         drop(counted);
-        begun.map_err(|error| self.explain(hint.next(), error))
+        begun.map_err(|error| self.explain(hint.consumer(), error))
     }
 
     fn run(&mut self, action: Action, inputs: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {

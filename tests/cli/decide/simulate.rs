@@ -333,3 +333,37 @@ fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
         "{error}"
     );
 }
+
+/// Zero Bubble's 1.5 B model on four devices with half of the memory that 1F1B takes.
+#[test]
+fn a_computed_schedule_recomputes_single_micro_batches_where_memory_is_tight() {
+    let flags = "--forward-us 18522 --input-us 18086 --weight-us 9337 --activation-bytes 1000 \
+                 --output-bytes 100 --memory 2000 --recompute";
+    let step = |when: &str| {
+        let flags: Vec<&str> = flags.split_whitespace().chain([when]).collect();
+        simulate("auto", 4, 8, &flags)
+    };
+    let (never, auto) = (step("never"), step("auto"));
+    assert!(never.get("recomputed").is_none());
+    let counts: Vec<u64> = serde_json::from_value(auto["recomputed"].clone()).unwrap();
+    assert!(
+        counts.iter().any(|count| (1..8).contains(count)),
+        "{counts:?}"
+    );
+    assert_eq!(
+        (&auto["fits"], &never["fits"]),
+        (&true.into(), &true.into())
+    );
+    assert!(number(&auto["makespan_us"]) < 0.95 * number(&never["makespan_us"]));
+    let args = "simulate --schedule auto --devices 4 --micro 8 --forward-us 18522 --input-us 18086 \
+                --weight-us 9337 --activation-bytes 1000 --output-bytes 100 --memory 2000 \
+                --recompute auto";
+    let text = stdout(&gpipe(&args.split_whitespace().collect::<Vec<_>>()));
+    let words = format!("recomputed: {} of 8 on stage 0", counts[0]);
+    assert!(text.contains(&words), "{text}");
+    // What a recompute starts from has to be known.
+    let args =
+        "simulate --schedule 1f1b --devices 2 --micro 2 --activation-bytes 1000 --recompute auto";
+    let why = refused(&gpipe(&args.split_whitespace().collect::<Vec<_>>()), 2);
+    assert!(why.contains("--output-bytes"), "{why}");
+}

@@ -1,9 +1,10 @@
 //! A schedule, its chunks and recomputation are chosen for speed and memory alone.
 
 use super::{losses, metrics, train};
+use crate::run::printed;
 
-use gpipe_partitioner::ScheduleKind;
-use serde_json::Value;
+use gpipe_partitioner::{Plan, ScheduleKind};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
@@ -91,4 +92,83 @@ fn losses_are_the_same_to_the_last_bit_over_schedules_chunks_and_recomputation()
             );
         }
     }
+}
+
+/// A profile of six equal layers for micro-batches of 4 samples, of which two devices with 2000 KiB
+/// each cannot hold what a good schedule keeps.
+fn tight_profile(folder: &Path) {
+    let layer = |index: usize| {
+        json!({
+            "name": format!("block.{index}"), "forward_us": 1000, "backward_input_us": 1000,
+            "backward_weight_us": 500, "parameter_bytes": 1 << 10,
+            "activation_bytes": 1 << 20, "output_bytes": 1 << 16,
+        })
+    };
+    let layers: Vec<Value> = (0..6).map(layer).collect();
+    let profile = json!({"version": 1, "device": "cpu", "batch": 4, "layers": layers});
+    fs::write(folder.join("profile.json"), profile.to_string()).unwrap();
+}
+
+/// A plan for tight memory recomputes single micro-batches: it says so, and is trained with the
+/// losses of any other schedule.
+#[test]
+fn a_plan_that_recomputes_single_micro_batches_trains_to_the_same_losses() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    tight_profile(folder);
+    let plan = "plan --profile profile.json --devices 2 --batch 16 --micro 8 --memory 2000KiB \
+                -o plan.json";
+    let text = printed(folder, plan);
+    let plan = Plan::read(folder.join("plan.json")).unwrap();
+    let counts = plan.computed.as_ref().unwrap().recompute_counts();
+    let single: Vec<usize> = (counts.iter().copied())
+        .filter(|count| (1..8).contains(count))
+        .collect();
+    assert!(!single.is_empty(), "{counts:?}");
+    assert_eq!(plan.recompute, vec![false; counts.len()]);
+    for count in &single {
+        assert!(text.contains(&format!("{count} of 8")), "{text}");
+    }
+    let flags = [&MODEL[..], &["--batch", "16", "--micro", "8"]].concat();
+    train(
+        folder,
+        "plain",
+        &[&flags[..], &["--devices", "cpu"]].concat(),
+    );
+    let planned = "train --data text.txt --json --out planned --layers 4 --d-model 16 --heads 2 \
+                   --seq 16 --batch 16 --steps 3 --threads-per-stage 1 --dropout 0.1 --seed 1 \
+                   --devices cpu,cpu --plan plan.json";
+    printed(folder, planned);
+    assert_eq!(losses(folder, "planned"), losses(folder, "plain"));
+    let (_, recomputes) = actions(folder, "planned");
+    assert_eq!(recomputes, counts.iter().sum::<usize>());
+}
+
+/// The same with a link to the host's memory, over which single micro-batches leave.
+#[test]
+fn a_plan_that_offloads_single_micro_batches_trains_to_the_same_losses() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    tight_profile(folder);
+    let plan = "plan --profile profile.json --devices 2 --batch 16 --micro 8 --memory 2000KiB \
+                --host-link 10GB/s,1us -o plan.json";
+    let text = printed(folder, plan);
+    let plan = Plan::read(folder.join("plan.json")).unwrap();
+    let schedule = plan.computed.as_ref().unwrap();
+    let counts = schedule.offload_counts();
+    let most = counts.iter().copied().max().unwrap_or(0);
+    assert!(most > 0, "{text}");
+    assert_eq!(plan.offload, vec![false; counts.len()]);
+    assert!(text.contains(&format!("{most} of 8")), "{text}");
+    let flags = [&MODEL[..], &["--batch", "16", "--micro", "8"]].concat();
+    train(
+        folder,
+        "plain",
+        &[&flags[..], &["--devices", "cpu"]].concat(),
+    );
+    let planned = "train --data text.txt --json --out planned --layers 4 --d-model 16 --heads 2 \
+                   --seq 16 --batch 16 --steps 3 --threads-per-stage 1 --dropout 0.1 --seed 1 \
+                   --devices cpu,cpu --plan plan.json";
+    printed(folder, planned);
+    assert_eq!(losses(folder, "planned"), losses(folder, "plain"));
 }

@@ -2,16 +2,6 @@
 
 use super::*;
 
-pub(super) fn setting(builder: PipelineBuilder) -> Setting {
-    match (builder.check(), builder.build()) {
-        (Err(Error::Settings(one)), Err(Error::Settings(two))) => {
-            assert_eq!(one, two);
-            one.setting
-        }
-        (one, two) => panic!("{one:?}, {:?}", two.err()),
-    }
-}
-
 #[test]
 fn replicas_that_cannot_be_are_refused() {
     let told = |builder: PipelineBuilder, wanted: &str| {

@@ -173,6 +173,7 @@ mod tests {
                 offloaded: Bytes(amounts[3] / 2),
                 recomputed: Bytes(amounts[4]),
                 recomputable: Bytes::ZERO,
+                offloadable: Bytes::ZERO,
                 kept_for_weight: None,
                 sent: Bytes(amounts[5]),
                 working: Bytes(amounts[6]),

@@ -6,7 +6,7 @@
 //! k/d leaves below one node of it.
 
 use anyhow::{Context, bail, ensure};
-use gpipe_engine::{Observer, OffloadHint, Stage};
+use gpipe_engine::{ActivationHint, Observer, Stage};
 use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -261,8 +261,8 @@ impl Stage for Leafy {
         Ok(())
     }
 
-    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
-        if let OffloadHint::Prefetch(next) = hint {
+    fn activation_hint(&mut self, hint: ActivationHint) -> anyhow::Result<()> {
+        if let ActivationHint::Prefetch(next) = hint {
             let log = self.settings.log.lock();
             let own = log.iter().rfind(|(_, own, _)| *own == self.replica);
             let last = own.map_or("nothing", |(_, _, what)| what);
