@@ -26,10 +26,7 @@ const ELSEWHERE: [(&[&str], &str); 41] = [
         "--warmup N",
     ),
     (&["min-lr"], "--set lr.end=RATE"),
-    (
-        &["max-new-tokens", "max-tokens", "max-length"],
-        "--tokens N",
-    ),
+    (&["max-new-tokens", "max-tokens"], "--tokens N"),
     (
         &[
             "max-steps",

@@ -78,7 +78,7 @@ fn so_are_those_with_what_is_asked_of_devices() {
     let keys = ["offload", "tf32", "deterministic"];
     assert_eq!(
         keys.map(|key| of("plain", key)),
-        ["\"none\"", "false", "false"]
+        ["\"never\"", "false", "false"]
     );
     assert_eq!(keys.map(|key| of("first", key)), ["[1]", "true", "true"]);
     assert_eq!(keys.map(|key| of("second", key)), ["[1]", "false", "true"]);

@@ -130,7 +130,7 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
     );
     refused(
         &format!("{MLP} --batch 80 --micro 2"),
-        &["--batch 80", "only 72 samples", "smaller"],
+        &["--batch 80", "the 72 samples to train on", "smaller"],
     );
     refused(
         &format!("{MLP} --held-out 3"),
