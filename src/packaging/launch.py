@@ -9,6 +9,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import sys
 
 # The minor version whose libtorch the command was linked against.
@@ -48,8 +49,14 @@ def main():
     if folder.resolve() != (here.parent / "torch").resolve():
         others = os.environ.get("LD_LIBRARY_PATH")
         os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(folder / "lib"), others]))
-    # The first word is what messages such as "go on with: gpipe-rs train --resume" repeat.
-    os.execv(here / "gpipe-rs", sys.argv)
+    # The first word is what messages such as "go on with: gpipe-rs train --resume" repeat: the
+    # name alone where a shell finds this script by it.
+    called = sys.argv[0]
+    name = os.path.basename(called)
+    found = shutil.which(name)
+    if found is not None and os.path.realpath(found) == os.path.realpath(called):
+        called = name
+    os.execv(here / "gpipe-rs", [called, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

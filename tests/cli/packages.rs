@@ -144,6 +144,17 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
     let found = environment.libtorch(command.env("LD_LIBRARY_PATH", elsewhere.join("torch/lib")));
     let site = environment.site.file_name().unwrap().to_str().unwrap();
     assert!(found.contains(site), "{found}");
+    // What goes on with a run is named as it can be typed, by a process of several, too.
+    let bin = environment.folder.path().join("env/bin");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let small = "--model mlp --hidden 4 --depth 2 --data synthetic --batch 4 --micro 2 --steps 1";
+    let launched = format!("launch --processes 2 -- train --devices cpu {small} --out run");
+    let mut command = environment.command();
+    let trained = command.args(launched.split(' ')).env("PATH", path).output();
+    let trained = trained.unwrap();
+    let told = String::from_utf8_lossy(&trained.stderr).into_owned();
+    assert!(trained.status.success(), "{told}");
+    assert!(told.contains("`gpipe-rs train --resume run`"), "{told}");
     // The exit code is the command's own; the manual's pages lie where `man` looks.
     let wrong = environment
         .command()

@@ -41,7 +41,10 @@ impl Plan {
     pub(super) fn start(&self, local_rank: usize, output: &Forwarding) -> io::Result<Running> {
         let rank = self.first + local_rank;
         let mut command = Command::new(&self.program);
+        // What messages repeat is what was typed, and starts: under pip this program itself does not.
+        let called = std::env::args_os().next();
         command
+            .arg0(called.unwrap_or_else(|| self.program.clone().into_os_string()))
             .args(&self.verb)
             .envs(self.words(local_rank))
             .env_remove("TORCHELASTIC_USE_AGENT_STORE")

@@ -200,7 +200,7 @@ fn what_no_schedule_can_be_is_refused_in_words() {
     let wrong = [
         (
             "",
-            "`` is no learning-rate schedule: there are constant, linear,",
+            "`` is no learning-rate schedule; there are constant, linear,",
         ),
         ("cosin lr=1 steps=2", "`cosin` is no learning-rate schedule"),
         ("cosine steps=5", "does not say lr="),
