@@ -335,8 +335,10 @@ impl SettingsError {
                 wanted,
                 each,
             } => format!(
-                "{} has {given} entries, but there are {wanted} {each}s: give one for each {each}",
-                own()
+                "{} has {given} entries, and there {are} {}: give one for each {each}",
+                own(),
+                count(*wanted, each),
+                are = if *wanted == 1 { "is" } else { "are" },
             ),
             SettingsRule::Stages { given, made } => format!(
                 "{} names {given}, but {}: give one number for each stage",

@@ -112,7 +112,7 @@ fn a_setting_that_does_not_fit_is_named_with_its_rule() {
             &|b| b.recompute(Recompute::Stages(vec![true, false])),
             Setting::Recompute,
             count(2, 1, "stage"),
-            "`recompute` has 2 entries, but there are 1 stages",
+            "`recompute` has 2 entries, and there is 1 stage",
         ),
         (
             &|b| b.devices(&cpus(2)).offload(&[0, 2]),
@@ -127,7 +127,7 @@ fn a_setting_that_does_not_fit_is_named_with_its_rule() {
             &|b| b.devices(&[card, card]).memory_limits(&limits[..1]),
             Setting::MemoryLimits,
             count(1, 2, "device"),
-            "`memory_limits` has 1 values, but `devices` names 2",
+            "`memory_limits` has 1 value, but `devices` names 2",
         ),
         (
             &|b| b.devices(&[cpu, cpu]).memory_limits(&limits),

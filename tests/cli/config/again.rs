@@ -97,7 +97,7 @@ fn so_are_those_with_what_is_asked_of_devices() {
     ];
     let told = trained(folder, &own, &[]);
     assert!(told.contains("pipeline.offload = [1]"), "{told}");
-    assert_eq!(of("third", "offload"), "\"none\"");
+    assert_eq!(of("third", "offload"), "\"never\"");
 }
 
 #[test]
