@@ -118,7 +118,9 @@ pub(super) fn run(
         .map(|device| device.list)
         .collect();
     let schedule = Schedule::new("auto", shape.stages(), shape.micro_batches, lists);
-    schedule.check().ok()
+    // Where all forwards fit and no backward does, what there is checks as a schedule of inference.
+    let checked = schedule.check().ok();
+    checked.filter(CheckedSchedule::is_training)
 }
 
 struct DeviceState {

@@ -2,8 +2,9 @@
 //! its lower bound.
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Costs, EdgeTimes, Effort, Micros, ScheduleError, ScheduleKind, Shape,
-    StageId, StageMemory, StageTimes, auto, auto_within, simulate,
+    Bytes, CheckedSchedule, Costs, EdgeTimes, Effort, Machine, Micros, PlanOptions, Profile,
+    ScheduleError, ScheduleKind, Shape, StageId, StageMemory, StageTimes, auto, auto_within, plan,
+    simulate,
 };
 use proptest::prelude::*;
 
@@ -91,6 +92,22 @@ fn a_slow_stage_gets_a_schedule_of_its_own() {
     assert!(computed > 10);
     assert!(found.lower_bound.get() >= 12.0 * 51.0);
     assert!(found.simulation.makespan().get() <= 1.1 * found.lower_bound.get());
+}
+
+/// The greedy scheduler stopped where all forwards fitted and no backward did, and what it had was
+/// taken for a schedule: of inference, and faster than all that train.
+#[test]
+fn a_plan_trains_where_forwards_alone_fit() {
+    let text = include_str!("../../../examples/data/profiles/gpt.json");
+    let profile = Profile::from_json(text, "gpt.json").unwrap();
+    let machine = Machine::new(4).unwrap();
+    let machine = machine.with_memory(&["190MiB".parse().unwrap()]).unwrap();
+    let mut options = PlanOptions::new(machine);
+    (options.micro_batches, options.batch) = (Some(2), Some(32));
+    if let Ok(plan) = plan(&profile, &options) {
+        // Each stage has both micro-batches to do, in its forwards and its backwards.
+        assert!(plan.step.get() >= 2.0 * plan.bottleneck.get(), "{plan:?}");
+    }
 }
 
 #[test]
