@@ -24,8 +24,23 @@ impl PlanJob {
         self.shape.micro_batches * self.replicas
     }
 
-    /// What else is chosen of the jobs with the same schedule.
+    /// What else is chosen of the jobs with the same schedule, chunks and micro-batches.
     pub(super) fn means(&self) -> (bool, bool) {
         (self.graphs, self.offload)
+    }
+
+    /// All that is chosen of the jobs with the same schedule.
+    pub(super) fn choice(&self) -> (usize, usize, (bool, bool)) {
+        let Shape {
+            chunks,
+            micro_batches,
+            ..
+        } = self.shape;
+        (chunks, micro_batches, self.means())
+    }
+
+    /// Forwards and backwards of a step.
+    pub(super) fn actions(&self) -> usize {
+        2 * self.shape.stages() * self.shape.micro_batches
     }
 }

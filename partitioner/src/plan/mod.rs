@@ -9,6 +9,7 @@
 mod candidate;
 pub mod cluster;
 mod job;
+mod leaders;
 mod more;
 mod options;
 mod polish;

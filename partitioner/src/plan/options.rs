@@ -96,8 +96,12 @@ impl PlanOptions {
         }
     }
 
-    /// Samples in a mini-batch; `size` is that of the profile's micro-batch.
-    pub(super) fn samples(&self, size: usize) -> Result<usize, PlanError> {
+    /// Samples in a mini-batch: as asked for, or as many micro-batches as asked for (four a device)
+    /// of `size`, those of the profile's micro-batch.
+    ///
+    /// # Errors
+    /// [`PlanError::Options`] for numbers that no plan can have.
+    pub fn samples(&self, size: usize) -> Result<usize, PlanError> {
         let replicas = self.machine.replicas();
         let devices = self.machine.devices().len() * replicas;
         let micro = self.micro_batches.unwrap_or(4 * devices);

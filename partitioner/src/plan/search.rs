@@ -1,21 +1,17 @@
 //! The search over schedules, chunks and micro-batches.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::candidate::PlanCandidate;
 use super::job::PlanJob;
-use super::why::SAME;
+use super::leaders::{fastest, leaders_first, simplest};
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
 use crate::schedule::Shape;
 use crate::solve::{Problem, Shortfall, SolveError, When};
-use crate::units::{Bytes, Micros};
+use crate::units::Bytes;
 
-/// How many of the fastest candidates a schedule is computed for, with each choice of CUDA graphs
-/// and offload.
-const COMPUTED: usize = 3;
 /// How many misfits with several stages a device are looked into when nothing fits.
 const SEARCHED: usize = 4;
 
@@ -141,43 +137,6 @@ impl PlanOptions {
             reason,
         })
     }
-}
-
-/// Of sorted candidates, the place of the simplest that is as fast as the first.
-fn simplest(sorted: &[PlanCandidate]) -> usize {
-    let fastest = sorted.first().map_or(Micros::ZERO, |own| own.step);
-    let equal = |own: &&PlanCandidate| own.step.get() <= fastest.get() * (1.0 + SAME);
-    let equals = sorted.iter().take_while(equal).enumerate();
-    let (place, _) = equals.min_by_key(|(_, own)| own.simplicity()).unzip();
-    place.unwrap_or(0)
-}
-
-/// Of sorted candidates, those for which a schedule is computed: as many of each
-/// [means](PlanJob::means), so that leaving these open is never slower than choosing them.
-fn fastest(candidates: &[PlanCandidate]) -> Vec<&PlanCandidate> {
-    let mut counts = HashMap::new();
-    let counted = candidates.iter().filter(|candidate| {
-        let count = counts.entry(candidate.job.means()).or_insert(0);
-        *count += 1;
-        *count <= COMPUTED
-    });
-    counted.collect()
-}
-
-/// Moves the fastest candidate of each schedule, with each means, to the front, keeping the order
-/// among them and among the rest; how many they are.
-///
-/// Their cuts are worth moving one by one. It is one of each whether or not other
-/// schedules take part, so that leaving the schedule open is never slower than fixing it.
-fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
-    let mut seen = HashSet::new();
-    let (mut leaders, rest): (Vec<_>, Vec<_>) = candidates
-        .drain(..)
-        .partition(|candidate| seen.insert((candidate.job.kind, candidate.job.means())));
-    let count = leaders.len();
-    leaders.extend(rest);
-    *candidates = leaders;
-    count
 }
 
 enum JobOutcome {

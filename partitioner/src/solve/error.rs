@@ -77,7 +77,6 @@ impl Shortfall {
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let missing = self.missing();
         write!(f, "device {} needs {}", self.device, self.needs)?;
         for (index, (stage, layers)) in self.stages.iter().enumerate() {
             let lead = if index == 0 { " for" } else { " and" };
@@ -88,9 +87,7 @@ impl fmt::Display for Shortfall {
                 layers.end - 1
             )?;
         }
-        let cap = self.cap;
-        write!(f, ", {} more than its {cap}", exact(missing))?;
-        f.write_str("; it fits with ")?;
+        write!(f, " and has {}; it fits with ", self.cap)?;
         for (index, (device, bytes)) in self.raise.iter().enumerate().take(8) {
             let lead = if index == 0 { "" } else { ", " };
             write!(f, "{lead}{} more on device {device}", exact(*bytes))?;

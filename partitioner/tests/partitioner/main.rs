@@ -8,6 +8,7 @@ mod fewest_samples;
 mod limits;
 mod nodes;
 mod page_support;
+mod plan_choices;
 mod plan_traffic;
 mod plan_ways;
 mod profile_page;

@@ -85,7 +85,12 @@ fn print(
     if args.prints_data() {
         return Ok(());
     }
-    output::print(&report::text(measured, plan, found, (choices, limit)))?;
+    output::print(&report::text(
+        measured,
+        (plan, args.batch),
+        found,
+        (choices, limit),
+    ))?;
     say(&format!("{} of parameters", report::parameters(measured)));
     Ok(())
 }

@@ -55,10 +55,10 @@ pub(super) fn input(diagnosis: &Diagnosis) -> Option<Input> {
     })
 }
 
-/// Layers with bars and cuts, the plan, and what limits it.
+/// Layers with bars and cuts, the plan for mini-batches of `samples`, and what limits it.
 pub(super) fn text(
     measured: &Profiled,
-    plan: &Plan,
+    (plan, samples): (&Plan, usize),
     (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
     (choices, limit): (&str, &str),
 ) -> String {
@@ -109,7 +109,7 @@ pub(super) fn text(
     let _ = write!(
         text,
         "\n{}",
-        plan_report::text(&short, profile, width, true)
+        plan_report::text((&short, samples), profile, width, true)
     );
     let _ = writeln!(text, "{choices}");
     let _ = writeln!(text, "{}", output::wrapped(limit, width));
@@ -226,7 +226,7 @@ fn bar(value: f64, most: f64, columns: usize) -> String {
 /// Everything as one object: the two files, and what is in neither.
 pub(super) fn json(
     measured: &Profiled,
-    plan: &Plan,
+    (plan, samples): (&Plan, usize),
     (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
     limit: &str,
 ) -> Result<Value, serde_json::Error> {

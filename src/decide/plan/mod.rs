@@ -5,6 +5,7 @@ pub(crate) mod choices;
 mod cluster;
 pub(crate) mod limit;
 mod more;
+mod notes;
 pub(crate) mod page;
 pub(crate) mod report;
 mod runners_up;
@@ -14,7 +15,6 @@ mod work;
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
-use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
     Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError,
     PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
@@ -22,6 +22,8 @@ use gpipe_partitioner::{
 };
 
 use cluster::ClusterFlags;
+pub(crate) use notes::notes;
+use notes::without_batch;
 use shape::ShapeFlags;
 
 use super::spread::Spread;
@@ -168,6 +170,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(cluster) => for_cluster(args, cluster)?,
         None => for_machine(args, machine)?,
     };
+    let samples = match &asked {
+        Some(asked) => asked.batch,
+        None => options.samples(profile.batch()).map_err(failure)?,
+    };
+    if args.batch.is_none() {
+        say(&without_batch(samples, &args.shape, &profile));
+    }
     // What was computed was measured for no size.
     if !args.shape.is_given() {
         for note in notes(&profile, &plan, &options) {
@@ -184,7 +193,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::write(None, &plan.to_json())?;
     } else {
         let width = output::width(None);
-        let mut text = report::text(&plan, &profile, width, args.explain);
+        let mut text = report::text((&plan, samples), &profile, width, args.explain);
         text.push_str(&beside(&profile, &plan, &options));
         match &asked {
             Some(asked) => text.push_str(&cluster::text(asked, &plan, width)),
@@ -316,45 +325,6 @@ fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
         .map(|line| format!("\n{line}\n"))
         .collect();
     lines.concat()
-}
-
-/// What is to be known of a plan before it is believed.
-pub(crate) fn notes(
-    profile: &Profile,
-    plan: &Plan,
-    options: &PlanOptions,
-) -> impl Iterator<Item = String> {
-    let notes = [
-        fewest(profile),
-        beyond(profile, plan),
-        alone::note(profile, plan, options),
-    ];
-    notes.into_iter().flatten()
-}
-
-/// That micro-batches were not free to have any number of samples.
-fn fewest(profile: &Profile) -> Option<String> {
-    let fewest = profile.fewest_samples();
-    (fewest > 1).then(|| {
-        format!(
-            "note: no micro-batches of less than {fewest} are planned with: a batch norm of \
-             the model has one value of each channel",
-            fewest = count(fewest, "sample")
-        )
-    })
-}
-
-/// What is to be known of a plan for sizes that nobody measured.
-fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
-    let (size, largest) = (plan.micro_batch_size, profile.batch());
-    (size > largest).then(|| {
-        format!(
-            "note: micro-batches of {size} are larger than any that was measured \
-             ({largest}): times and bytes are carried on from there; profile with a larger --batch \
-             to know",
-            size = count(size, "sample")
-        )
-    })
 }
 
 /// The machine with devices as they are asked for.

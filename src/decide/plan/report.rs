@@ -1,16 +1,21 @@
 //! A plan for the eye.
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Nodes, Plan, Profile, Schedule, StageId};
+use gpipe_partitioner::{Bytes, Nodes, Plan, Profile, Schedule, StageId};
 
 use super::super::singles;
 use super::super::table::{Align, Table};
 use super::runners_up;
 
 /// What was chosen, its stages and devices, and what loses against it (all of that, or the most
-/// telling), in `width` columns.
-pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize, all: bool) -> String {
-    let mut text = headline(plan);
+/// telling), in `width` columns. `samples` are those of the mini-batch.
+pub(crate) fn text(
+    (plan, samples): (&Plan, usize),
+    profile: &Profile,
+    width: usize,
+    all: bool,
+) -> String {
+    let mut text = headline(plan, samples);
     text.push('\n');
     text.push_str(&stages(plan, profile, width));
     text.push('\n');
@@ -23,7 +28,7 @@ pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize, all: bool) -> S
     text
 }
 
-fn headline(plan: &Plan) -> String {
+fn headline(plan: &Plan, samples: usize) -> String {
     let chunks = match plan.chunks {
         1 => String::new(),
         chunks => format!(" x {chunks} chunks"),
@@ -37,19 +42,24 @@ fn headline(plan: &Plan) -> String {
         1 => (String::new(), ""),
         replicas => (format!("{replicas} replicas of "), " each"),
     };
+    let group = match plan.tensor_parallel {
+        1 => String::new(),
+        cards => format!(" (each a group of {cards} cards)"),
+    };
     let nodes = plan.nodes.as_ref().map_or(1, Nodes::count);
     let nodes = match nodes {
         1 => String::new(),
         nodes => format!(" on {nodes} nodes"),
     };
     format!(
-        "{}: {replicas}{}{chunks}{nodes}, {}{each} of {}{graphs}\n\
-         step {}, bubble {:.1} %, slowest stage {}\n",
+        "{}: {replicas}{}{group}{chunks}{nodes}, {}{each} of {}{graphs}\n\
+         step {} for {}, bubble {:.1} %, slowest stage {}\n",
         plan.schedule,
         count(plan.devices(), "device"),
         count(plan.micro_batches_each(), "micro-batch"),
         count(plan.micro_batch_size, "sample"),
         plan.step,
+        count(samples, "sample"),
         100.0 * plan.bubble_fraction,
         plan.bottleneck,
     )
@@ -98,10 +108,16 @@ fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
     table.render_within(width)
 }
 
+/// The peaks, where a device is a group of cards those of its cards.
 fn devices(plan: &Plan) -> String {
-    let mut table = Table::new(&[("device", Align::Right), ("peak memory", Align::Right)]);
+    let peak = match plan.tensor_parallel {
+        1 => "peak memory",
+        _ => "peak memory of each card",
+    };
+    let mut table = Table::new(&[("device", Align::Right), (peak, Align::Right)]);
     for (device, peak) in plan.peak_bytes.iter().enumerate() {
-        table.row([device.to_string(), peak.to_string()]);
+        let each = peak.get().div_ceil(plan.tensor_parallel as u64);
+        table.row([device.to_string(), Bytes(each).to_string()]);
     }
     table.render()
 }

@@ -88,8 +88,13 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         table.row(row);
     }
     let (replicas, nodes, each) = report::spread(options);
+    let last = if options.limits.are_given() {
+        "; last what does not fit or trains nothing"
+    } else {
+        "; last what trains nothing"
+    };
     let mut text = format!(
-        "{replicas}{}{nodes}, {}{each}{}, the fastest first\n",
+        "{replicas}{}{nodes}, {}{each}{}, the fastest first{last}\n",
         count(options.devices, "device"),
         count(options.micro, "micro-batch"),
         report::samples(options)

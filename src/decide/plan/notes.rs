@@ -1,0 +1,71 @@
+//! What is to be known of a plan before it is believed.
+
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{Plan, PlanOptions, Profile};
+
+use super::{alone, shape::ShapeFlags};
+
+/// What is to be known of a plan before it is believed.
+pub(crate) fn notes(
+    profile: &Profile,
+    plan: &Plan,
+    options: &PlanOptions,
+) -> impl Iterator<Item = String> {
+    let notes = [
+        fewest(profile),
+        beyond(profile, plan),
+        shared(profile, options),
+        alone::note(profile, plan, options),
+    ];
+    notes.into_iter().flatten()
+}
+
+/// That micro-batches were not free to have any number of samples.
+fn fewest(profile: &Profile) -> Option<String> {
+    let fewest = profile.fewest_samples();
+    (fewest > 1).then(|| {
+        format!(
+            "note: no micro-batches of less than {fewest} are planned with: a batch norm of \
+             the model has one value of each channel",
+            fewest = count(fewest, "sample")
+        )
+    })
+}
+
+/// What is to be known of a plan for sizes that nobody measured.
+fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
+    let (size, largest) = (plan.micro_batch_size, profile.batch());
+    (size > largest).then(|| {
+        format!(
+            "note: micro-batches of {size} are larger than any that was measured \
+             ({largest}): times and bytes are carried on from there; profile with a larger --batch \
+             to know",
+            size = count(size, "sample")
+        )
+    })
+}
+
+/// That devices which shared cores where they were measured are taken to have their own here.
+fn shared(profile: &Profile, options: &PlanOptions) -> Option<String> {
+    let (cores, devices) = (profile.all_cores()?, options.machine.devices().len());
+    (options.machine.cores().is_none() && devices > cores).then(|| {
+        format!(
+            "note: each of the {devices} devices is taken to have cores of its own; those of the              profile were CPU devices that shared {cores} cores (--cores {cores} plans for such)"
+        )
+    })
+}
+
+/// For how many samples a plan is where nobody said.
+pub(super) fn without_batch(samples: usize, shape: &ShapeFlags, profile: &Profile) -> String {
+    let why = if shape.is_given() {
+        "four for each card".to_owned()
+    } else {
+        let each = profile.batch();
+        let micro = count(samples / each, "micro-batch");
+        format!("{micro} of {each}, as the profile has them")
+    };
+    format!(
+        "note: without --batch this is for mini-batches of {}: {why}",
+        count(samples, "sample")
+    )
+}
