@@ -226,7 +226,7 @@ fn bar(value: f64, most: f64, columns: usize) -> String {
 /// Everything as one object: the two files, and what is in neither.
 pub(super) fn json(
     measured: &Profiled,
-    (plan, samples): (&Plan, usize),
+    plan: &Plan,
     (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
     limit: &str,
 ) -> Result<Value, serde_json::Error> {

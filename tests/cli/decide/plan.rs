@@ -53,6 +53,49 @@ fn a_plan_is_chosen_written_and_read_back() {
     assert_eq!(read.partition.balance(), [7, 5]);
 }
 
+/// A plan without `--batch` was for another mini-batch than the profile's, and did not say so.
+#[test]
+fn a_plan_says_for_how_many_samples_it_is() {
+    let folder = folder_with_profile();
+    let said = |flags: &[&str]| {
+        let args = ["plan", "--profile", "profile.json", "--devices", "2"];
+        let output = gpipe_in(folder.path(), &[&args, flags].concat());
+        let notes = String::from_utf8(output.stderr.clone()).unwrap();
+        (stdout(&output), notes)
+    };
+    let (text, notes) = said(&[]);
+    let lead = "note: without --batch this is for mini-batches of ";
+    let rest = notes.split(lead).nth(1).expect("a note");
+    let samples = rest.split(' ').next().unwrap();
+    assert!(
+        text.contains(&format!(" for {samples} samples, bubble")),
+        "{text}"
+    );
+    let (text, notes) = said(&["--batch", "24"]);
+    assert!(text.contains(" for 24 samples, bubble"), "{text}");
+    assert!(!notes.contains(lead), "{notes}");
+}
+
+/// Devices of a profile that was measured on shared cores were taken to have their own.
+#[test]
+fn cores_that_the_profile_shared_are_named() {
+    let folder = folder_with_profile();
+    let path = folder.path().join("profile.json");
+    let mut profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    profile["all_cores"] = json!({"threads": 2, "layers": profile["layers"]});
+    fs::write(&path, profile.to_string()).unwrap();
+    let noted = |flags: &[&str]| {
+        let args = ["plan", "--profile", "profile.json", "--batch", "32"];
+        let output = gpipe_in(folder.path(), &[&args, flags].concat());
+        let notes = String::from_utf8(output.stderr.clone()).unwrap();
+        stdout(&output);
+        notes.contains("that shared 2 cores (--cores 2 plans for such)")
+    };
+    assert!(noted(&["--devices", "3"]));
+    assert!(!noted(&["--devices", "2"]));
+    assert!(!noted(&["--devices", "3", "--cores", "2"]));
+}
+
 #[test]
 fn sizes_that_nobody_measured_are_noted() {
     let folder = folder_with_profile();

@@ -35,6 +35,22 @@ fn a_group_of_cards_is_one_device() {
     assert_eq!(own.get("tensor_parallel"), None);
 }
 
+/// The table gave a group's memory for that of a card, four times what one has.
+#[test]
+fn memory_is_that_of_each_card_of_a_group() {
+    let args = [&SMALL[..7], &["--tensor-parallel", "4", "--replicas", "1"]].concat();
+    let text = stdout(&gpipe(&args));
+    assert!(text.contains("(each a group of 4 cards)"), "{text}");
+    let table = text.split("peak memory of each card\n").nth(1).unwrap();
+    let row = table.lines().next().unwrap().split_whitespace();
+    let peak = row.skip(1).collect::<Vec<_>>().join(" ");
+    let peak: gpipe::partitioner::Bytes = peak.replace(' ', "").parse().unwrap();
+    let plan = planned(&["--tensor-parallel", "4", "--replicas", "1"]);
+    let group = plan["peak_bytes"][0].as_u64().unwrap();
+    let share = peak.get() as f64 / group as f64;
+    assert!((0.24..0.26).contains(&share), "{share}: {text}");
+}
+
 #[test]
 fn what_is_left_open_is_no_slower_than_what_is_fixed() {
     let step = |flags: &[&str]| planned(flags)["step_us"].as_f64().unwrap();

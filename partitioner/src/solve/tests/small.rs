@@ -29,8 +29,8 @@ fn what_does_not_fit_is_said_with_bytes() {
     // Layers 1 and 3: 500 and 1350; layers 2 and 2: 1000 and 900.
     assert_eq!(
         problem.solve().unwrap_err().to_string(),
-        "no cut fits: at best device 0 needs 1000 B for stage 0 (layers 0..1), \
-         200 bytes more than its 800 B; it fits with 200 bytes more on device 0, 100 bytes \
+        "no cut fits: at best device 0 needs 1000 B for stage 0 (layers 0..1) \
+         and has 800 B; it fits with 200 bytes more on device 0, 100 bytes \
          more on device 1"
     );
     let full = problem.solve_by(&Cutting::Manual(vec![1, 3])).unwrap_err();
