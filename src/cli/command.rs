@@ -35,7 +35,7 @@ pub(super) enum Verb {
 /// Below the list of verbs.
 const FIRST_STEPS: &str = "First steps:
   gpipe-rs env                   what this machine has
-  gpipe-rs train --steps 100     a small GPT on Moby-Dick, as two stages on the CPU
+  gpipe-rs train --steps 100     a small GPT on Moby-Dick over two CPU stages
   gpipe-rs generate --run runs/1 --prompt 'Call me'
   gpipe-rs models                other models; `train -h` has the flags in short";
 

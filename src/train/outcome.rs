@@ -180,7 +180,7 @@ impl Outcome {
         let waited = 100.0 * own.input_wait;
         match &self.input {
             None => {
-                let said = format!("training waited for it for {waited:.1} % of the time");
+                let said = format!("training waits for it for {waited:.1} % of the time");
                 lines.push(("input", said));
             }
             Some(input) => {

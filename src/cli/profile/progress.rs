@@ -28,6 +28,7 @@ struct What {
     name: String,
     /// A layer of several.
     one_by_one: bool,
+    begun: bool,
 }
 
 impl Progress {
@@ -58,6 +59,10 @@ impl Progress {
             } else {
                 count(of, "layer")
             };
+            // On all cores they are measured before, where one stage may be the best plan.
+            if from == 0 && std::mem::replace(&mut what.begun, true) {
+                what.name += " again, with a device's share of the cores";
+            }
         }
         let name = &what.name;
         match at {

@@ -82,7 +82,7 @@ impl Progress {
     /// A line, unless quiet.
     pub(super) fn say(&self, line: &str) {
         if let Some(bar) = &self.bar {
-            bar.println(output::plain(line));
+            bar.println(output::wrapped(&output::plain(line), output::width(None)));
         } else if self.lines {
             say(line);
         }

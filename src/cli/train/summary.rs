@@ -57,8 +57,11 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let sentence = last_step.filter(|_| !whole);
     let sentence = sentence.map(|own| ("last step", own.sentence()));
     let matters = |title: &str| whole || title != LOADING || waits(outcome);
-    let lines = lines(job, outcome).into_iter();
-    let lines = lines.chain(sentence).chain(next(job, outcome));
+    let mut lines = lines(job, outcome);
+    let place = lines.iter().position(|(title, _)| *title == "bubble");
+    let behind = place.map_or(lines.len(), |place| place + 1);
+    lines.splice(behind..behind, sentence);
+    let lines = lines.into_iter().chain(next(job, outcome));
     let lines = lines.filter(|(title, _)| matters(title));
     let lines = lines.map(|(title, text)| line(title, &text, width));
     format!("{sample}{comparison}\n{}", lines.collect::<String>())

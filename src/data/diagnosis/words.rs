@@ -5,7 +5,7 @@ use std::fmt;
 use super::measures::share;
 use super::{Change, Diagnosis, Limit, Phase, Remedy};
 
-/// `I/O-bound in read: training waited for batches for 40.0 % of the time, ...; with 2 workers ...`
+/// `I/O-bound in read: training waits for batches for 40.0 % of the time, ...; with 2 workers ...`
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.limit, self.because())?;
@@ -35,16 +35,16 @@ impl Diagnosis {
         };
         match self.limit {
             Limit::Io(phase) => format!(
-                "training waited for batches for {waited}, and the loader for a disk, a network or a \
+                "training waits for batches for {waited}, and the loader for a disk, a network or a \
                  lock; {}",
                 at(phase)
             ),
             Limit::Cpu(phase) => format!(
-                "training waited for batches for {waited}, while the loader was computing; {}",
+                "training waits for batches for {waited}, while the loader was computing; {}",
                 at(phase)
             ),
             Limit::Contended(phase) => format!(
-                "training waited for batches for {waited} only, but for cores: the loader takes {} \
+                "training waits for batches for {waited} only, but for cores: the loader takes {} \
                  from it, mostly for {}; a step takes {:.1} ms, and would take {:.1} without the \
                  loader",
                 cores(),
@@ -53,12 +53,12 @@ impl Diagnosis {
                 own.alone_ms()
             ),
             Limit::Uneven => format!(
-                "training waited for batches for {waited}, though the loader is at work for {:.0} % of \
+                "training waits for batches for {waited}, though the loader is at work for {:.0} % of \
                  it only: some batches take far longer than others",
                 100.0 * share(own.busy_workers(), own.workers as f64)
             ),
             Limit::Compute => format!(
-                "training waited for batches for {waited}, and the loader takes {}: the input holds \
+                "training waits for batches for {waited}, and the loader takes {}: the input holds \
                  nothing back",
                 cores()
             ),

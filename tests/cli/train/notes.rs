@@ -20,7 +20,7 @@ fn a_warm_up_that_is_longer_than_the_run_is_noted() {
     let note = "lr.warmup = 99 is longer than the 2 steps of this run";
     let errors = said(&format!("{MLP} --warmup 99"));
     assert!(
-        errors.contains(note) && errors.contains("6.06e-5 and not 3.00e-3"),
+        errors.contains(note) && errors.contains("6.06e-5 of 3.00e-3"),
         "{errors}"
     );
     assert!(!said(&format!("{MLP} --warmup 2")).contains("lr.warmup"));

@@ -254,7 +254,7 @@ fn it_is_told_in_a_sentence_what_waited_for_what() {
         (
             Limit::Io(Phase::Read),
             [
-                "I/O-bound in read: training waited",
+                "I/O-bound in read: training waits",
                 "and the loader for a disk, a network or a lock",
             ],
         ),
@@ -268,18 +268,18 @@ fn it_is_told_in_a_sentence_what_waited_for_what() {
         (
             Limit::Contended(Phase::Map),
             [
-                "contended in map: training waited",
+                "contended in map: training waits",
                 "but for cores: the loader takes",
             ],
         ),
         (
             Limit::Uneven,
-            ["uneven: training waited", "some batches take far longer"],
+            ["uneven: training waits", "some batches take far longer"],
         ),
         (
             Limit::Compute,
             [
-                "compute-bound: training waited",
+                "compute-bound: training waits",
                 "the input holds nothing back",
             ],
         ),
