@@ -37,6 +37,8 @@ fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
     let flag = long.map_or(String::new(), |long| format!("`--{long}`"));
     let default = match &key.default {
         Some(value) => format!("`{value}`"),
+        // What is a switch is off.
+        None if key.kind == "true or false" => "`false`".to_owned(),
         None => in_words(&key.about).unwrap_or("none").to_owned(),
     };
     // A word stands for the lists that most runs have.
