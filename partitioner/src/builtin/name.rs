@@ -47,7 +47,7 @@ const OF_OTHERS: [(&[&str], ScheduleKind); 7] = [
     (&["zb2p"], ScheduleKind::ZbH2),
     (&["pipedream", "pipedreamflush"], ScheduleKind::OneFOneB),
     (
-        &["vpp", "virtual", "virtualpipeline"],
+        &["interleaved", "vpp", "virtual", "virtualpipeline"],
         ScheduleKind::Interleaved1F1B,
     ),
     (&["filldrain", "afab"], ScheduleKind::GPipe),
