@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::words::whole_number;
+use crate::words::{instead, meant, whole_number};
 
 /// No list has more devices.
 const MOST: usize = 1 << 16;
@@ -71,10 +71,10 @@ impl FromStr for DeviceNames {
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let unknown = || {
-            format!(
-                "unknown device `{text}`: devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …), \
-                 several are `cpu*4`, `cuda:0-3`, `cuda`, `auto` or a number"
-            )
+            let choices = "devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …), several are \
+                           `cpu*4`, `cuda:0-3`, `cuda`, `auto` or a number";
+            let more = instead(near(text).as_deref(), choices);
+            format!("unknown device `{text}`{more}")
         };
         if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+') {
             return whole_number(text, MOST).map(Self::Number);
@@ -111,6 +111,20 @@ impl FromStr for DeviceNames {
     }
 }
 
+/// What is most likely meant: in small letters, and as `cuda` what other programs call `gpu`.
+fn near(text: &str) -> Option<String> {
+    let lower = text.to_lowercase();
+    let other = match lower.strip_prefix("gpu") {
+        Some(behind) => format!("cuda{}", behind.strip_prefix('s').unwrap_or(behind)),
+        None => lower,
+    };
+    // The same text again is no device either, and asking so would never end.
+    if other != text && other.parse::<DeviceNames>().is_ok() {
+        return Some(other);
+    }
+    meant(&other, ["cpu", "cuda", "auto"]).map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +150,16 @@ mod tests {
     fn what_is_none_is_told() {
         for (text, why) in [
             ("", "unknown device ``"),
-            ("gpu", "unknown device `gpu`"),
+            (
+                "gpu",
+                "unknown device `gpu`: did you mean `cuda`? Devices are `cpu`",
+            ),
+            ("GPU:0-3", "did you mean `cuda:0-3`?"),
+            ("gpus", "did you mean `cuda`?"),
+            ("CPU*2", "did you mean `cpu*2`?"),
+            ("cdua", "did you mean `cuda`?"),
+            ("gpu:x", "unknown device `gpu:x`"),
+            ("mps", "unknown device `mps`; devices are"),
             ("cuda:", "unknown device"),
             (
                 "cpu:0",

@@ -71,6 +71,19 @@ pub fn long_time(time: Micros) -> String {
     }
 }
 
+/// A number with so many decimals, at least one: `2.4309`. Where these would hide how large it is,
+/// behind zeros or in a row of digits that nobody counts, in powers of ten: `5.70e8`, `3.10e-6`.
+pub fn decimals(value: f64, digits: usize) -> String {
+    const LONG: f64 = 1e5;
+    let size = value.abs();
+    // One digit that is no zero says too little.
+    let short = size > 0.0 && size < 10.0 * 0.1_f64.powi(digits as i32);
+    if value.is_finite() && (size >= LONG || short) {
+        return format!("{value:.2e}");
+    }
+    format!("{value:.digits$}")
+}
+
 /// A count from 1 to `most`, as people write it.
 ///
 /// # Errors
@@ -130,6 +143,26 @@ mod tests {
         assert_eq!(instead(None, "there are a, b"), "; there are a, b");
         let near = ": did you mean `a`? There are a, b";
         assert_eq!(instead(Some("a"), "there are a, b"), near);
+    }
+
+    /// A norm of 570000000.000 beside a loss of 2.4309 was read as one of the same size.
+    #[test]
+    fn numbers_that_decimals_would_hide_are_in_powers_of_ten() {
+        for (value, shown) in [
+            (2.430_912, "2.4309"),
+            (0.0, "0.0000"),
+            (0.0012, "0.0012"),
+            (-99_999.0, "-99999.0000"),
+            (570_000_000.0, "5.70e8"),
+            (-1e30, "-1.00e30"),
+            (0.000_003_1, "3.10e-6"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(decimals(value, 4), shown);
+        }
+        assert_eq!(decimals(0.004, 3), "4.00e-3");
+        assert_eq!(decimals(0.81, 3), "0.810");
     }
 
     #[test]

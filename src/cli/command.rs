@@ -22,7 +22,7 @@ pub(super) enum Verb {
     Export(export::Args),
     /// Continue a text with a trained model.
     Generate(generate::Args),
-    /// List the models that have a name: sizes, parameters, shapes, sources.
+    /// List the built-in models: sizes, parameters, shapes, sources.
     Models(models::Args),
     /// Measure a model's layers on this machine, and plan how to train it.
     Profile(Box<profile::Args>),
@@ -31,6 +31,13 @@ pub(super) enum Verb {
     #[command(flatten)]
     Decide(decide::Verb),
 }
+
+/// Below the list of verbs.
+const FIRST_STEPS: &str = "First steps:
+  gpipe-rs env                   what this machine has
+  gpipe-rs train --steps 100     a small GPT on Moby-Dick over two CPU stages
+  gpipe-rs generate --run runs/1 --prompt 'Call me'
+  gpipe-rs models                other models; `train -h` has the flags in short";
 
 /// The verbs, with a flag for every size of a model, under the program's own name.
 ///
@@ -42,7 +49,8 @@ pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     let command = with_sizes(by_name(names::named(Cli::<Verb>::command())), zoo)?;
     if own == NAME {
         let version = command.get_version().unwrap_or_default().to_owned();
-        return Ok(command.long_version(version + &names::build(Some(&crate::libtorch_version()))));
+        let version = version + &names::build(Some(&crate::libtorch_version()));
+        return Ok(command.long_version(version).after_help(FIRST_STEPS));
     }
     let version = command.get_version().unwrap_or_default();
     let version = format!("({NAME} {version})");

@@ -21,7 +21,7 @@ const STATE_DICT: &str = "model.safetensors";
   gpipe-rs export --run runs/1 -o exported
   gpipe-rs export --checkpoint runs/1/checkpoints/step-00000100 -o model.safetensors
 
-In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` then has the model; and of a
+In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` then has the model; and of a \
 run from a .pt2, `model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))`.")]
 pub(super) struct Args {
     #[command(flatten)]

@@ -24,8 +24,8 @@ pub(crate) const NAME: &str = "gpipe-rs";
 )]
 pub(crate) struct Cli<V: Subcommand> {
     /// Run the verb on N simulated CUDA GPUs: with the CPU's numbers and nobody's speed, or, with
-    /// time=h100, without numbers and with the times of a model; `make simulated-gpus` builds
-    /// them.
+    /// time=h100, without numbers and with the times of a model; `make simulated-gpus` in a clone
+    /// builds them.
     #[cfg(feature = "cli")]
     #[arg(long, value_name = "N[,SETTINGS]", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) simulate_gpus: Option<String>,

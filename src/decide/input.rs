@@ -35,6 +35,17 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     parsed(text)
 }
 
+/// Memory of a device; a few bytes are meant to be a larger unit.
+pub(crate) fn memory(text: &str) -> Result<Bytes, String> {
+    const LEAST: u64 = 1 << 10;
+    match text.trim().parse::<u64>() {
+        Ok(bytes @ 1..LEAST) => Err(format!(
+            "{bytes} is {bytes} bytes, as it has no unit; write {bytes}GiB or {bytes}MiB"
+        )),
+        _ => bytes(text),
+    }
+}
+
 pub(crate) fn link(text: &str) -> Result<Link, String> {
     parsed(text)
 }
@@ -119,11 +130,24 @@ pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     Profile::read(path).map_err(|error| Failure::Usage(format!("--profile: {error}")))
 }
 
-/// Says what speaks against a profile's measurements, as it says itself.
+/// Says in a line what speaks against a profile's measurements.
 pub(crate) fn say_doubts(profile: &Profile) {
-    for doubt in profile.doubts().unwrap_or_default() {
-        super::say(&format!("note: of the profile: {doubt}"));
+    let doubts = profile.doubts().unwrap_or_default();
+    if let Some(doubts) = doubted(doubts) {
+        super::say(&format!("note: of the profile: {doubts}"));
     }
+}
+
+/// Doubts about measurements without their advice, which was given in full when they were made.
+pub(crate) fn doubted(doubts: &[String]) -> Option<String> {
+    let fact = |doubt: &String| doubt.split(": ").next().unwrap_or_default().to_owned();
+    let facts: Vec<String> = doubts.iter().map(fact).collect();
+    (!facts.is_empty()).then(|| {
+        format!(
+            "{}: times may be off; profile again on a quiet machine where it matters",
+            facts.join("; ")
+        )
+    })
 }
 
 /// The text of a file; `-` is standard input.

@@ -24,7 +24,7 @@ use std::io::{IsTerminal as _, Write as _};
 
 pub use command::main;
 pub(crate) use command::{Cli, NAME, Verb, execute, run};
-pub(crate) use failure::{Failure, ended};
+pub(crate) use failure::{BY_SIGNAL, Failure, ended};
 
 /// A line on standard error, broken between words where that is a terminal; where it is closed
 /// or full, nobody can be told.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gpipe_partitioner::words::decimals;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::data::{Diagnosis, Limit, Phase};
@@ -216,12 +217,12 @@ impl StepMetrics {
 /// with what input was waited for where that is a tenth of a percent or more.
 impl fmt::Display for StepMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "loss {:.4}  lr {:.2e}", self.loss, self.lr)?;
+        write!(f, "loss {}  lr {:.2e}", decimals(self.loss, 4), self.lr)?;
         if let Some(loss) = self.held_out_loss {
-            write!(f, "  held-out loss {loss:.4}")?;
+            write!(f, "  held-out loss {}", decimals(loss, 4))?;
         }
         if let Some(norm) = self.grad_norm {
-            write!(f, "  norm {norm:.3}")?;
+            write!(f, "  norm {}", decimals(norm, 3))?;
         }
         let speed = speed(self.samples_per_s, self.tokens_per_s);
         let (measured, predicted) = (self.bubble_measured * 100.0, self.bubble_predicted * 100.0);
@@ -250,4 +251,25 @@ pub fn speed(samples: f64, tokens: Option<f64>) -> String {
     let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens:.0} tokens/s"));
     let digits = usize::from(samples < 100.0);
     format!("{samples:.digits$} samples/s{tokens}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that diverges had lines such as `norm 570000000.000`.
+    #[test]
+    fn large_numbers_do_not_fill_a_line() {
+        let step = StepMetrics {
+            loss: 123_456_789.0,
+            grad_norm: Some(570_000_000.0),
+            held_out_loss: Some(2.5),
+            ..StepMetrics::default()
+        };
+        let line = step.to_string();
+        assert!(
+            line.starts_with("loss 1.23e8  lr 0.00e0  held-out loss 2.5000  norm 5.70e8  "),
+            "{line}"
+        );
+    }
 }

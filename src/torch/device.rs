@@ -117,6 +117,19 @@ pub(crate) fn device_title(device: Device) -> String {
     }
 }
 
+/// How a libtorch with CUDA comes to a command in this folder: as `src/packaging/pack.py` lays it out
+/// for pip or in an archive, else as the checkout builds it.
+fn full_libtorch(folder: &Path) -> &'static str {
+    if folder.join("__main__.py").exists() {
+        "a PyTorch that has CUDA (`pip install --force-reinstall 'torch==2.11.*'`)"
+    } else if folder.join("../lib/torch").exists() {
+        "the wheel in place of this archive, which has the CPU's libtorch alone (`pip install` it \
+         beside a PyTorch that has CUDA)"
+    } else {
+        "the full libtorch (`TORCH=full make build`)"
+    }
+}
+
 fn find_cuda() -> Result<usize, TorchError> {
     if ffi::simulates_gpus() {
         ffi::load_cuda(Path::new("libtorch_cuda.so"))?;
@@ -133,17 +146,17 @@ fn find_cuda() -> Result<usize, TorchError> {
         ))
         };
     ffi::load_cuda(Path::new("libtorch_cuda.so")).map_err(|error| {
-        let half = format!(
-            "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch \
-             (`TORCH=full make build`, or with pip a `torch` that has CUDA)"
-        );
+        let own = std::env::current_exe().unwrap_or_default();
+        let full = full_libtorch(own.parent().unwrap_or(Path::new("")));
+        let half =
+            format!("the CUDA half of libtorch cannot be loaded ({error}): install {full}");
         let missing = |why: &str| why.contains("cannot open shared object file");
         TorchError::new(match no_driver() {
             Some(driver) if missing(&driver) && missing(&half) => {
-                "neither an NVIDIA driver nor the CUDA half of libtorch is here; for GPUs, install a \
-                 driver for CUDA 13.0 or newer (580 or newer; `nvidia-smi` shows it) and the full \
-                 libtorch (`TORCH=full make build`, or with pip a `torch` that has CUDA)"
-                    .to_owned()
+                format!(
+                    "neither an NVIDIA driver nor the CUDA half of libtorch is here; for GPUs, install \
+                     a driver for CUDA 13.0 or newer (580 or newer; `nvidia-smi` shows it) and {full}"
+                )
             }
             Some(driver) => format!("{half}; and {driver}"),
             None => half,
@@ -203,7 +216,7 @@ fn instead() -> String {
     }
     format!(
         "; without a GPU there are simulated ones: `gpipe-rs --simulate-gpus N VERB …`, or \
-         {SIMULATE_GPUS}=N in the environment (`make simulated-gpus` builds them)"
+         {SIMULATE_GPUS}=N in the environment (`make simulated-gpus` in a clone builds them)"
     )
 }
 
@@ -308,6 +321,25 @@ mod tests {
         drop(Tensor::ones(size, (Kind::Float, Device::Cpu)));
         let memory = Tensor::empty(size, (Kind::Float, Device::Cpu));
         assert_eq!(memory.isnan().all().int64_value(&[]), 0);
+    }
+
+    /// Who had it from pip was told to run `make` in a clone that was not there.
+    #[test]
+    fn what_to_install_is_what_brought_the_command() {
+        let made = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let folder = made.path().join(name);
+            std::fs::create_dir_all(&folder).unwrap();
+            folder
+        };
+        let wheel = folder("site-packages/gpipe_rs");
+        std::fs::write(wheel.join("__main__.py"), "").unwrap();
+        assert!(full_libtorch(&wheel).contains("pip install --force-reinstall 'torch==2.11.*'"));
+        let archive = folder("archive/bin");
+        folder("archive/lib/torch/lib");
+        assert!(full_libtorch(&archive).contains("the wheel in place of this archive"));
+        let clone = folder("clone/target/release");
+        assert!(full_libtorch(&clone).contains("TORCH=full make build"));
     }
 
     #[test]

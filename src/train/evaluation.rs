@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use gpipe_partitioner::words::decimals;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,7 +35,7 @@ pub struct Evaluation {
 /// `loss 0.4321, accuracy 83.33 %`
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "loss {:.4}", self.loss)?;
+        write!(f, "loss {}", decimals(self.loss, 4))?;
         match self.accuracy {
             Some(accuracy) => write!(f, ", accuracy {:.2} %", 100.0 * accuracy),
             None => Ok(()),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use gpipe_partitioner::Plan;
+use gpipe_partitioner::words::decimals;
 
 use super::error::TrainError;
 use super::evaluation::Evaluation;
@@ -153,10 +154,14 @@ impl Outcome {
         let (first, last, steps) = (own.loss_first, own.loss_last, own.steps);
         let mut lines = vec![(
             "loss",
-            format!("{first:.4} at step {begin}, {last:.4} at step {steps}"),
+            format!(
+                "{} at step {begin}, {} at step {steps}",
+                decimals(first, 4),
+                decimals(last, 4)
+            ),
         )];
         if let Some(loss) = own.held_out_loss {
-            lines.push(("held-out loss", format!("{loss:.4}")));
+            lines.push(("held-out loss", decimals(loss, 4)));
         }
         if let Some(accuracy) = own.held_out_accuracy {
             let percent = 100.0 * accuracy;
@@ -164,7 +169,8 @@ impl Outcome {
         }
         if let Some(best) = self.best {
             let Evaluation { step, loss, .. } = best;
-            lines.push(("lowest", format!("{loss:.4} held out, after step {step}")));
+            let loss = decimals(loss, 4);
+            lines.push(("lowest", format!("{loss} held out, after step {step}")));
         }
         let (rate, step_ms) = (
             speed(own.samples_per_s, own.tokens_per_s),
@@ -173,7 +179,10 @@ impl Outcome {
         lines.push(("speed", format!("{rate}, {step_ms:.1} ms a step (medians)")));
         let waited = 100.0 * own.input_wait;
         match &self.input {
-            None => lines.push(("input", format!("{waited:.1} % of the time waited for"))),
+            None => {
+                let said = format!("training waits for it for {waited:.1} % of the time");
+                lines.push(("input", said));
+            }
             Some(input) => {
                 lines.push(("input", input.to_string()));
                 lines.push(("loading", format!("a batch takes {}", input.phases())));
@@ -191,7 +200,7 @@ impl Outcome {
         lines.push((
             "bubble",
             format!(
-                "{:.1} % measured, {:.1} % predicted",
+                "devices idle {:.1} % of the time; the schedule predicts {:.1} %",
                 100.0 * own.bubble_measured,
                 100.0 * own.bubble_predicted
             ),
@@ -240,7 +249,7 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
     let line = |(device, used): (usize, &MemoryUse)| {
         let title = if device == 0 { "activations" } else { "" };
         let said = format!(
-            "dev {device}: {} in flight ({} predicted), peak {}",
+            "device {device}: {} kept for backwards ({} predicted), {} at most",
             used.held, used.predicted, used.peak
         );
         (title, said)

@@ -144,6 +144,13 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
     let found = environment.libtorch(command.env("LD_LIBRARY_PATH", elsewhere.join("torch/lib")));
     let site = environment.site.file_name().unwrap().to_str().unwrap();
     assert!(found.contains(site), "{found}");
+    // What to install for GPUs is for pip, not for a clone.
+    let told = succeeds(environment.command().arg("env"));
+    let has_gpu = gpipe::cuda_available().is_ok();
+    assert!(
+        has_gpu || told.contains("pip install --force-reinstall"),
+        "{told}"
+    );
     // What goes on with a run is named as it can be typed, by a process of several, too.
     let bin = environment.folder.path().join("env/bin");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());

@@ -1,8 +1,9 @@
 //! `gpipe-rs profile` as a person uses it.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use gpipe::partitioner::{Plan, Profile};
 use serde_json::Value;
@@ -363,4 +364,38 @@ fn a_profile_says_whose_kernels_it_was_measured_with() {
             && errors.contains("must be libtorch, onednn or onednn:MULTIPLICATIONS"),
         "{errors}"
     );
+}
+
+/// Without a terminal it was silent until the end, and with Ctrl-C even then.
+#[test]
+fn it_says_what_it_measures_and_that_it_was_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = format!("profile {GPT} --budget 600000 -o profile.json");
+    let flags = flags.replace("--budget 1 ", "");
+    let mut child = command(folder.path(), flags.as_str())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.ends_with(": measuring\n") {
+        assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    assert!(said.contains("4 layers: first run\n"), "{said}");
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert!(
+        said.ends_with("stopped while measuring; nothing was written\n"),
+        "{said}"
+    );
+    assert!(!folder.path().join("profile.json").exists());
 }

@@ -8,6 +8,24 @@ use gpipe::models::zoo::Zoo;
 
 use crate::made::{assert_current, gpipe, sentence};
 
+/// The default that is no value but follows from others, as the text about a key says it.
+fn in_words(about: &str) -> Option<&str> {
+    let (_, said) = about.split_once("y default ")?;
+    let ends = [". ", "; "].into_iter().filter_map(|end| said.find(end));
+    let said = &said[..ends.min().unwrap_or(said.len())];
+    Some(said.trim_end_matches('.'))
+}
+
+/// No cell of a default was left empty: it was read as a value that is forgotten.
+#[test]
+fn a_default_in_words_is_taken_from_the_text() {
+    let own = "Share of the steps that rise; by default 0.3.";
+    assert_eq!(in_words(own), Some("0.3"));
+    let own = "Batches ahead, by default 2; auto finds them. It changes nothing.";
+    assert_eq!(in_words(own), Some("2"));
+    assert_eq!(in_words("Passes over the data."), None);
+}
+
 /// The row of a key; none for the sizes of models, which are listed with the commands.
 fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
     let id = key.flag.as_ref();
@@ -17,8 +35,12 @@ fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
     let arg = id.and_then(|id| train.get_arguments().find(|arg| arg.get_id() == id));
     let long = arg.and_then(|arg| arg.get_long());
     let flag = long.map_or(String::new(), |long| format!("`--{long}`"));
-    let default = key.default.as_ref();
-    let default = default.map_or(String::new(), |value| format!("`{value}`"));
+    let default = match &key.default {
+        Some(value) => format!("`{value}`"),
+        // What is a switch is off.
+        None if key.kind == "true or false" => "`false`".to_owned(),
+        None => in_words(&key.about).unwrap_or("none").to_owned(),
+    };
     // A word stands for the lists that most runs have.
     let kind = match (key.kind.as_str(), default.starts_with("`\"")) {
         ("a list", true) => "a text or a list",

@@ -41,6 +41,20 @@ const OF_PYTORCH: [(&str, ScheduleKind); 2] = [
     ("zbvzerobubble", ScheduleKind::Zbv),
 ];
 
+/// What others call a schedule, or several: which one is most likely meant.
+const OF_OTHERS: [(&[&str], ScheduleKind); 7] = [
+    (&["zerobubble", "zb", "zb1p", "zbh"], ScheduleKind::ZbH1),
+    (&["zb2p"], ScheduleKind::ZbH2),
+    (&["pipedream", "pipedreamflush"], ScheduleKind::OneFOneB),
+    (
+        &["interleaved", "vpp", "virtual", "virtualpipeline"],
+        ScheduleKind::Interleaved1F1B,
+    ),
+    (&["filldrain", "afab"], ScheduleKind::GPipe),
+    (&["bfs", "breadthfirst"], ScheduleKind::LoopedBfs),
+    (&["inference", "eval"], ScheduleKind::ForwardOnly),
+];
+
 /// A name without what people write differently: `ScheduleInterleaved1F1B` is `interleaved-1f1b`.
 fn plain(name: &str) -> String {
     let name: String = name.chars().take(LONGEST).collect();
@@ -66,8 +80,15 @@ impl FromStr for ScheduleKind {
     }
 }
 
-/// The kind whose name `name` is with a slip.
+/// The kind that others call `name`, or whose name it is with a slip.
 fn near(name: &str) -> Option<ScheduleKind> {
+    let asked = plain(name);
+    let of_others = OF_OTHERS
+        .iter()
+        .find(|(names, _)| names.contains(&asked.as_str()));
+    if let Some((_, kind)) = of_others {
+        return Some(*kind);
+    }
     let near = meant(name, ScheduleKind::ALL.map(ScheduleKind::name))?;
     let mut kinds = ScheduleKind::ALL.into_iter();
     kinds.find(|kind| kind.name() == near)
@@ -81,6 +102,22 @@ mod tests {
     fn every_name_is_read_back() {
         for kind in ScheduleKind::ALL {
             assert_eq!(kind.name().parse::<ScheduleKind>().unwrap(), kind);
+        }
+    }
+
+    /// `zero-bubble` was met with a list of names none of which says so.
+    #[test]
+    fn what_others_call_a_schedule_suggests_it() {
+        for (name, suggestion) in [
+            ("zero-bubble", "did you mean `zb-h1`?"),
+            ("ZeroBubble", "did you mean `zb-h1`?"),
+            ("pipedream-flush", "did you mean `1f1b`?"),
+            ("vpp", "did you mean `interleaved-1f1b`?"),
+            ("interleaved", "did you mean `interleaved-1f1b`?"),
+            ("dualpipe", "did you mean `dualpipe-v`?"),
+        ] {
+            let error = name.parse::<ScheduleKind>().unwrap_err().to_string();
+            assert!(error.contains(suggestion), "{error}");
         }
     }
 

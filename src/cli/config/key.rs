@@ -21,6 +21,8 @@ pub(in crate::cli) struct Key<T> {
     pub(super) on_resume: OnResume,
     pub(super) only_for: Option<OnlyFor>,
     pub(super) beside: Option<Beside<T>>,
+    /// The default, where files do not have it.
+    pub(super) hidden_default: Option<Value>,
     pub(super) sets: Option<Sets<T>>,
 }
 
@@ -115,6 +117,7 @@ impl<T: 'static> Key<T> {
                 keep: None,
                 reset,
             }),
+            hidden_default: None,
             sets: None,
         }
     }

@@ -25,7 +25,9 @@ impl<T: 'static> Schema<T> {
             kind: key.kind.to_string(),
             about: key.about.clone(),
             flag: key.flag.as_ref().map(|flag| flag.id.clone()),
-            default: (key.get)(defaults).map(|value| value.to_string()),
+            default: (key.get)(defaults)
+                .or_else(|| key.hidden_default.clone())
+                .map(|value| value.to_string()),
         });
         keys.collect()
     }

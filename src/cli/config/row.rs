@@ -165,6 +165,7 @@ impl<T: 'static, F: Form> Row<T, F> {
         });
         let parse = self.form.clone();
         let hidden = self.hides_default.then(|| form.write(&default)).flatten();
+        let hidden_default = hidden.clone();
         Key {
             name: self.key.to_owned(),
             kind: form.kind(),
@@ -182,6 +183,7 @@ impl<T: 'static, F: Form> Row<T, F> {
                 keep,
                 reset: slot.assign(default),
             }),
+            hidden_default,
             sets: self.applied.map(|(setting, apply)| Sets {
                 setting,
                 apply: Box::new(move |builder, config| apply(builder, (slot.get)(config), config)),

@@ -7,6 +7,7 @@ mod samples;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use gpipe_partitioner::words::decimals;
 use serde_json::json;
 use tch::{Device, Tensor};
 
@@ -174,11 +175,13 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
     let held_out = if judge.whole { "" } else { ", held out" };
     let mut lines = format!(
         "data        {name} ({} {unit}s{held_out})\n\
-         loss        {loss:.4} per {unit}\n\
-         perplexity  {:.3}\n\
-         bits        {bits:.3} per {unit}\n",
+         loss        {} per {unit}\n\
+         perplexity  {}\n\
+         bits        {} per {unit}\n",
         sum.tokens,
-        loss.exp(),
+        decimals(loss, 4),
+        decimals(loss.exp(), 3),
+        decimals(bits, 3),
     );
     if sum.left_out > 0 {
         // Writing to a String cannot fail.

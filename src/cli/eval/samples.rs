@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, decimals};
 
 use super::progress::Batches;
 use super::{Args, diverged};
@@ -157,8 +157,10 @@ impl Judged {
         }
         let held_out = if self.held_out { ", held out" } else { "" };
         let mut lines = format!(
-            "data        {} ({} samples{held_out})\nloss        {loss:.4}\n",
-            self.name, sum.samples
+            "data        {} ({} samples{held_out})\nloss        {}\n",
+            self.name,
+            sum.samples,
+            decimals(loss, 4)
         );
         // Writing to a String cannot fail.
         if sum.left_out > 0 {

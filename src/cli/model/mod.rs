@@ -208,7 +208,10 @@ fn unknown(model: &str, name: &str, error: &ZooError) -> String {
     match error {
         _ if model != name => format!("--model {model}: {error}"),
         ZooError::UnknownModel { near, .. } => {
-            let more = instead(near.as_deref(), "the verb `models` lists all models");
+            let choices = "the verb `models` lists those that there are; any other one comes from \
+                           PyTorch as a .pt2: `export(model.train(), (inputs,))` and `save` of \
+                           torch.export write it";
+            let more = instead(near.as_deref(), choices);
             format!("there is no model and no file `{model}`{more}")
         }
         other => other.to_string(),

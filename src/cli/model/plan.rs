@@ -5,6 +5,7 @@ use gpipe_partitioner::{ModelId, Plan};
 
 use super::Chosen;
 use super::flags::flag;
+use crate::cli::input;
 
 /// The size that is the data's where nobody chose it.
 const OF_DATA: &str = "vocab";
@@ -115,9 +116,8 @@ impl Chosen {
     /// What is to be known of a plan: that it was made for another vocabulary than the data's,
     /// and what its measurements were doubted for.
     pub(in crate::cli) fn notes_of_plan(&self, plan: &Plan) -> Vec<String> {
-        let doubts = plan.doubts.iter();
-        let doubts = doubts
-            .map(|doubt| format!("note: of the profile that the plan was made from: {doubt}"));
+        let doubts = input::doubted(&plan.doubts)
+            .map(|doubts| format!("note: of the profile that the plan was made from: {doubts}"));
         self.vocabulary_of_plan(plan)
             .into_iter()
             .chain(doubts)

@@ -1,6 +1,7 @@
 //! `gpipe-rs profile`: what a model's layers cost here, and how to run it then.
 
 mod html;
+mod interrupt;
 mod job;
 mod options;
 mod progress;
@@ -19,6 +20,7 @@ use crate::{ProfileOptions, Profiled, profile_watched};
 
 pub(super) use options::Args;
 
+use interrupt::Interrupt;
 use job::Job;
 use progress::Progress;
 use report::Loading;
@@ -32,16 +34,23 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if let Some(vocabulary) = job.vocabulary() {
         say(&vocabulary);
     }
-    let names: Vec<&str> = model.names().collect();
-    let progress = Progress::new(&names);
+    let progress = Progress::new(model.names());
+    let interrupt = Interrupt::listen(&progress);
     let measured = profile_watched(&model, &sample, &options, |at| progress.tell(at));
+    drop(interrupt);
     progress.finish();
     let mut measured = measured.map_err(super::failure)?;
     measured.profile = (measured.profile)
         .with_model(job.model_id())
         .with_fewest_samples(job.fewest());
     for doubt in &measured.doubts {
-        say(&format!("note: {doubt}"));
+        say(&output::wrapped(
+            &format!("note: {doubt}"),
+            output::width(None),
+        ));
+    }
+    if args.data.is_some() {
+        say("measuring how long a batch of --data takes to load");
     }
     let loading = job.loading()?;
     let spec = job.spec().clone();

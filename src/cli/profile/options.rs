@@ -26,9 +26,9 @@ const MAX_BUDGET: usize = 3_600_000;
   gpipe-rs profile --model gpt2-xl --batch 4 --quick --low-memory
   gpipe-rs models gpt2 layers=4 --json > model.json; gpipe-rs profile --model model.json")]
 pub(in crate::cli) struct Args {
-    /// The model: a name that the verb `models` lists, or a file (- is standard input) with what
-    /// `models NAME --json` prints. The flags of sizes below come on top. A file that ends in .pt2
-    /// is a program written by PyTorch's torch.export.save.
+    /// The model: a name that the verb `models` lists, a .pt2 that PyTorch's torch.export.save
+    /// wrote, or a file (- is standard input) with what `models NAME --json` prints. The flags of
+    /// sizes below come on top, but for a .pt2.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(in crate::cli) struct Args {
     )]
     pub(super) micro: std::option::Option<usize>,
     /// Memory of a device, such as 24GiB: one value for all, or one for each.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     pub(super) memory: Option<Vec<Bytes>>,
     /// Schedule, or auto: the fastest that fits.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = schedule)]

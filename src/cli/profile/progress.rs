@@ -1,54 +1,77 @@
-//! What a person at a terminal sees while layers are measured.
+//! What a person sees while layers are measured.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 
+use gpipe_partitioner::words::count;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
 use crate::ProfileProgress;
+use crate::cli::say;
+
+/// Lines of a profile that measures layer by layer, where there is no terminal.
+const LINES: usize = 20;
 
 /// A line that is written over, with each piece of news: a clock of its own would need a
-/// thread, and panic where there is none. Nothing where there is no terminal.
-#[derive(Debug)]
-pub(super) struct Progress<'a> {
+/// thread, and panic where there is none. Where there is no terminal, a line for each phase.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    names: &'a [&'a str],
-    /// What is measured.
-    what: Mutex<String>,
+    names: Arc<[String]>,
+    what: Arc<Mutex<What>>,
 }
 
-impl<'a> Progress<'a> {
+/// What is measured.
+#[derive(Debug, Default)]
+struct What {
+    name: String,
+    /// A layer of several.
+    one_by_one: bool,
+    begun: bool,
+}
+
+impl Progress {
     /// For layers of these names.
-    pub(super) fn new(names: &'a [&'a str]) -> Self {
+    pub(super) fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         Self {
             bar: std::io::stderr().is_terminal().then(bar),
-            names,
-            what: Mutex::default(),
+            names: names.map(str::to_owned).collect(),
+            what: Arc::default(),
         }
     }
 
     pub(super) fn tell(&self, at: ProfileProgress) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(self.words(at));
+        let words = self.words(at);
+        match &self.bar {
+            Some(bar) => bar.set_message(words),
+            None if begins_phase(at, self.what.lock().one_by_one) => say(&words),
+            None => {}
         }
     }
 
     fn words(&self, at: ProfileProgress) -> String {
         let mut what = self.what.lock();
+        if let ProfileProgress::Layers { from, to, of } = at {
+            what.one_by_one = to == from + 1 && of > 1;
+            what.name = if what.one_by_one {
+                format!("layer {to} of {of}, `{}`", self.names[from])
+            } else {
+                count(of, "layer")
+            };
+            // On all cores they are measured before, where one stage may be the best plan.
+            if from == 0 && std::mem::replace(&mut what.begun, true) {
+                what.name += " again, with a device's share of the cores";
+            }
+        }
+        let name = &what.name;
         match at {
-            ProfileProgress::Layers { from, to, of } if to == from + 1 => {
-                *what = format!("layer {to} of {of}, `{}`", self.names[from]);
-                format!("{what}: first run")
-            }
-            ProfileProgress::Layers { of, .. } => {
-                *what = format!("{of} layers");
-                format!("{what}: first run")
-            }
-            ProfileProgress::WarmedUp => format!("{what}: first round"),
+            ProfileProgress::Layers { .. } => format!("{name}: first run"),
+            ProfileProgress::WarmedUp => format!("{name}: measuring"),
             ProfileProgress::Round { rounds, sure_to } if sure_to.is_finite() => {
-                format!("{what}: round {rounds}, sure to {:.1} %", 100.0 * sure_to)
+                format!("{name}: round {rounds}, sure to {:.1} %", 100.0 * sure_to)
             }
-            ProfileProgress::Round { rounds, .. } => format!("{what}: round {rounds}"),
+            ProfileProgress::Round { rounds, .. } => format!("{name}: round {rounds}"),
         }
     }
 
@@ -57,6 +80,18 @@ impl<'a> Progress<'a> {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// Whether it is worth a line of its own: of layers that are measured one by one only some are, as
+/// their first runs.
+fn begins_phase(at: ProfileProgress, one_by_one: bool) -> bool {
+    match at {
+        ProfileProgress::Layers { from, of, .. } => {
+            !one_by_one || from.is_multiple_of(of.div_ceil(LINES))
+        }
+        ProfileProgress::WarmedUp => !one_by_one,
+        ProfileProgress::Round { .. } => false,
     }
 }
 
@@ -73,8 +108,7 @@ mod tests {
 
     #[test]
     fn layers_are_named_where_they_are_measured_one_by_one() {
-        let names = ["embed", "block.0"];
-        let progress = Progress::new(&names);
+        let progress = Progress::new(["embed", "block.0"].into_iter());
         let (from, to, of) = (1, 2, 2);
         let words = progress.words(ProfileProgress::Layers { from, to, of });
         assert_eq!(words, "layer 2 of 2, `block.0`: first run");
@@ -83,5 +117,18 @@ mod tests {
         assert_eq!(words, "layer 2 of 2, `block.0`: round 3, sure to 4.1 %");
         let words = progress.words(ProfileProgress::Layers { from: 0, to, of });
         assert_eq!(words, "2 layers: first run");
+    }
+
+    #[test]
+    fn of_many_layers_one_by_one_a_few_have_a_line() {
+        let layer = |from| ProfileProgress::Layers {
+            from,
+            to: from + 1,
+            of: 100,
+        };
+        let lines = (0..100).filter(|&from| begins_phase(layer(from), true));
+        assert_eq!(lines.count(), LINES);
+        assert!(!begins_phase(ProfileProgress::WarmedUp, true));
+        assert!(begins_phase(ProfileProgress::WarmedUp, false));
     }
 }

@@ -9,7 +9,7 @@ use tch::Device;
 use super::configured::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, configured, from_plan, holds, moved};
+use super::{check, config, configured, few, from_plan, holds, moved};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
 use crate::cli::model::{Chosen, exported};
@@ -133,6 +133,7 @@ impl Job {
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
         notes.extend(idle(&recipe));
+        notes.extend(few::note(&recipe, &chosen.spec)?);
         let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
         check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;
         notes.extend(held_out.and_then(|own| left_out(&recipe, &chosen, own)));
@@ -267,7 +268,8 @@ fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
         "parallel.shard_optimizer = true does nothing here: replicas share what the optimizer \
          remembers, and there is 1 (--replicas)",
     );
-    tf32.into_iter().chain(shard).map(str::to_owned)
+    let own = tf32.into_iter().chain(shard).map(str::to_owned);
+    own.chain(recipe.warm_up_without_end())
 }
 
 /// Epochs as steps, where no higher layer gives steps: whole mini-batches of the data.

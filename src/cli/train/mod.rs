@@ -4,6 +4,7 @@ mod again;
 mod check;
 mod config;
 mod configured;
+mod few;
 mod fits;
 mod from_plan;
 mod holds;

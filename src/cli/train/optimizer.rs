@@ -1,5 +1,7 @@
 //! How parameters are updated: the optimizer with its numbers, and its learning rates.
 
+use gpipe_partitioner::words::count;
+
 use super::recipe::Recipe;
 use crate::{LrKind, LrSchedule, OptimizerKind};
 
@@ -59,6 +61,19 @@ impl Recipe {
             schedule = schedule.timescale(timescale as u64)?;
         }
         Ok(schedule)
+    }
+
+    /// That a run is over before its warm-up is, in words.
+    pub(super) fn warm_up_without_end(&self) -> Option<String> {
+        let steps = self.steps;
+        let asked = self.warmup.filter(|asked| *asked > steps)?;
+        let last = self.learning_rates().ok()?.at(steps as u64);
+        Some(format!(
+            "lr.warmup = {asked} is longer than the {steps} of this run: the learning rate gets no \
+             further than {last:.2e} of {:.2e}; take a smaller --warmup or more --steps",
+            self.lr,
+            steps = count(steps, "step")
+        ))
     }
 
     /// The same with nothing left to defaults that could be said of how it updates.

@@ -70,7 +70,10 @@ impl Progress {
         }
         if let Source::Synthetic(why) = &job.source {
             let why = why.as_ref().map_or_else(String::new, |why| {
-                format!(", as the built-in text does not fit ({why})")
+                format!(
+                    ", as the built-in text does not fit ({why}): good for measuring speed, and its \
+                     loss says nothing; --data takes your own"
+                )
             });
             self.say(&format!("data: made up once from the model's shapes{why}"));
         }
@@ -79,7 +82,7 @@ impl Progress {
     /// A line, unless quiet.
     pub(super) fn say(&self, line: &str) {
         if let Some(bar) = &self.bar {
-            bar.println(output::plain(line));
+            bar.println(output::wrapped(&output::plain(line), output::width(None)));
         } else if self.lines {
             say(line);
         }

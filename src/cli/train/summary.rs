@@ -6,6 +6,7 @@ use super::job::Job;
 use super::{Failure, called};
 use crate::cli::feed::Source;
 use crate::cli::{limit, output};
+use crate::data::{Change, Diagnosis};
 use crate::train::{BEST, Outcome, Summary};
 
 /// What `--json` prints.
@@ -48,16 +49,19 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
     let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
     let whole = job.args.report.is_some();
-    let comparison = outcome.comparison.as_ref();
+    let last_step = outcome.comparison.as_ref();
+    let comparison = last_step.filter(|_| whole);
     let comparison = comparison.map_or_else(String::new, |own| {
-        if whole {
-            format!("\nthe last step:\n\n{}", own.text(width))
-        } else {
-            format!("\n{}", paragraph(&own.sentence()))
-        }
+        format!("\nthe last step:\n\n{}", own.text(width))
     });
+    let sentence = last_step.filter(|_| !whole);
+    let sentence = sentence.map(|own| ("last step", own.sentence()));
     let matters = |title: &str| whole || title != LOADING || waits(outcome);
-    let lines = lines(job, outcome).into_iter().chain(next(job, outcome));
+    let mut lines = lines(job, outcome);
+    let place = lines.iter().position(|(title, _)| *title == "bubble");
+    let behind = place.map_or(lines.len(), |place| place + 1);
+    lines.splice(behind..behind, sentence);
+    let lines = lines.into_iter().chain(next(job, outcome));
     let lines = lines.filter(|(title, _)| matters(title));
     let lines = lines.map(|(title, text)| line(title, &text, width));
     format!("{sample}{comparison}\n{}", lines.collect::<String>())
@@ -101,6 +105,7 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             ("held-out loss", _) if job.source.text().is_some() => *text += " per character",
             ("held-out loss", _) if matches!(job.source, Source::Samples { .. }) => {}
             ("held-out loss", _) => *text += " per token",
+            ("input", _) => *text += &outcome.input.as_ref().map_or_else(String::new, in_flags),
             ("lowest", _) if job.recipe.checkpoint_every > 0 => {
                 let run = outcome.folder.display();
                 *text = format!("{text}; its checkpoint is {run}/{BEST} (--run {run} --best)");
@@ -126,6 +131,18 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         lines.insert(host.map_or(0, |host| host + 1), ("limit", verdict));
     }
     lines
+}
+
+/// The flag that brings what would help the input most, where there is one.
+fn in_flags(input: &Diagnosis) -> String {
+    let best = input.remedies.first().map(|remedy| remedy.change);
+    match best {
+        Some(Change::Workers(workers)) => format!(": --workers {workers}"),
+        Some(Change::Prefetch(batches)) => format!(": --prefetch {batches}"),
+        Some(Change::IntraOp(threads)) => format!(": --threads-per-stage {threads}"),
+        Some(Change::Cache) => ": `Dataset::cache`, in a program of one's own".to_owned(),
+        _ => String::new(),
+    }
 }
 
 /// What a plan may be off before its profile is not that of this machine any more: a quarter, which

@@ -5,7 +5,7 @@ use std::fmt;
 use super::measures::share;
 use super::{Change, Diagnosis, Limit, Phase, Remedy};
 
-/// `I/O-bound in read: 40 % of the time batches were waited for, ...; 2 workers would bring ...`
+/// `I/O-bound in read: training waits for batches for 40.0 % of the time, ...; with 2 workers ...`
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.limit, self.because())?;
@@ -17,36 +17,50 @@ impl fmt::Display for Diagnosis {
 }
 
 impl Diagnosis {
-    /// What was seen, in one clause.
+    /// What waited for what, in one clause.
     pub fn because(&self) -> String {
         let own = &self.measures;
-        let waited = format!(
-            "batches were waited for {:.1} % of the time",
-            100.0 * own.wait_share()
-        );
+        let waited = format!("{:.1} % of the time", 100.0 * own.wait_share());
         let at = |phase: Phase| {
             let time = own.of(phase);
             let (wall, cpu) = (time.wall_ms, time.cpu_ms);
-            format!("{phase} takes a batch {wall:.1} ms, {cpu:.1} of them on a core")
+            format!(
+                "{} takes {wall:.1} ms of a batch, {cpu:.1} of them computing",
+                plainly(phase)
+            )
+        };
+        let cores = || {
+            let (loader, all) = (own.loader_cores(), own.cores);
+            format!("{loader:.1} of {all} cores")
         };
         match self.limit {
-            Limit::Io(phase) | Limit::Cpu(phase) => format!("{waited}; {}", at(phase)),
-            Limit::Contended(_) => format!(
-                "{waited}, but a step takes {:.1} ms, and {:.1} without the loader, which takes {:.1} \
-                 of {} cores",
+            Limit::Io(phase) => format!(
+                "training waits for batches for {waited}, and the loader for a disk, a network or a \
+                 lock; {}",
+                at(phase)
+            ),
+            Limit::Cpu(phase) => format!(
+                "training waits for batches for {waited}, while the loader was computing; {}",
+                at(phase)
+            ),
+            Limit::Contended(phase) => format!(
+                "training waits for batches for {waited} only, but for cores: the loader takes {} \
+                 from it, mostly for {}; a step takes {:.1} ms, and would take {:.1} without the \
+                 loader",
+                cores(),
+                plainly(phase),
                 own.step_ms(),
-                own.alone_ms(),
-                own.loader_cores(),
-                own.cores
+                own.alone_ms()
             ),
             Limit::Uneven => format!(
-                "{waited}, though the loader is at work for {:.0} % of it only",
+                "training waits for batches for {waited}, though the loader is at work for {:.0} % of \
+                 it only: some batches take far longer than others",
                 100.0 * share(own.busy_workers(), own.workers as f64)
             ),
             Limit::Compute => format!(
-                "{waited}, and the loader takes {:.1} of {} cores",
-                own.loader_cores(),
-                own.cores
+                "training waits for batches for {waited}, and the loader takes {}: the input holds \
+                 nothing back",
+                cores()
             ),
         }
     }
@@ -60,9 +74,20 @@ impl Diagnosis {
         });
         let all: Vec<String> = there.collect();
         if all.is_empty() {
-            return "nothing worth a word".to_owned();
+            return "hardly any time".to_owned();
         }
         all.join(", ")
+    }
+}
+
+/// A phase in words that need no list of phases.
+fn plainly(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Read => "reading (`read`)",
+        Phase::Decode => "decoding (`decode`)",
+        Phase::Map => "changing samples (`map`)",
+        Phase::Stack => "making batches of samples (`stack`)",
+        Phase::Copy => "copying to the device (`copy`)",
     }
 }
 
@@ -82,18 +107,25 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Workers(workers) => write!(f, "with {workers} workers"),
-            Self::Prefetch(batches) => write!(f, "with {batches} batches ahead"),
-            Self::Cache => write!(f, "with a cache behind what is done with items"),
+            Self::Prefetch(batches) => write!(f, "with {batches} batches loaded ahead"),
+            Self::Cache => write!(
+                f,
+                "with the samples kept in memory once they are made (a cache)"
+            ),
             Self::IntraOp(threads) => match threads {
-                1 => write!(f, "with 1 intra-op thread for the training"),
-                _ => write!(f, "with {threads} intra-op threads for the training"),
+                1 => write!(f, "with 1 thread for each stage of the training"),
+                _ => write!(f, "with {threads} threads for each stage of the training"),
             },
             Self::NarrowTypes => write!(
                 f,
-                "with bytes up to the batch, which become floats in the first stage,"
+                "with samples in bytes, which become floats in the first stage,"
             ),
-            Self::Cheaper(phase) => write!(f, "with half of the work of {phase}"),
-            Self::Faster(phase) => write!(f, "with half of what {phase} waits for"),
+            Self::Cheaper(phase) => write!(f, "with {} in half the time", plainly(*phase)),
+            Self::Faster(phase) => write!(
+                f,
+                "with half of the waiting in {}, by a faster disk or network,",
+                phase.name()
+            ),
         }
     }
 }

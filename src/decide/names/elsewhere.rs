@@ -8,283 +8,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gpipe_partitioner::words::meant;
 
 use super::conflicts;
-
-/// What flags of other tools are here: each of the names, and what to write instead.
-const ELSEWHERE: [(&[&str], &str); 41] = [
-    (&["learning-rate", "max-lr"], "--lr RATE"),
-    (
-        &["lr-scheduler", "lr-scheduler-type", "lr-decay-style"],
-        "--lr-schedule NAME",
-    ),
-    (
-        &[
-            "warmup-steps",
-            "warmup-iters",
-            "lr-warmup-iters",
-            "num-warmup-steps",
-        ],
-        "--warmup N",
-    ),
-    (&["min-lr"], "--set lr.end=RATE"),
-    (&["max-new-tokens", "max-tokens"], "--tokens N"),
-    (
-        &[
-            "max-steps",
-            "num-steps",
-            "max-iters",
-            "train-iters",
-            "iterations",
-            "total-steps",
-        ],
-        "--steps N",
-    ),
-    (
-        &[
-            "num-epochs",
-            "num-train-epochs",
-            "max-epochs",
-            "epoch",
-            "n-epochs",
-        ],
-        "--epochs E",
-    ),
-    (
-        &[
-            "global-batch-size",
-            "train-batch-size",
-            "per-device-train-batch-size",
-            "bs",
-        ],
-        "--batch N",
-    ),
-    (
-        &["micro-batch-size"],
-        "--micro M: --batch over it are the samples of a micro-batch",
-    ),
-    (
-        &[
-            "gradient-accumulation-steps",
-            "grad-accum",
-            "accumulate-grad-batches",
-            "num-microbatches",
-            "n-microbatches",
-            "microbatches",
-        ],
-        "--micro M: a mini-batch is that many micro-batches",
-    ),
-    (
-        &[
-            "grad-clip",
-            "gradient-clip",
-            "gradient-clip-val",
-            "max-grad-norm",
-            "clip-grad",
-            "clip-grad-norm",
-            "max-norm",
-        ],
-        "--clip NORM",
-    ),
-    (
-        &[
-            "gradient-checkpointing",
-            "activation-checkpointing",
-            "checkpoint-activations",
-            "recompute-activations",
-            "activation-checkpoint",
-        ],
-        "--recompute always",
-    ),
-    (&["fp16", "half"], "--precision fp16"),
-    (
-        &["bf16", "bfloat16", "amp", "mixed-precision"],
-        "--precision bf16",
-    ),
-    (&["fp32", "float32"], "--precision f32"),
-    (&["dtype"], "--precision NAME"),
-    (&["mkldnn", "onednn"], "--kernels onednn"),
-    (
-        &["num-workers", "dataloader-num-workers", "n-workers"],
-        "--workers N",
-    ),
-    (
-        &["device", "gpu", "gpus", "num-gpus", "n-gpus", "accelerator"],
-        "--devices LIST, such as cuda:0-3 or cpu*2",
-    ),
-    (
-        &[
-            "pp",
-            "pipeline-parallel-size",
-            "pipeline-model-parallel-size",
-            "stages",
-            "num-stages",
-            "pp-size",
-        ],
-        "--devices LIST: a stage each",
-    ),
-    (
-        &[
-            "virtual-stages",
-            "num-virtual-stages",
-            "num-layers-per-virtual-pipeline-stage",
-            "model-chunks",
-        ],
-        "--chunks V: stages of each device",
-    ),
-    (
-        &[
-            "dp",
-            "data-parallel",
-            "data-parallel-size",
-            "ddp",
-            "dp-size",
-        ],
-        "--replicas D",
-    ),
-    (
-        &[
-            "zero",
-            "zero1",
-            "zero-stage",
-            "use-distributed-optimizer",
-            "fsdp",
-        ],
-        "--shard-optimizer",
-    ),
-    (&["cpu-offload", "offload-activations"], "--offload STAGES"),
-    (
-        &["nproc-per-node", "world-size", "num-processes"],
-        "`launch --processes N -- VERB …`",
-    ),
-    (
-        &[
-            "eval-interval",
-            "eval-steps",
-            "eval-freq",
-            "val-every",
-            "val-check-interval",
-            "validate-every",
-            "evaluation-strategy",
-        ],
-        "--eval-every N",
-    ),
-    (
-        &[
-            "val-data",
-            "validation-data",
-            "valid-data",
-            "eval-file",
-            "validation-file",
-            "val",
-            "test-data",
-        ],
-        "--eval-data PATH",
-    ),
-    (
-        &[
-            "early-stopping-patience",
-            "early-stop",
-            "early-stopping-rounds",
-        ],
-        "--early-stopping N",
-    ),
-    (
-        &["val-split", "validation-split", "test-size", "val-ratio"],
-        "--held-out SHARE",
-    ),
-    (&["eval-iters", "limit-val-batches"], "--held-out-batches N"),
-    (
-        &[
-            "save-every",
-            "save-steps",
-            "save-interval",
-            "checkpoint-interval",
-            "ckpt-every",
-        ],
-        "--checkpoint-every N",
-    ),
-    (
-        &["save-total-limit", "save-top-k", "keep-last"],
-        "--checkpoint-keep K",
-    ),
-    (
-        &[
-            "output-dir",
-            "out-dir",
-            "run-dir",
-            "save-dir",
-            "log-dir",
-            "logdir",
-        ],
-        "--out DIR",
-    ),
-    (
-        &["resume-from-checkpoint", "resume-from", "ckpt-path", "load"],
-        "--resume RUN",
-    ),
-    (
-        &[
-            "from-pretrained",
-            "pretrained",
-            "init-from",
-            "model-name-or-path",
-            "checkpoint-path",
-        ],
-        "--weights PATH",
-    ),
-    (
-        &[
-            "dataset",
-            "train-data",
-            "train-file",
-            "data-path",
-            "data-dir",
-            "data-root",
-        ],
-        "--data PATH",
-    ),
-    (
-        &[
-            "block-size",
-            "seq-len",
-            "seq-length",
-            "max-seq-len",
-            "context-length",
-            "max-length",
-        ],
-        "--context N",
-    ),
-    (
-        &["n-layer", "n-layers", "num-layers", "num-hidden-layers"],
-        "--layers N",
-    ),
-    (&["n-embd", "hidden-size", "embedding-dim"], "--d-model N"),
-    (
-        &["n-head", "n-heads", "num-heads", "num-attention-heads"],
-        "--heads N",
-    ),
-    (
-        &[
-            "momentum",
-            "nesterov",
-            "beta1",
-            "beta2",
-            "betas",
-            "eps",
-            "adam-epsilon",
-        ],
-        "--set optimizer.KEY=VALUE: momentum, nesterov, beta1, beta2, eps",
-    ),
-];
+use super::foreign::{FLAGS, Instead, VERBS};
 
 /// The same error, with what a flag of another tool is called here, or where one stands.
-pub(crate) fn explained(
-    command: &Command,
-    args: &[OsString],
-    mut error: clap::Error,
-) -> clap::Error {
+pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {}
         ErrorKind::ArgumentConflict => return conflicts::explained(error),
+        ErrorKind::InvalidSubcommand => return unknown_verb(command, error),
         _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
@@ -299,17 +30,48 @@ pub(crate) fn explained(
         Some(verb) => tip(verb, &name).or_else(|| of_another(command, &name)),
         None => None,
     };
-    let Some(tip) = tip else {
-        return plain(error, &name);
-    };
+    match tip {
+        Some(tip) => with_tip(error, tip),
+        None => plain(error, &name),
+    }
+}
+
+/// The error with a tip in place of what clap guesses, and of the usage, which would say nothing
+/// beside it.
+fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
     error.remove(ContextKind::SuggestedArg);
-    // The usage would say nothing beside the tip.
+    error.remove(ContextKind::SuggestedSubcommand);
     error.remove(ContextKind::Usage);
     error.insert(
         ContextKind::Suggested,
         ContextValue::StyledStrs(vec![tip.into()]),
     );
     error
+}
+
+/// The same error, with the verb that does here what is asked for, where this build has it.
+fn unknown_verb(command: &Command, error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let asked = unknown.to_lowercase();
+    let found = VERBS.iter().find(|(names, _)| is_one(names, &asked));
+    let has = |line: &str| {
+        let verb = line.split(' ').next().unwrap_or_default();
+        verb.starts_with('-') || command.find_subcommand(verb).is_some()
+    };
+    match found {
+        Some((_, line)) if has(line) => {
+            let tip = format!("instead of `{asked}`, write: {} {line}", command.get_name());
+            with_tip(error, tip)
+        }
+        _ => error,
+    }
+}
+
+/// Whether it is one of these names.
+fn is_one(names: &str, name: &str) -> bool {
+    names.split(' ').any(|own| own == name)
 }
 
 /// The error without what clap guesses of a flag that is like none; a good guess needs no usage.
@@ -327,12 +89,23 @@ fn plain(mut error: clap::Error, name: &str) -> clap::Error {
 
 /// What to write in place of a flag that this verb does not have.
 fn tip(verb: &Command, name: &str) -> Option<String> {
-    let (_, instead) = ELSEWHERE.iter().find(|(names, _)| names.contains(&name))?;
-    let flag = instead.strip_prefix("--");
-    let flag = flag.and_then(|flag| flag.split([' ', ':']).next());
     let has = |long: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(long));
-    let fits = flag.map_or(verb.get_name() == "train", has);
-    fits.then(|| format!("instead of `--{name}`, write: {instead}"))
+    let fits = |instead: &Instead| match instead {
+        Instead::Flag(text) => {
+            let long = text.trim_start_matches('-').split([' ', ':', ',']).next();
+            long.is_some_and(has)
+        }
+        Instead::Launch(_) => verb.get_name() == "train",
+        Instead::Words(_) => true,
+    };
+    let mut of_name = FLAGS.iter().filter(|(names, _)| is_one(names, name));
+    let (_, instead) = of_name.find(|(_, instead)| fits(instead))?;
+    Some(match instead {
+        Instead::Flag(text) | Instead::Launch(text) => {
+            format!("instead of `--{name}`, write: {text}")
+        }
+        Instead::Words(text) => (*text).to_owned(),
+    })
 }
 
 /// What a word without a flag is most likely to be.
@@ -354,22 +127,4 @@ fn of_another(command: &Command, name: &str) -> Option<String> {
     let verbs = command.get_subcommands().filter(has);
     let verbs: Vec<String> = verbs.map(|verb| format!("`{}`", verb.get_name())).collect();
     (!verbs.is_empty()).then(|| format!("`--{name}` is a flag of {}", verbs.join(", ")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_name_of_another_tool_stands_twice() {
-        let mut names: Vec<&str> = ELSEWHERE
-            .iter()
-            .flat_map(|(names, _)| *names)
-            .copied()
-            .collect();
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count);
-    }
 }

@@ -18,8 +18,9 @@ fn broken(line: &str) -> String {
         return line.to_owned();
     }
     let (mut text, mut column) = (String::new(), 0);
-    // What follows a blank and a dash, or joins two commands, begins a part.
-    let begins = |at: &usize| line[*at..].starts_with(" -") || line[*at..].starts_with(" && ");
+    // What follows a blank and a dash, joins two commands or names a file begins a part.
+    let parts = [" -", " && ", " > "];
+    let begins = |at: &usize| parts.iter().any(|part| line[*at..].starts_with(part));
     let mut places: Vec<usize> = line
         .match_indices(' ')
         .map(|(at, _)| at)
@@ -51,5 +52,8 @@ mod tests {
         assert_eq!(lines[1], "      --two b -o c");
         assert!(lines[0].ends_with("aaa \\") && lines[0].len() <= 80);
         assert_eq!(broken("  gpipe-rs env"), "  gpipe-rs env");
+        // clap broke it behind the `>`, where the shell takes it for the end.
+        let line = format!("  gpipe-rs completions bash > ~/{}", "a".repeat(60));
+        assert!(broken(&line).contains("bash \\\n      > ~/aaa"));
     }
 }

@@ -164,8 +164,16 @@ pub(super) fn grouped(arg: Arg) -> Arg {
 
 /// `Devices, a stage and a thread each` of what goes on behind it.
 fn first_sentence(text: &str) -> &str {
-    let ends = [". ", "; "].into_iter().filter_map(|end| text.find(end));
-    ends.min().map_or(text, |at| &text[..at])
+    let mut open = 0_i32;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => open += 1,
+            ')' => open -= 1,
+            '.' | ';' if open == 0 && text[at + 1..].starts_with(' ') => return &text[..at],
+            _ => {}
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -180,5 +188,10 @@ mod tests {
         );
         assert_eq!(first_sentence("Rate. The highest"), "Rate");
         assert_eq!(first_sentence("Such as 3.5"), "Such as 3.5");
+        // Of `--chunks` the short help was `Stages of each device (virtual stages`.
+        assert_eq!(
+            first_sentence("Stages (virtual; or not); by default 1"),
+            "Stages (virtual; or not)"
+        );
     }
 }

@@ -4,6 +4,7 @@
 mod conflicts;
 mod elsewhere;
 mod examples;
+mod foreign;
 mod headings;
 
 use clap::{Arg, Command};

@@ -48,8 +48,6 @@ pub(crate) struct Args {
     /// these differ together.
     #[arg(long, value_name = "FILE", requires = "profile")]
     scale_to: Option<PathBuf>,
-    #[command(flatten)]
-    shape: ShapeFlags,
     /// Devices of all replicas together: their number, or a list as `train` has it, such as
     /// `cpu*4` or `cuda:0-3`.
     #[arg(
@@ -57,11 +55,14 @@ pub(crate) struct Args {
         required_unless_present_any = ["cluster", "per_node", "model_shape"], conflicts_with_all = ["cluster", "per_node"]
     )]
     devices: Option<usize>,
+    // Behind `devices`: headings come in the order of their first flags.
+    #[command(flatten)]
+    shape: ShapeFlags,
     #[command(flatten)]
     cluster: ClusterFlags,
     /// Memory of a device, such as 24GiB: one value for all, or one for each of a
     /// replica.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,
     /// Speed of a device relative to the profiled one: one for all, or one for each of a
     /// replica.

@@ -129,7 +129,7 @@ pub(crate) struct Args {
     pub(super) sweep: Vec<SweptFlag>,
     /// Memory of a device, such as 24GiB: one value for all, or one for each of a replica. Says of
     /// each schedule whether it fits, and has `auto` take one that does.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,
     #[command(flatten)]
     pub(super) risks: Risks,

@@ -143,6 +143,12 @@ impl ExportedModel {
         modes::fewest_in_training(&self.own.program)
     }
 
+    /// The values of a channel that a sample gives a batch norm in training, where it gives fewest;
+    /// none where there is no batch norm.
+    pub(crate) fn fewest_places_of_batch_norm(&self) -> Option<usize> {
+        modes::fewest_places_of_batch_norm(&self.own.program)
+    }
+
     /// Dimension 0 of the first input.
     fn batch(&self) -> Option<&Size> {
         let first = self.own.program.inputs.first()?;

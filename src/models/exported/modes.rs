@@ -124,18 +124,22 @@ pub(super) fn eval_only(program: &Program) -> Option<String> {
 /// The fewest samples of a micro-batch in training: the mean of a single value says nothing of a
 /// batch, and libtorch refuses it.
 pub(super) fn fewest_in_training(program: &Program) -> usize {
-    let alone = |node: &Node| {
+    match fewest_places_of_batch_norm(program) {
+        Some(1) => 2,
+        _ => 1,
+    }
+}
+
+/// The values of a channel that a sample gives a batch norm which trains, where it gives fewest.
+pub(super) fn fewest_places_of_batch_norm(program: &Program) -> Option<usize> {
+    let places = |node: &Node| {
         let trains = matches!(node.argument("training"), Some(Argument::Bool(true)));
         let Some(Argument::Value(input)) = node.argument("input") else {
-            return false;
+            return None;
         };
-        let shape = program.values[input.0].example.as_ref();
-        let places = shape.map(|own| own.iter().skip(2).product::<i64>());
-        node.operator() == "batch_norm" && trains && places == Some(1)
+        let shape = program.values[input.0].example.as_ref()?;
+        let places = usize::try_from(shape.iter().skip(2).product::<i64>()).ok()?;
+        (node.operator() == "batch_norm" && trains).then_some(places)
     };
-    if program.nodes.iter().any(alone) {
-        2
-    } else {
-        1
-    }
+    program.nodes.iter().filter_map(places).min()
 }

@@ -52,6 +52,18 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
         ("train", "--nproc-per-node", "launch --processes N"),
         ("train", "--n-layer", "--layers N"),
         ("plan --profile p.json", "--gpus", "--devices LIST"),
+        ("train", "--pp", "--devices LIST: a stage each"),
+        ("train", "--gradient-accumulation-steps", "--micro M"),
+        (
+            "train",
+            "--tensor-model-parallel-size",
+            "layers are never split here",
+        ),
+        ("plan --profile p.json", "--tp", "--tensor-parallel"),
+        ("train", "--seed-everything", "--seed N"),
+        ("train", "--verbose", "metrics.jsonl"),
+        ("eval --run r", "-v", "metrics.jsonl"),
+        ("train", "--wandb-project", "events for TensorBoard"),
     ] {
         let output = gpipe(Path::new("."), &format!("{verb} {other} 2"));
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -73,6 +85,62 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
     // A verb that has no such flag does not propose it.
     let output = gpipe(Path::new("."), "env --fp16");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("--precision"));
+}
+
+/// `gpipe-rs resume` was answered with the usage.
+#[test]
+fn verbs_of_other_tools_are_answered_with_what_does_the_same() {
+    for (other, right) in [
+        ("resume runs/1", "train --resume RUN"),
+        ("fit", "gpipe-rs train"),
+        ("test", "eval --run RUN"),
+        ("predict", "generate --run RUN"),
+        ("serve", "export --run RUN"),
+        ("Benchmark", "profile --model NAME"),
+        ("torchrun", "launch --processes N"),
+    ] {
+        let output = gpipe(Path::new("."), other);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{other}: {errors}");
+        let tip = errors.lines().find(|line| line.contains("tip:"));
+        assert!(
+            tip.is_some_and(|tip| tip.contains("write: ") && tip.contains(right)),
+            "{other}: {errors}"
+        );
+        assert!(!errors.contains("Usage:"), "{errors}");
+    }
+}
+
+/// Of `--memory 10` ten bytes were planned with, and the others were answered with lists.
+#[test]
+fn values_of_other_tools_are_answered_with_what_they_are_here() {
+    let plan = "plan --profile p.json --devices 2 --memory 10";
+    for (args, right) in [
+        ("train --devices gpu", "did you mean `cuda`?"),
+        (
+            "plan --profile p.json --devices gpu:0-3",
+            "did you mean `cuda:0-3`?",
+        ),
+        ("train --schedule zero-bubble", "did you mean `zb-h1`?"),
+        ("train --precision bf16-mixed", "did you mean `bf16`?"),
+        ("train --precision 32-true", "did you mean `f32`?"),
+        ("train --memory 10", "write 10GiB or 10MiB"),
+        (plan, "write 10GiB or 10MiB"),
+        (
+            "simulate --compare --devices 2 --micro 4 --memory 80",
+            "write 80GiB or 80MiB",
+        ),
+        (
+            "train --model bert",
+            "any other one comes from PyTorch as a .pt2",
+        ),
+        ("train --model resnet", "did you mean `resnet50`?"),
+    ] {
+        let output = gpipe(Path::new("."), args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+        assert!(errors.contains(right), "{args}: {errors}");
+    }
 }
 
 /// clap proposed `--depth` for `profile --epochs`, and nothing for a word without a flag.
@@ -124,6 +192,8 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
         let line = format!("\n{heading}:\n");
         assert!(short.contains(&line) && long.contains(&line), "{heading}");
     }
+    // A part of a sentence in brackets was cut in two.
+    assert!(short.contains("micro-batches chunks)"), "{short}");
     // Without one is what clap brings.
     let options = long.split_once("\nOptions:\n").unwrap().1;
     let end = options.find("\nModel:").unwrap_or(options.len());
@@ -136,6 +206,15 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
         let examples = help.split_once("Examples:").unwrap().1;
         assert!(examples.lines().all(|line| line.len() <= 80), "{examples}");
     }
+}
+
+/// The list of verbs left open with which one to begin.
+#[test]
+fn the_help_has_first_steps() {
+    let help = String::from_utf8(gpipe(Path::new("."), "-h").stdout).unwrap();
+    let (_, steps) = help.split_once("\nFirst steps:\n").unwrap();
+    assert!(steps.contains("gpipe-rs train --steps 100"), "{steps}");
+    assert!(steps.lines().all(|line| line.len() <= 80), "{steps}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn the_page_renders_and_its_script_runs() {
     }
     assert!(dom.contains("<dt>Step</dt><dd>25.50 ms</dd>"));
     assert!(dom.contains("<dt>Bubble</dt><dd>5.9 %</dd>"));
-    assert!(dom.contains("<output id=\"detail\">No action chosen.</output>"));
+    assert!(dom.contains("<output id=\"detail\">Point at an action, or press an arrow key in the picture: its times are shown here.</output>"));
 
     // The same page with the pointer on its first action.
     let point = "<script>document.querySelector('svg g rect').dispatchEvent(\
@@ -204,7 +204,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
     );
     assert_eq!(
         detail("press('Home');press('Escape')").0,
-        "No action chosen."
+        "Point at an action, or press an arrow key in the picture: its times are shown here."
     );
     let point = "document.querySelectorAll('svg g rect')[1].dispatchEvent(\
                  new MouseEvent('mousemove',{bubbles:true}))";

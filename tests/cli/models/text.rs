@@ -59,7 +59,8 @@ fn a_run_on_made_up_data_says_so_and_has_no_sample() {
     let args = "train --model mlp --inputs 8 --hidden 8 --depth 2 --steps 3 --batch 4";
     let args: Vec<&str> = args.split_whitespace().collect();
     let text = printed(folder.path(), &args);
-    assert!(text.starts_with("\nStep 3 took "), "{text}");
+    assert!(text.starts_with("\nloss "), "{text}");
+    assert!(text.contains("\nlast step      Step 3 took "), "{text}");
     assert!(
         text.contains(" samples/s, ") && !text.contains("tokens/s"),
         "{text}"

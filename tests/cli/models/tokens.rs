@@ -50,7 +50,7 @@ fn a_file_of_a_texts_tokens_trains_as_the_text_does() {
     flags_of_a_loud_run.retain(|&flag| flag != "--quiet");
     let told = printed(folder, &flags_of_a_loud_run);
     assert!(told.contains("per token"), "{told}");
-    assert!(told.starts_with("\nStep "), "no sample: {told}");
+    assert!(told.starts_with("\nloss "), "no sample: {told}");
     let mut profile = vec!["profile", "--quick", "--data", "tokens.bin"];
     profile.extend(LSTM.split_whitespace());
     assert_eq!(as_json(folder, &profile)["input"]["data"], "tokens.bin");

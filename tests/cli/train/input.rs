@@ -30,7 +30,7 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     );
     for part in [
         "\ninput ",
-        "batches were waited for",
+        "training waits for batches for",
         "\nloading ",
         "a batch takes",
     ] {

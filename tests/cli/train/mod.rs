@@ -4,6 +4,7 @@ mod comparison;
 mod epochs;
 mod evaluations;
 mod input;
+mod notes;
 mod processes;
 mod report;
 mod schedules;

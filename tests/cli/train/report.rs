@@ -40,7 +40,7 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
     let output = printed(folder.path(), flags);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let (sample, report) = text.split_once("\nStep 6 took ").unwrap();
+    let (sample, report) = text.split_once("\nloss ").unwrap();
     assert!(
         sample.starts_with("\nsample: the held-out text begins \""),
         "{sample}"
@@ -48,14 +48,15 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
     for line in report.lines() {
         assert!(line.chars().count() <= 80, "{line}\n{text}");
     }
-    assert!(report.contains("\nactivations    dev 0: "), "{report}");
+    assert!(report.contains("\nactivations    device 0: "), "{report}");
     // It had 40 lines, most of which were the timelines and a table of causes.
     for part in ["\nmeasured  ", "\nengine  ", "\ntogether  "] {
         assert!(!report.contains(part), "{part}: {report}");
     }
     for part in [
         "\nspeed  ",
-        "\nbubble  ",
+        "\nbubble         devices idle ",
+        "\nlast step      Step 6 took ",
         "\nreport  ",
         "\nnext  ",
         "--resume run",

@@ -124,7 +124,8 @@ pub(super) fn chart(label: &str, svg: &str) -> String {
          <button type=\"button\" data-step=\"-\" aria-label=\"Zoom out\">\u{2212}</button>\
          <button type=\"button\" data-step=\"0\">Whole step</button></div>\n\
          <div id=\"chart\" class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
-         aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">No action chosen.</output>\n"
+         aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">Point at an action, or press an arrow key in the picture: its \
+         times are shown here.</output>\n"
     )
 }
 

@@ -9,6 +9,7 @@ use tch::Device;
 use super::super::form::One;
 use super::super::{Kind, Value};
 use super::BY_A_PLAN;
+use crate::cli::input;
 use crate::error::settings::in_whole_units;
 use crate::{Pipeline, PipelineBuilder, Sequential};
 
@@ -28,7 +29,7 @@ impl FromStr for Cap {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
             "none" => Ok(Self(None)),
-            other => match other.parse::<Bytes>().map_err(|error| error.to_string())? {
+            other => match input::memory(other)? {
                 Bytes(0) => Err("must be more than nothing; `none` is without a limit".to_owned()),
                 bytes => Ok(Self(Some(bytes))),
             },
@@ -157,6 +158,10 @@ mod tests {
         }
         assert!("0".parse::<Cap>().is_err());
         assert!("much".parse::<Cap>().is_err());
+        // It was a limit of ten bytes, which no plan and no step kept to.
+        let few = "10".parse::<Cap>().unwrap_err();
+        assert!(few.contains("write 10GiB"), "{few}");
+        assert!("10B".parse::<Cap>().is_ok());
     }
 
     #[test]

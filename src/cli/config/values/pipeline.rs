@@ -107,15 +107,26 @@ pub(in crate::cli) const PRECISION: One<Precision> = One {
     kind: Kind::Text,
     parse: |text| {
         text.trim().parse().map_err(|rule| {
-            let near = meant(text, Precision::ALL.map(Precision::name));
             format!(
                 "`{text}` is no precision{}",
-                instead(near, &format!("it {rule}"))
+                instead(near_precision(text), &format!("it {rule}"))
             )
         })
     },
     write: |precision| Value::Text(precision.to_string()),
 };
+
+/// What Lightning calls `bf16-mixed` and `32-true` has half of the name here.
+fn near_precision(text: &str) -> Option<&'static str> {
+    let text = text.trim().to_lowercase();
+    let short = text.trim_end_matches("-mixed").trim_end_matches("-true");
+    match short {
+        "32" | "float" | "full" | "single" => Some("f32"),
+        "16" | "half" => Some("fp16"),
+        "mixed" | "amp" => Some("bf16"),
+        other => meant(other, Precision::ALL.map(Precision::name)),
+    }
+}
 
 pub(in crate::cli) const KERNELS: One<Kernels> = One {
     kind: Kind::Text,

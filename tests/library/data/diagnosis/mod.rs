@@ -247,15 +247,51 @@ fn a_verdict_has_no_number_that_is_none() {
     }
 }
 
+/// `contended in map: batches were waited for 0.0 % of the time` told nobody what waited for what.
 #[test]
-fn it_is_told_in_a_sentence() {
-    let (_, world, _) = bottlenecks().remove(0);
-    let told = Diagnosis::of(&world.measures()).to_string();
-    for part in [
-        "I/O-bound in read: ",
-        "waited for",
-        "workers a batch would take about",
+fn it_is_told_in_a_sentence_what_waited_for_what() {
+    for (limit, parts) in [
+        (
+            Limit::Io(Phase::Read),
+            [
+                "I/O-bound in read: training waits",
+                "and the loader for a disk, a network or a lock",
+            ],
+        ),
+        (
+            Limit::Cpu(Phase::Map),
+            [
+                "while the loader was computing",
+                "changing samples (`map`) takes",
+            ],
+        ),
+        (
+            Limit::Contended(Phase::Map),
+            [
+                "contended in map: training waits",
+                "but for cores: the loader takes",
+            ],
+        ),
+        (
+            Limit::Uneven,
+            ["uneven: training waits", "some batches take far longer"],
+        ),
+        (
+            Limit::Compute,
+            [
+                "compute-bound: training waits",
+                "the input holds nothing back",
+            ],
+        ),
     ] {
-        assert!(told.contains(part), "{told}");
+        let (_, world, _) = (bottlenecks().into_iter())
+            .find(|(.., own)| *own == limit)
+            .unwrap();
+        let told = Diagnosis::of(&world.measures()).to_string();
+        for part in parts {
+            assert!(told.contains(part), "{told}");
+        }
+        let advises = told.contains(" a batch would take about ");
+        assert_eq!(advises, limit != Limit::Compute, "{told}");
     }
 }

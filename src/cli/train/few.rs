@@ -1,0 +1,49 @@
+//! Batch norm over few values: its statistics are those of a micro-batch.
+
+use gpipe_partitioner::words::count;
+
+use super::recipe::Recipe;
+use crate::models::zoo::ModelSpec;
+
+/// Of as many values of a channel or fewer, mean and variance are noise.
+const FEW: usize = 8;
+/// The built-in models of images with a batch norm halve an image's sides at most so often.
+const HALVINGS: u32 = 5;
+/// What the running variance of a batch norm is called.
+const VARIANCE: &str = "running_var";
+
+/// What is to be known of micro-batches that are so small, in a line.
+pub(super) fn note(recipe: &Recipe, spec: &ModelSpec) -> anyhow::Result<Option<String>> {
+    let micro_batches = recipe.micro.saturating_mul(recipe.replicas).max(1);
+    let samples = (recipe.batch / micro_batches).max(1);
+    let Some(places) = fewest_places(spec)?.filter(|own| samples.saturating_mul(*own) <= FEW)
+    else {
+        return Ok(None);
+    };
+    let values = samples * places;
+    Ok(Some(format!(
+        "note: batch norm takes its statistics of each micro-batch, and {} give it about {} of a \
+         channel: losses and gradients may be large and noisy; fewer --micro or a larger --batch \
+         give it more",
+        count(samples, "sample"),
+        count(values, "value")
+    )))
+}
+
+/// The values that a sample gives a batch norm of each channel, where it gives fewest; none without
+/// a batch norm.
+fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
+    if let Some(model) = spec.exported() {
+        return Ok(model.fewest_places_of_batch_norm());
+    }
+    let variables = spec.build().distinct_variables()?;
+    if !variables.iter().any(|own| own.name().ends_with(VARIANCE)) {
+        return Ok(None);
+    }
+    let shape = spec.inputs().first().map_or(&[][..], |input| input.shape());
+    let sides = shape
+        .iter()
+        .skip(1)
+        .map(|side| (*side as usize >> HALVINGS).max(1));
+    Ok(Some(sides.product()))
+}

@@ -1,0 +1,295 @@
+//! What verbs and flags of other tools are called here: of PyTorch, Lightning, Hugging Face, DeepSpeed
+//! and Megatron.
+
+/// What to write in place of a flag.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Instead {
+    /// A flag, for verbs that have it; its name comes first.
+    Flag(&'static str),
+    /// Another verb around `train`.
+    Launch(&'static str),
+    /// Nothing, and why.
+    Words(&'static str),
+}
+
+use Instead::{Flag, Launch, Words};
+
+/// Verbs of other tools: their names, and what does the same here.
+pub(super) const VERBS: [(&str, &str); 13] = [
+    ("resume continue restart", "train --resume RUN"),
+    ("fit run start pretrain finetune fine-tune learn", "train"),
+    (
+        "test validate val evaluate validation score",
+        "eval --run RUN",
+    ),
+    (
+        "infer inference predict complete sample chat",
+        "generate --run RUN --prompt TEXT",
+    ),
+    (
+        "serve deploy convert save",
+        "export --run RUN -o weights.safetensors, which servers and other programs read",
+    ),
+    ("bench benchmark measure time", "profile --model NAME"),
+    ("list ls zoo model", "models"),
+    ("devices gpus info doctor check status", "env"),
+    (
+        "torchrun distributed spawn accelerate deepspeed",
+        "launch --processes N -- train",
+    ),
+    (
+        "optimize optimise tune autotune partition balance search",
+        "plan --profile FILE --devices N",
+    ),
+    ("chart curves graph tensorboard draw", "plot RUN"),
+    (
+        "timeline simulation sim",
+        "simulate --schedule NAME --devices N --micro M",
+    ),
+    ("version", "--version"),
+];
+
+/// Flags of other tools: their names, and what to write instead. Of several entries with a name
+/// the first one that fits the verb counts.
+pub(super) const FLAGS: [(&str, Instead); 54] = [
+    (
+        "learning-rate max-lr base-lr init-lr peak-lr learning-rate-init",
+        Flag("--lr RATE"),
+    ),
+    (
+        "lr-scheduler lr-scheduler-type lr-decay-style",
+        Flag("--lr-schedule NAME"),
+    ),
+    (
+        "warmup-steps warmup-iters lr-warmup-iters num-warmup-steps warmup-ratio \
+         lr-warmup-fraction num-warmup",
+        Flag("--warmup N"),
+    ),
+    ("min-lr", Flag("--set lr.end=RATE")),
+    ("max-new-tokens max-tokens", Flag("--tokens N")),
+    (
+        "max-steps num-steps max-iters train-iters iterations total-steps \
+         fast-dev-run limit-train-batches num-iterations n-iters n-steps \
+         exit-interval",
+        Flag("--steps N"),
+    ),
+    (
+        "num-epochs num-train-epochs max-epochs epoch n-epochs train-epochs",
+        Flag("--epochs E"),
+    ),
+    (
+        "global-batch-size train-batch-size per-device-train-batch-size bs",
+        Flag("--batch N"),
+    ),
+    (
+        "micro-batch-size train-micro-batch-size",
+        Flag("--micro M: --batch over it are the samples of a micro-batch"),
+    ),
+    (
+        "gradient-accumulation-steps grad-accum accumulate-grad-batches \
+         num-microbatches n-microbatches microbatches",
+        Flag("--micro M: a mini-batch is that many micro-batches"),
+    ),
+    (
+        "grad-clip gradient-clip gradient-clip-val max-grad-norm clip-grad \
+         clip-grad-norm max-norm",
+        Flag("--clip NORM"),
+    ),
+    (
+        "gradient-checkpointing activation-checkpointing checkpoint-activations \
+         recompute-activations activation-checkpoint",
+        Flag("--recompute always"),
+    ),
+    ("fp16 half", Flag("--precision fp16")),
+    (
+        "bf16 bfloat16 amp mixed-precision",
+        Flag("--precision bf16"),
+    ),
+    ("fp32 float32", Flag("--precision f32")),
+    ("dtype", Flag("--precision NAME")),
+    ("mkldnn onednn", Flag("--kernels onednn")),
+    (
+        "num-workers dataloader-num-workers n-workers",
+        Flag("--workers N"),
+    ),
+    (
+        "device gpu gpus num-gpus n-gpus accelerator ngpus n-gpu num-devices use-cuda \
+         use-gpu use-gpus no-cuda",
+        Flag("--devices LIST, such as cuda:0-3 or cpu*2"),
+    ),
+    (
+        "pp pipeline-parallel-size pipeline-model-parallel-size stages num-stages \
+         pp-size pipeline-parallelism pipe-parallel-size pipeline-parallel \
+         pipeline-parallel-degree",
+        Flag("--devices LIST: a stage each"),
+    ),
+    (
+        "virtual-stages num-virtual-stages num-layers-per-virtual-pipeline-stage \
+         model-chunks vpp num-model-chunks",
+        Flag("--chunks V: stages of each device"),
+    ),
+    (
+        "dp data-parallel data-parallel-size ddp dp-size num-replicas strategy",
+        Flag("--replicas D"),
+    ),
+    (
+        "zero zero1 zero-stage use-distributed-optimizer fsdp zero2",
+        Flag("--shard-optimizer"),
+    ),
+    ("cpu-offload offload-activations", Flag("--offload STAGES")),
+    (
+        "nproc-per-node world-size num-processes nnodes num-nodes node-rank \
+         master-addr master-port rdzv-endpoint local-rank nproc",
+        Launch("`launch --processes N -- VERB …`"),
+    ),
+    (
+        "eval-interval eval-steps eval-freq val-every val-check-interval \
+         validate-every evaluation-strategy",
+        Flag("--eval-every N"),
+    ),
+    (
+        "val-data validation-data valid-data eval-file validation-file val test-data",
+        Flag("--eval-data PATH"),
+    ),
+    (
+        "early-stopping-patience early-stop early-stopping-rounds",
+        Flag("--early-stopping N"),
+    ),
+    (
+        "val-split validation-split test-size val-ratio split",
+        Flag("--held-out SHARE"),
+    ),
+    ("eval-iters limit-val-batches", Flag("--held-out-batches N")),
+    (
+        "save-every save-steps save-interval checkpoint-interval ckpt-every",
+        Flag("--checkpoint-every N"),
+    ),
+    (
+        "save-total-limit save-top-k keep-last",
+        Flag("--checkpoint-keep K"),
+    ),
+    (
+        "output-dir out-dir run-dir save-dir log-dir logdir save exp-dir \
+         default-root-dir checkpoint-dir ckpt-dir workdir work-dir experiment-name",
+        Flag("--out DIR"),
+    ),
+    (
+        "resume-from-checkpoint resume-from ckpt-path load continue-from auto-resume \
+         restart-from load-checkpoint from-checkpoint",
+        Flag("--resume RUN"),
+    ),
+    (
+        "from-pretrained pretrained init-from model-name-or-path checkpoint-path",
+        Flag("--weights PATH"),
+    ),
+    (
+        "dataset train-data train-file data-path data-dir data-root",
+        Flag("--data PATH"),
+    ),
+    (
+        "block-size seq-len seq-length max-seq-len context-length max-length",
+        Flag("--context N"),
+    ),
+    (
+        "n-layer n-layers num-layers num-hidden-layers",
+        Flag("--layers N"),
+    ),
+    ("n-embd hidden-size embedding-dim", Flag("--d-model N")),
+    (
+        "n-head n-heads num-heads num-attention-heads",
+        Flag("--heads N"),
+    ),
+    (
+        "momentum nesterov beta1 beta2 betas eps adam-epsilon",
+        Flag("--set optimizer.KEY=VALUE: momentum, nesterov, beta1, beta2, eps"),
+    ),
+    (
+        "seed-everything random-seed manual-seed data-seed",
+        Flag("--seed N"),
+    ),
+    (
+        "tokenizer-model tokenizer-name tokenizer-name-or-path vocab-file \
+         tokenizer-path",
+        Flag("--tokenizer FILE"),
+    ),
+    ("wd weight-decay-rate l2", Flag("--weight-decay DECAY")),
+    ("optim optimizer-type", Flag("--optimizer NAME")),
+    (
+        "pipeline-schedule pipeline-parallel-schedule pp-schedule schedule-type",
+        Flag("--schedule NAME"),
+    ),
+    ("loss-fn criterion loss-function", Flag("--loss NAME")),
+    (
+        "arch model-type model-name net network",
+        Flag("--model NAME"),
+    ),
+    (
+        "compile torch-compile enable-cuda-graph",
+        Flag("--cuda-graphs"),
+    ),
+    (
+        "tp tensor-model-parallel-size tensor-parallel-size tp-size",
+        Flag("--tensor-parallel"),
+    ),
+    (
+        "tp tensor-model-parallel-size tensor-parallel-size tp-size tensor-parallel \
+         sequence-parallel context-parallel-size expert-model-parallel-size cp ep",
+        Words(
+            "layers are never split here: --devices LIST divides the model between \
+            layers, a stage a device, and --replicas D trains several copies",
+        ),
+    ),
+    (
+        "verbose v vv debug log-level loglevel",
+        Words(
+            "there is no such flag, as nothing is left out: `train` writes all numbers of each step \
+             to metrics.jsonl in the run folder",
+        ),
+    ),
+    (
+        "log-interval log-every log-every-n-steps logging-steps log-freq log-steps",
+        Words(
+            "each step is a line of metrics.jsonl in the run folder; nothing has to \
+            be switched on",
+        ),
+    ),
+    (
+        "tensorboard tensorboard-dir report-to wandb wandb-project logger",
+        Words(
+            "each run folder has events for TensorBoard, and `plot RUN` draws them; \
+            nothing has to be switched on",
+        ),
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flag that some verbs have, and words for the others: the words come last.
+    #[test]
+    fn no_name_of_another_tool_stands_twice() {
+        let once = |names: Vec<&str>| {
+            let (mut own, count) = (names.clone(), names.len());
+            own.sort_unstable();
+            own.dedup();
+            assert_eq!(own.len(), count, "{names:?}");
+        };
+        let of = |words: bool| {
+            let entries = FLAGS.iter();
+            let entries = entries.filter(move |(_, own)| matches!(own, Words(_)) == words);
+            entries.flat_map(|(names, _)| names.split(' ')).collect()
+        };
+        once(of(true));
+        once(of(false));
+        once(
+            VERBS
+                .iter()
+                .flat_map(|(names, _)| names.split(' '))
+                .collect(),
+        );
+        let words = FLAGS.iter().position(|(_, own)| matches!(own, Words(_)));
+        let rest = &FLAGS[words.unwrap()..];
+        assert!(rest.iter().all(|(_, own)| matches!(own, Words(_))));
+    }
+}
