@@ -102,7 +102,7 @@ fn every_page_is_linked_from_another() {
     let pages = all();
     let pages = pages.iter().filter(|page| page.name != "SUMMARY.md");
     for page in pages.clone() {
-        let leads_here = |target: String| target.split('#').next() == Some(&page.name);
+        let leads_here = |target: String| target.split('#').next() == Some(page.name.as_str());
         let linked = pages
             .clone()
             .filter(|other| other.name != page.name && other.name != "introduction.md")
