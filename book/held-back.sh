@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the pictures of the book's page "What holds my training back": the report of a training whose input
+# Makes the pictures of the book's page "Is loading the limit?": the report of a training whose input
 # holds it back, in light and dark. Trains for less than a minute; needs a Chromium, pngquant and the whole command.
 #
 #   sh book/held-back.sh             from anywhere

@@ -2,10 +2,8 @@
 
 #[cfg(doctest)]
 mod pages {
-    #[doc = include_str!("src/introduction.md")]
-    struct Introduction;
-    #[doc = include_str!("src/quick-start.md")]
-    struct QuickStart;
+    #[doc = include_str!("src/first-program.md")]
+    struct FirstProgram;
     #[doc = include_str!("src/exported.md")]
     struct Exported;
     #[doc = include_str!("src/planning.md")]
@@ -56,8 +54,8 @@ mod pages {
     struct Memory;
     #[doc = include_str!("src/partitions.md")]
     struct Partitions;
-    #[doc = include_str!("src/path.md")]
-    struct Path;
+    #[doc = include_str!("src/choose.md")]
+    struct Choose;
     #[doc = include_str!("src/pipelines.md")]
     struct Pipelines;
     #[doc = include_str!("src/trouble.md")]

@@ -31,6 +31,8 @@ part() {
   pictures "$work/part.html" "$1" "$3"
 }
 
+# The top alone, for the README.
+part report report 827 'nav,#timeline,#memory,#schedules,#doubts,footer'
 part profile report 1420 'nav,#timeline,#memory,#schedules,#doubts,footer'
 part profile-plan report 1670 'header,nav,.facts,.say,.cap,.peaks,main>.hint,#layers,#doubts,#detail,#keys,.zoom,#timeline .scroll,#memory .scroll,footer'
 part simulation simulation 1360 'nav,#detail,#timeline .scroll,#memory .scroll,footer'

@@ -12,7 +12,7 @@ use gpipe_partitioner::{
 
 use super::error::TrainError;
 use super::folder::{self, RunFolder};
-use crate::data::Diagnosis;
+use crate::data::{Diagnosis, Limit};
 use crate::profile::others::Others;
 use crate::{MemoryReport, MemoryUse, Recompute, StepReport};
 
@@ -51,8 +51,9 @@ pub struct Comparison {
     plan: Option<Plan>,
     /// By device; empty where nobody measures.
     memory: Vec<StepMemory>,
-    /// What its input has to do with it, where that was measured.
-    input: Option<String>,
+    /// What its input has to do with it, where that was measured, and whether it holds the
+    /// training back.
+    input: Option<(String, bool)>,
 }
 
 impl Comparison {
@@ -103,8 +104,10 @@ impl Comparison {
 
     /// The same with what was found about the input of the run.
     pub(super) fn with_input(mut self, input: Option<&Diagnosis>) -> Self {
-        self.input =
-            input.map(|own| format!("Input of the run: {own}. A batch takes: {}.", own.phases()));
+        self.input = input.map(|own| {
+            let sentence = format!("Input of the run: {own}. A batch takes: {}.", own.phases());
+            (sentence, own.limit != Limit::Compute)
+        });
         self
     }
 
@@ -134,8 +137,12 @@ impl Comparison {
 
     fn page(&self) -> String {
         let page = ComparePage::new(&self.explanation, &self.what, &self.title)
-            .with_memory(self.memory.clone())
-            .with_notes(self.input.iter().cloned().collect());
+            .with_memory(self.memory.clone());
+        let page = match &self.input {
+            Some((sentence, true)) => page.with_warnings(vec![sentence.clone()]),
+            Some((sentence, false)) => page.with_notes(vec![sentence.clone()]),
+            None => page,
+        };
         match &self.plan {
             Some(plan) => page.with_plan(plan).html(),
             None => page.html(),

@@ -96,6 +96,52 @@ fn every_page_is_in_the_summary_once_and_is_tested() {
     }
 }
 
+/// The table of contents alone finds no reader for a page.
+#[test]
+fn every_page_is_linked_from_another() {
+    let pages = all();
+    let pages = pages.iter().filter(|page| page.name != "SUMMARY.md");
+    for page in pages.clone() {
+        let leads_here = |target: String| target.split('#').next() == Some(page.name.as_str());
+        let linked = pages
+            .clone()
+            .filter(|other| other.name != page.name && other.name != "introduction.md")
+            .any(|other| targets(&other.text).into_iter().any(leads_here));
+        assert!(
+            linked || page.name == "introduction.md",
+            "no page but the introduction links to {}",
+            page.name
+        );
+    }
+}
+
+/// A reader who came by a link learns first whether this is the page to read.
+#[test]
+fn every_page_begins_with_a_sentence() {
+    for page in all().iter().filter(|page| page.name != "SUMMARY.md") {
+        let mut lines = page.text.lines().filter(|line| !line.is_empty());
+        assert!(lines.next().unwrap().starts_with("# "), "{}", page.name);
+        let first = lines.next().unwrap();
+        let other = ["#", "```", "|", "-", "<", ">"];
+        assert!(
+            !other.iter().any(|begin| first.starts_with(begin)),
+            "{} begins with {first}",
+            page.name
+        );
+    }
+}
+
+/// The table of contents and the page agree on what the page is called.
+#[test]
+fn every_page_has_the_title_of_the_summary() {
+    let summary = fs::read_to_string(src().join("SUMMARY.md")).unwrap();
+    for page in all().iter().filter(|page| page.name != "SUMMARY.md") {
+        let title = page.text.lines().next().unwrap().trim_start_matches("# ");
+        let entry = format!("[{title}]({})", page.name);
+        assert!(summary.contains(&entry), "SUMMARY.md lacks {entry}");
+    }
+}
+
 #[test]
 fn every_link_can_be_dead() {
     let here = src();

@@ -228,6 +228,26 @@ fn compare_html() {
     insta::assert_snapshot!("compare-html", page_support::content(&page));
 }
 
+/// A verdict that is good once stood in the box of warnings.
+#[test]
+fn a_comparison_warns_of_nothing_but_warnings() {
+    let explanation = comparison();
+    let page = render::ComparePage::new(&explanation, "Step 3", "measured");
+    let page = page
+        .with_notes(vec!["compute-bound".to_owned()])
+        .with_warnings(vec!["contended".to_owned()])
+        .html();
+    page_support::check(&page);
+    assert!(
+        page.contains("<p class=\"say\">compute-bound</p>"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<p class=\"say warn\">contended</p>"),
+        "{page}"
+    );
+}
+
 #[test]
 fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
     let explanation = comparison();

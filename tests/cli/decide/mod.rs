@@ -1,13 +1,13 @@
 //! `gpipe-rs simulate`, `schedule` and `plan` as a person uses them, in a build with
 //! or without libtorch.
 
+mod book;
 mod choices;
 mod cluster;
 mod fits;
 mod limit;
 mod nodes;
 mod plan;
-mod plan_a_cluster;
 mod report;
 mod risks;
 mod runners_up;

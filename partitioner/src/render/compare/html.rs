@@ -31,6 +31,7 @@ pub struct ComparePage<'a> {
     plan: Option<&'a Plan>,
     memory: Vec<StepMemory>,
     notes: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl<'a> ComparePage<'a> {
@@ -44,6 +45,7 @@ impl<'a> ComparePage<'a> {
             plan: None,
             memory: Vec::new(),
             notes: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -68,6 +70,13 @@ impl<'a> ComparePage<'a> {
         self
     }
 
+    /// The same with sentences on what ought to be changed: they stand out.
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings = warnings;
+        self
+    }
+
     /// The page: the picture of [`compare_svg`](crate::render::compare_svg), a sentence
     /// about the difference, tables of its causes, of the devices' time and of the
     /// stages' work, and memory over time. Loads nothing; readable in light and dark
@@ -78,8 +87,10 @@ impl<'a> ComparePage<'a> {
         let sentence = escaped(&explanation.sentence(&self.what));
         page.facts(&self.facts());
         page.intro(&format!("<p id=\"sentence\">{sentence}</p>\n"));
-        for note in &self.notes {
-            page.intro(&format!("<p class=\"say warn\">{}</p>\n", words(note)));
+        for (class, sentences) in [("say warn", &self.warnings), ("say", &self.notes)] {
+            for sentence in sentences {
+                page.intro(&format!("<p class=\"{class}\">{}</p>\n", words(sentence)));
+            }
         }
         page.intro(&self.promise());
         page.section("timeline", "Measured and predicted", &self.timelines());

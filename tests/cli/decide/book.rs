@@ -1,5 +1,5 @@
-//! The book's page "Plan a cluster": its commands are run, and what it shows of their output is
-//! what they print.
+//! The book's pages about planning: their commands are run, and what they show of the output is
+//! what is printed.
 
 use std::fs;
 use std::path::Path;
@@ -43,11 +43,14 @@ fn assert_shown(shown: &str, output: &str, command: &str) {
     }
 }
 
-#[test]
-fn the_page_shows_what_its_commands_print() {
+/// Runs the commands of a page that need no device and no file of the reader's, and compares
+/// what stands below each: how many were run, and how many outputs are shown.
+#[track_caller]
+fn check(page: &str) -> (usize, usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("book/src/plan-a-cluster.md")).unwrap();
+    let page = fs::read_to_string(root.join("book/src").join(page)).unwrap();
     let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(root.join("examples"), folder.path().join("examples")).unwrap();
     let (mut run, mut shown) = (0, 0);
     let mut last = None;
     for (language, code) in blocks(&page) {
@@ -55,6 +58,11 @@ fn the_page_shows_what_its_commands_print() {
             "toml" => fs::write(folder.path().join("cluster.toml"), &code).unwrap(),
             "sh" => {
                 for words in commands(&code) {
+                    last = None;
+                    let decides = ["plan", "simulate", "schedule"].contains(&&*words[1]);
+                    if !decides || words.iter().any(|word| word == "profile.json") {
+                        continue;
+                    }
                     let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
                     let mut own = command(folder.path(), &args);
                     let output = own.env("COLUMNS", "100").output().unwrap();
@@ -70,12 +78,31 @@ fn the_page_shows_what_its_commands_print() {
                 }
             }
             "text" => {
-                let (command, output) = last.as_ref().unwrap();
-                assert_shown(&code, output, command);
-                shown += 1;
+                if let Some((command, output)) = &last {
+                    assert_shown(&code, output, command);
+                    shown += 1;
+                }
             }
             _ => {}
         }
     }
+    (run, shown)
+}
+
+#[test]
+fn a_cluster_is_planned_as_its_page_shows() {
+    let (run, shown) = check("plan-a-cluster.md");
     assert!(run >= 8 && shown >= 4, "{run} {shown}");
+}
+
+#[test]
+fn schedules_are_compared_as_their_page_shows() {
+    let (run, shown) = check("choose.md");
+    assert!(run >= 8 && shown >= 1, "{run} {shown}");
+}
+
+#[test]
+fn a_profile_is_planned_as_its_page_shows() {
+    let (run, shown) = check("planning.md");
+    assert!(run >= 1 && shown >= 1, "{run} {shown}");
 }
