@@ -131,7 +131,7 @@ fn doubts_go_with_the_profile_into_the_plan_and_its_page() {
     profile["doubts"] = json!(["layer `hidden.1` is noisy (\u{b1}70 %)"]);
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
-    let args = "plan --profile profile.json --devices 2 -o plan.json --report page.html";
+    let args = "plan --profile profile.json --devices 2 --batch 8 -o plan.json --report page.html";
     let args: Vec<&str> = args.split(' ').collect();
     let output = gpipe_in(folder.path(), &args);
     let errors = String::from_utf8_lossy(&output.stderr);
