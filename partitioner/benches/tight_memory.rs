@@ -2,7 +2,8 @@
 //! that fits: at shares of what 1F1B takes, on shapes such as OptPipe's (arXiv:2510.05186).
 //!
 //! Lost is all time of the devices in which they do not do what the model asks for: what they idle, and
-//! what they recompute. A built-in schedule has one or two chunks, and may recompute whole stages, as few
+//! what they recompute. Idle is the former alone. A third less of the latter is met with both, or with idle
+//! time alone, or proved impossible, with recomputes counted, by the lower bound. A built-in schedule has one or two chunks, and may recompute whole stages, as few
 //! as fit; `auto` has one or two chunks, and may recompute single micro-batches of single stages. In the
 //! second table it may also offload them, over a link on which the activations of a chunk take half, once
 //! and twice as long as its forward, each way; the built-in schedules may have whole stages offload, too.
@@ -12,8 +13,8 @@
 #![allow(missing_docs)]
 
 use gpipe_partitioner::{
-    ActionKind, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, Effort, Micros, OffloadTimes,
-    ScheduleKind, Shape, Simulation, StageId, StageMemory, auto_within, simulate,
+    ActionKind, Auto, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, Effort, Micros,
+    OffloadTimes, ScheduleKind, Shape, Simulation, StageId, StageMemory, auto_within, simulate,
 };
 
 /// Activations that a micro-batch keeps on a device, in bytes, and which part of them is the input.
@@ -174,17 +175,19 @@ fn built_in(
 fn main() {
     let deep = std::env::var_os("DEEP").is_some();
     for link in [None, Some(0.5), Some(1.0), Some(2.0)] {
-        match link {
-            None => println!(
-                "| times | p × m | memory of 1F1B | built-in | lost | `auto` | share | least |\n\
-                 |---|---|---|---|---|---|---|---|"
-            ),
-            Some(times) => println!(
-                "\nA host link on which activations take {times} of their forward:\n\n\
-                 | times | p × m | memory of 1F1B | built-in | lost | offloading stages | lost | `auto` | \
-                 shares | least |\n|---|---|---|---|---|---|---|---|---|---|"
-            ),
-        }
+        let others = match link {
+            None => "",
+            Some(times) => {
+                println!("\nA host link on which activations take {times} of their forward:\n");
+                " offloading stages | lost (idle) |"
+            }
+        };
+        println!(
+            "| times | p × m | memory of 1F1B | built-in | lost (idle) |{others} `auto` | share | least | a \
+             third less |"
+        );
+        let more = if link.is_some() { "---|---|" } else { "" };
+        println!("|---|---|---|---|---|{more}---|---|---|---|");
         for times in &ALL {
             for (p, m) in [(4, 8), (4, 16), (8, 16), (8, 32)] {
                 let percents: &[u64] = match link {
@@ -199,8 +202,92 @@ fn main() {
     }
 }
 
+/// What the devices lose, and what they idle, in units of a micro-batch's work on a device.
+#[derive(Clone, Copy)]
+struct Lost {
+    all: f64,
+    idle: f64,
+}
+
+impl Lost {
+    fn new(times: &Times, simulation: &Simulation, shape: Shape) -> Self {
+        let unit = times.times[..3].iter().sum::<f64>();
+        let idle: f64 = simulation.idle().iter().map(|idle| idle.get()).sum();
+        Self {
+            all: times.lost(shape, simulation.makespan()) / unit,
+            idle: idle / unit,
+        }
+    }
+}
+
+/// Whether a third less is lost than `theirs`, or idled, or can be lost where `least` is.
+fn verdict(ours: Lost, theirs: Lost, least: f64) -> &'static str {
+    let enough = |of: fn(Lost) -> f64| of(ours) <= 2.0 / 3.0 * of(theirs) + 1e-9;
+    if enough(|own| own.all) {
+        "met"
+    } else if least > 2.0 / 3.0 * theirs.all + 1e-9 {
+        "impossible"
+    } else if enough(|own| own.idle) {
+        "idle time only"
+    } else {
+        "open"
+    }
+}
+
 fn row(times: &Times, (p, m): (usize, usize), (percent, link): (u64, Option<f64>), deep: bool) {
     let cap = Bytes(KEPT * p as u64 * percent / 100);
+    let found = computed(times, (p, m), (cap, link), deep);
+    let least = (found.iter().map(|(own, _)| own.lower_bound)).min();
+    let least = least.map_or(f64::NAN, |bound| {
+        let unit = times.times[..3].iter().sum::<f64>();
+        times.lost(Shape::new(p, m), bound) / unit
+    });
+    let own = (found.iter()).min_by_key(|(own, _)| own.simulation.makespan());
+    let theirs = |link: Option<f64>| {
+        let (simulation, shape) = built_in(times, (p, m), (cap, link))?;
+        let name = format!(
+            "{} × {}",
+            simulation.schedule().schedule().name(),
+            shape.chunks
+        );
+        Some((name, Lost::new(times, &simulation, shape)))
+    };
+    let (Some((found, shape)), Some((name, kept))) = (own, theirs(None)) else {
+        println!(
+            "| {} | {p} × {m} | {percent} % | nothing fits |",
+            times.name
+        );
+        return;
+    };
+    let ours = Lost::new(times, &found.simulation, *shape);
+    let actions = found.schedule.schedule().iter().flat_map(|(_, list)| list);
+    let again = actions.filter(|action| action.kind == ActionKind::Recompute);
+    let mut what = format!("{} R", again.count());
+    let mut share = format!("{:.2}", ours.all / kept.all);
+    let mut verdict = verdict(ours, kept, least).to_owned();
+    print!(
+        "| {} | {p} × {m} | {percent} % | {name} | {:.2} ({:.2}) |",
+        times.name, kept.all, kept.idle
+    );
+    if let Some((name, away)) = link.and_then(|_| theirs(link)) {
+        print!(" {name} | {:.2} ({:.2}) |", away.all, away.idle);
+        what = format!("{what}, {} O", found.schedule.schedule().offloads().len());
+        share = format!("{share}, {:.2}", ours.all / away.all);
+        verdict = format!("{verdict}, {}", self::verdict(ours, away, least));
+    }
+    println!(
+        " {:.2} ({:.2}; {what}) | {share} | {least:.2} | {verdict} |",
+        ours.all, ours.idle
+    );
+}
+
+/// What `auto` finds with one and two chunks, where there is anything.
+fn computed(
+    times: &Times,
+    (p, m): (usize, usize),
+    (cap, link): (Bytes, Option<f64>),
+    deep: bool,
+) -> Vec<(Auto, Shape)> {
     let caps = vec![Some(cap); p];
     let found = [1, 2].into_iter().filter_map(|v| {
         let shape = Shape::new(p, m).with_chunks(v);
@@ -216,55 +303,5 @@ fn row(times: &Times, (p, m): (usize, usize), (percent, link): (u64, Option<f64>
         assert!(fits(&found.simulation, cap) && found.gap() >= 0.0);
         Some((found, shape))
     });
-    let found: Vec<_> = found.collect();
-    let bound = found.iter().map(|(own, _)| own.lower_bound).min();
-    let own = found
-        .iter()
-        .min_by_key(|(own, _)| own.simulation.makespan());
-    let unit = times.times[..3].iter().sum::<f64>();
-    let lost = |shape: Shape, time: Micros| times.lost(shape, time) / unit;
-    let theirs = |link: Option<f64>| {
-        let best = built_in(times, (p, m), (cap, link));
-        best.map_or(("none".to_owned(), f64::NAN), |(simulation, shape)| {
-            let name = simulation.schedule().schedule().name().to_owned();
-            let name = format!("{name} × {}", shape.chunks);
-            (name, lost(shape, simulation.makespan()))
-        })
-    };
-    let (what, ours) = own.map_or(("none".to_owned(), f64::NAN), |(found, shape)| {
-        let actions = found.schedule.schedule().iter().flat_map(|(_, list)| list);
-        let again = actions
-            .filter(|action| action.kind == ActionKind::Recompute)
-            .count();
-        (
-            match (link, found.schedule.schedule().offloads().len()) {
-                (None, _) => format!(
-                    "{:.2} ({again} R)",
-                    lost(*shape, found.simulation.makespan())
-                ),
-                (_, away) => format!(
-                    "{:.2} ({again} R, {away} O)",
-                    lost(*shape, found.simulation.makespan())
-                ),
-            },
-            lost(*shape, found.simulation.makespan()),
-        )
-    });
-    let least = bound.map_or(f64::NAN, |bound| lost(Shape::new(p, m), bound));
-    let (name, kept) = theirs(None);
-    print!(
-        "| {} | {p} × {m} | {percent} % | {name} | {kept:.2} |",
-        times.name
-    );
-    if link.is_some() {
-        let (name, away) = theirs(link);
-        print!(
-            " {name} | {away:.2} | {what} | {:.2}, {:.2} |",
-            ours / kept,
-            ours / away
-        );
-    } else {
-        print!(" {what} | {:.2} |", ours / kept);
-    }
-    println!(" {least:.2} |");
+    found.collect()
 }

@@ -6,7 +6,7 @@ use super::refine::{self, Start};
 use super::remaining::Remaining;
 use super::state::State;
 use super::thin::{self, Means, Thinned};
-use super::{Auto, AutoCandidate, Effort, beam, bound, greedy, local};
+use super::{Auto, AutoCandidate, Effort, beam, bound, greedy, local, windows};
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -17,23 +17,25 @@ use crate::units::{Bytes, Micros};
 
 /// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
 /// bits, and there is little to gain.
-const LARGEST: usize = 1 << 16;
-/// By how much fewer changes are made where each asks what single micro-batches do.
-const DECODED: usize = 16;
+pub(super) const LARGEST: usize = 1 << 16;
+/// By how much fewer changes are made where each asks which single micro-batches are recomputed, and
+/// where it asks which are offloaded, for which each is simulated.
+const RECOMPUTED: usize = 4;
+const OFFLOADED: usize = 16;
 /// Above so many, fewer candidates are made for more memory than there is.
 const LARGE: usize = 4_000;
 
 pub(super) struct CandidateSearch<'a> {
-    shape: Shape,
-    costs: &'a Costs,
-    caps: &'a [Option<Bytes>],
+    pub(super) shape: Shape,
+    pub(super) costs: &'a Costs,
+    pub(super) caps: &'a [Option<Bytes>],
     best: Option<(CheckedSchedule, Simulation)>,
     /// The best one that offloads no single micro-batches, where another one is better: it is what
     /// is changed, since changes do not know of offload.
     best_kept: Option<(CheckedSchedule, Simulation)>,
     /// The order behind the best schedule that was made for more memory than there is, and where
     /// it has its stages.
-    start: Option<(Placement, Start)>,
+    pub(super) start: Option<(Placement, Start)>,
     candidates: Vec<AutoCandidate>,
 }
 
@@ -78,15 +80,18 @@ impl CandidateSearch<'_> {
         }
     }
 
+    /// Whether memory is nothing that schedules lack.
+    pub(super) fn all_fit(&self) -> bool {
+        self.candidates.iter().all(|own| own.exceeds.is_none())
+    }
+
     /// Built-in schedules, and greedy ones that were made for more memory, with as many single
     /// micro-batches recomputed, or offloaded, as memory asks for.
     pub(super) fn relieve(&mut self, placement: Placement) {
         /// Of what there is beside what is there all the time.
         const MORE: [f64; 4] = [1.25, 1.5, 2.0, 3.0];
         let cells = self.shape.stages() * self.shape.micro_batches;
-        // Where all fit, memory is not what they lack.
-        let all_fit = self.candidates.iter().all(|own| own.exceeds.is_none());
-        if all_fit || cells >= LARGEST {
+        if self.all_fit() || cells >= LARGEST {
             return;
         }
         let more = if cells > LARGE { &MORE[2..3] } else { &MORE };
@@ -131,42 +136,47 @@ impl CandidateSearch<'_> {
         }
     }
 
-    /// Looks for a better schedule with this placement. *Returns* a lower bound of all.
-    pub(super) fn improve(&mut self, placement: Placement, effort: Effort) -> Micros {
-        let simple = bound::makespan(self.shape, placement, self.costs);
-        if self.shape.stages() * self.shape.micro_batches >= LARGEST {
-            return simple;
+    /// Changes the best schedule, if it has this placement.
+    pub(super) fn change_best(&mut self, placement: Placement, effort: Effort) {
+        if effort.moves == 0 || self.shape.stages() * self.shape.micro_batches >= LARGEST {
+            return;
         }
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
-        let first = Remaining::new(&pipeline).bound(&State::new(&pipeline));
-        let bound = simple.max(Micros::saturating(first));
-        // Neither changes nor the search offload single micro-batches, and the search proves nothing
-        // of schedules that do.
-        let leaves = pipeline.stages.iter().any(|stage| stage.bytes.may_leave());
+        let bound = self.bound(placement, &pipeline);
         let start = self.start.take_if(|(own, _)| *own == placement);
         let refined = start.map(|(_, start)| {
-            let limit = (effort.moves / DECODED, bound.get());
+            let share = match start.means {
+                Means::Recompute => RECOMPUTED,
+                Means::Offload | Means::Either => OFFLOADED,
+            };
+            let limit = (effort.moves / share, bound.get());
             refine::refined(&pipeline, self.costs, &start, limit)
         });
-        let pipeline = if leaves {
-            pipeline.keeping(self.costs)
-        } else {
-            pipeline
-        };
-        if effort.moves > 0 {
-            self.change(placement, &pipeline, effort.moves, bound);
-            let before = self.upper();
-            for schedule in refined.unwrap_or_default() {
-                self.offer(format!("auto ({placement:?}, refined)"), schedule);
-            }
-            if self.upper() < before {
-                self.change(placement, &pipeline, effort.moves, bound);
-            }
+        // Changes do not offload single micro-batches.
+        let pipeline = pipeline.keeping(self.costs);
+        self.change(placement, &pipeline, effort.moves, bound);
+        let before = self.upper();
+        for schedule in refined.unwrap_or_default() {
+            self.offer(format!("auto ({placement:?}, refined)"), schedule);
         }
-        if effort.states == 0 || self.upper() <= bound.get() {
+        if self.upper() < before {
+            self.change(placement, &pipeline, effort.moves, bound);
+        }
+    }
+
+    /// Looks for a better schedule with this placement. *Returns* a lower bound of all.
+    pub(super) fn search(&mut self, placement: Placement, states: usize) -> Micros {
+        if self.shape.stages() * self.shape.micro_batches >= LARGEST {
+            return bound::makespan(self.shape, placement, self.costs);
+        }
+        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
+        let bound = self.bound(placement, &pipeline);
+        if states == 0 || self.upper() <= bound.get() {
             return bound;
         }
-        let found = beam::search(&pipeline, effort.states, self.upper());
+        // It does not offload single micro-batches, and proves nothing of schedules that do.
+        let leaves = pipeline.stages.iter().any(|stage| stage.bytes.may_leave());
+        let found = beam::search(&pipeline.keeping(self.costs), states, self.upper());
         if let Some(lists) = found.lists {
             self.offer_lists(format!("auto ({placement:?}, search)"), lists);
         }
@@ -176,8 +186,16 @@ impl CandidateSearch<'_> {
         bound.max(Micros::saturating(found.bound))
     }
 
+    /// A lower bound of all schedules with this placement.
+    fn bound(&self, placement: Placement, pipeline: &Pipeline) -> Micros {
+        let simple = bound::makespan(self.shape, placement, self.costs);
+        let first = Remaining::new(pipeline).bound(&State::new(pipeline));
+        let lost = windows::makespan(pipeline);
+        simple.max(Micros::saturating(first.max(lost)))
+    }
+
     /// The best makespan in microseconds.
-    fn upper(&self) -> f64 {
+    pub(super) fn upper(&self) -> f64 {
         let best = self.best.as_ref();
         best.map_or(f64::INFINITY, |(_, best)| best.makespan().get())
     }
@@ -202,14 +220,14 @@ impl CandidateSearch<'_> {
         }
     }
 
-    fn offer_lists(&mut self, name: String, lists: Vec<Vec<Action>>) {
+    pub(super) fn offer_lists(&mut self, name: String, lists: Vec<Vec<Action>>) {
         let (stages, m) = (self.shape.stages(), self.shape.micro_batches);
         if let Ok(schedule) = Schedule::new("auto", stages, m, lists).check() {
             self.offer(name, schedule);
         }
     }
 
-    fn offer_thinned(&mut self, name: String, thinned: Thinned) {
+    pub(super) fn offer_thinned(&mut self, name: String, thinned: Thinned) {
         let (stages, m) = (self.shape.stages(), self.shape.micro_batches);
         if let Ok(schedule) = thinned.schedule(stages, m).check() {
             self.offer(name, schedule);

@@ -139,7 +139,7 @@ pub(super) fn turned(list: &mut [Action], from: usize, to: usize) -> bool {
 }
 
 /// What the actions of a list wait for.
-struct Replay<'a> {
+pub(super) struct Replay<'a> {
     pipeline: &'a Pipeline,
     /// By stage and micro-batch: when input and gradient are there, and which action (by device
     /// and place) gave them.
@@ -154,7 +154,7 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(pipeline: &'a Pipeline, lists: &[Vec<Action>]) -> Self {
+    pub(super) fn new(pipeline: &'a Pipeline, lists: &[Vec<Action>]) -> Self {
         let cells = pipeline.stages.len() * pipeline.micro_batches;
         let mut dropped = vec![false; cells];
         let all = lists.iter().flatten();
@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
     }
 
     /// None when devices wait for each other.
-    fn makespan(&mut self, lists: &[Vec<Action>]) -> Option<f64> {
+    pub(super) fn makespan(&mut self, lists: &[Vec<Action>]) -> Option<f64> {
         self.inputs.fill(None);
         self.gradients.fill(None);
         self.links.fill(0.0);
@@ -248,7 +248,7 @@ impl<'a> Replay<'a> {
 
     /// Device and place of each action that waits for nothing but the one before it on its device,
     /// along the critical path of what was run last.
-    fn pairs(&self) -> Vec<(usize, usize)> {
+    pub(super) fn pairs(&self) -> Vec<(usize, usize)> {
         let lasts = self.ends.iter().enumerate().filter_map(|(device, ends)| {
             let place = ends.len().checked_sub(1)?;
             Some((ends[place], (device, place)))

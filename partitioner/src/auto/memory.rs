@@ -46,6 +46,26 @@ impl StageBytes {
         self.after_input <= self.kept + self.rebuilt
     }
 
+    /// What a micro-batch holds from its forward on.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// The least of that where a single micro-batch is offloaded, where it may be.
+    pub(super) fn least_kept(&self) -> u64 {
+        self.kept - self.leaves
+    }
+
+    /// What a micro-batch holds whose activations are dropped.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// What a micro-batch holds between the backward's halves.
+    pub(super) fn after_input(&self) -> u64 {
+        self.after_input
+    }
+
     /// Whether an action of its own may recompute.
     pub(super) fn may_drop(&self) -> bool {
         self.dropped < self.kept

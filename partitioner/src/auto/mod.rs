@@ -23,16 +23,20 @@
 mod beam;
 mod bound;
 mod candidates;
+mod follow;
 mod greedy;
 mod in_a_row;
 mod local;
 mod memory;
+mod pattern;
 mod pipeline;
 mod refine;
 mod remaining;
+mod repeat;
 mod staggered;
 mod state;
 mod thin;
+mod windows;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
@@ -86,6 +90,8 @@ pub struct Auto {
 /// - Σ all (F+G+2T), with A for G of stage 0: one micro-batch there and back;
 /// - the same from each micro-batch on, where memory has held its forward back until an earlier
 ///   one was through;
+/// - with what a device loses before its first gradient and after its last forward, where memory holds
+///   little (module `windows`);
 /// - what the search has proved: the step itself, where it was never short of states.
 ///
 /// It holds for every schedule with the placements that may be taken whose stages do their forwards,
@@ -177,9 +183,19 @@ pub fn auto_within(
         }
         search.relieve(placement);
     }
-    let bounds = placements
-        .iter()
-        .map(|&placement| search.improve(placement, effort));
+    for &placement in &placements {
+        search.change_best(placement, effort);
+    }
+    let before = search.upper();
+    for &placement in &placements {
+        search.repeat(placement, effort.moves);
+    }
+    if search.upper() < before {
+        for &placement in &placements {
+            search.change_best(placement, effort);
+        }
+    }
+    let bounds = (placements.iter()).map(|&placement| search.search(placement, effort.states));
     let bound = bounds.min().unwrap_or_default();
     search.finish(bound)
 }

@@ -7,13 +7,13 @@
 
 use std::collections::HashSet;
 
-use super::local::{Late, Random, shift, turned};
+use super::local::{Late, Random, Replay, shift, turned};
 use super::pipeline::Pipeline;
-use super::thin::{Means, thinned};
+use super::thin::{Means, Thinned, thinned};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
-use crate::schedule::{Action, Schedule};
+use crate::schedule::{Action, ActionKind, Schedule};
 use crate::simulate::{Simulation, simulate};
 
 /// Where it begins: an order, and what makes it fit.
@@ -43,12 +43,15 @@ pub(super) fn refined(
             .map(|(_, list)| list.to_vec())
             .collect(),
     };
-    let Some((_, first)) = search.decoded() else {
+    let Some(Decoded {
+        makespan: mut current,
+        mut pairs,
+        ..
+    }) = search.decoded()
+    else {
         return Vec::new();
     };
-    let mut current = first.makespan().get();
     let (mut best, mut found) = (current, Vec::new());
-    let mut pairs = search.pairs(&first);
     let (mut late, mut random) = (Late::new(moves, current), Random::default());
     for turn in 0..moves {
         if pairs.is_empty() || best <= enough {
@@ -60,14 +63,12 @@ pub(super) fn refined(
             continue;
         }
         let after = search.decoded();
-        let time = |(_, own): &(CheckedSchedule, Simulation)| own.makespan().get();
-        match after.filter(|own| time(own) <= current || time(own) <= late.at(turn)) {
+        match after.filter(|own| own.makespan <= current || own.makespan <= late.at(turn)) {
             Some(own) => {
-                current = time(&own);
-                pairs = search.pairs(&own.1);
+                (current, pairs) = (own.makespan, own.pairs);
                 if current < best {
                     best = current;
-                    found.push(own.0);
+                    found.extend(search.checked(own.thinned));
                 }
             }
             None => shift(&mut search.lists[device], to, from),
@@ -75,6 +76,15 @@ pub(super) fn refined(
         late.set(turn, current);
     }
     found
+}
+
+/// An order with what makes it fit.
+struct Decoded {
+    thinned: Thinned,
+    makespan: f64,
+    /// Device and place, in the order alone, of each action that holds the end up together with
+    /// the one before it.
+    pairs: Vec<(usize, usize)>,
 }
 
 struct Search<'a> {
@@ -87,21 +97,33 @@ struct Search<'a> {
 impl Search<'_> {
     /// The present order with what makes it fit; none where nothing does, or devices wait for each
     /// other.
-    fn decoded(&self) -> Option<(CheckedSchedule, Simulation)> {
+    fn decoded(&self) -> Option<Decoded> {
         let Start { order, means } = self.start;
         let (stages, m) = (order.stages(), order.micro_batches());
         let plain = Schedule::new("auto", stages, m, self.lists.clone());
-        let schedule = match thinned(self.pipeline, self.costs, &plain, *means) {
-            Some(thinned) => thinned.schedule(stages, m),
-            None => return None,
+        let thinned = thinned(self.pipeline, self.costs, &plain, *means)?;
+        let (makespan, pairs) = if thinned.offloads().is_empty() {
+            let mut replay = Replay::new(self.pipeline, thinned.lists());
+            let makespan = replay.makespan(thinned.lists())?;
+            (makespan, without_recomputes(&thinned, replay.pairs()))
+        } else {
+            let simulation = simulate(&self.checked(thinned.clone())?, self.costs);
+            (simulation.makespan().get(), self.pairs(&simulation))
         };
-        let schedule = schedule.check().ok()?;
-        let simulation = simulate(&schedule, self.costs);
-        Some((schedule, simulation))
+        Some(Decoded {
+            thinned,
+            makespan,
+            pairs,
+        })
     }
 
-    /// The places of actions that follow another one on the device and on the critical path, or of
-    /// all that follow another one where there are none.
+    fn checked(&self, thinned: Thinned) -> Option<CheckedSchedule> {
+        let order = &self.start.order;
+        let schedule = thinned.schedule(order.stages(), order.micro_batches());
+        schedule.check().ok()
+    }
+
+    /// The places of actions that follow another one on the device and on the critical path.
     fn pairs(&self, simulation: &Simulation) -> Vec<(usize, usize)> {
         let path = simulation.critical_path();
         let critical: HashSet<(DeviceId, Action)> = (path.steps.iter())
@@ -115,4 +137,23 @@ impl Search<'_> {
         };
         self.lists.iter().enumerate().flat_map(places).collect()
     }
+}
+
+/// The places of actions in the order alone, for those in the lists with recomputes.
+fn without_recomputes(thinned: &Thinned, pairs: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+    let places = thinned.lists().iter().map(|list| {
+        let mut place = 0;
+        let own = list.iter().map(|action| {
+            let here = (action.kind != ActionKind::Recompute).then_some(place);
+            place += usize::from(here.is_some());
+            here
+        });
+        own.collect::<Vec<_>>()
+    });
+    let places: Vec<_> = places.collect();
+    let alone = |(device, place): (usize, usize)| {
+        let place = places[device][place].filter(|&place| place > 0)?;
+        Some((device, place))
+    };
+    pairs.into_iter().filter_map(alone).collect()
 }

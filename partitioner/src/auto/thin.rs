@@ -49,12 +49,21 @@ impl Means {
 }
 
 /// What a schedule does where memory is short.
+#[derive(Clone)]
 pub(super) struct Thinned {
     lists: Vec<Vec<Action>>,
     offloads: Vec<(StageId, MicroId)>,
 }
 
 impl Thinned {
+    pub(super) fn lists(&self) -> &[Vec<Action>] {
+        &self.lists
+    }
+
+    pub(super) fn offloads(&self) -> &[(StageId, MicroId)] {
+        &self.offloads
+    }
+
     /// The schedule, unchecked.
     pub(super) fn schedule(self, stages: usize, micro_batches: usize) -> Schedule {
         let schedule = Schedule::new("auto", stages, micro_batches, self.lists);

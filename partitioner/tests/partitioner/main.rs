@@ -15,6 +15,7 @@ mod profile_page;
 mod renderings;
 mod schedule_auto;
 mod schedule_csv;
+mod schedule_memory;
 mod schedule_optimum;
 mod schedule_pytorch;
 mod schedule_recompute;

@@ -1,0 +1,95 @@
+//! Orders that repeat: the memory of a device is what a building block makes of it.
+//!
+//! A *building block* says in which slot each pass of micro-batch 0 happens, the forwards and the
+//! input gradients of all stages; micro-batch k follows k periods later, of three slots a chunk. How
+//! long the block lasts on a device decides how much the device holds. The blocks that are tried take
+//! one to three slots from stage to stage, the same on each leg of the way down and back, and one to
+//! six at each turn, so that no two passes of a device fall on the same slot.
+//!
+//! A block is no timetable here but an order (module `follow`), since stages differ in their times and in
+//! their memory.
+//!
+//! *Source*: Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv:2405.15362, sections 3 and
+//! 4: the built-in v-min and v-half are two of these blocks, with the memory that those take.
+
+use super::pipeline::Pipeline;
+
+/// The slots from stage to stage, and those at a turn, that are tried.
+const STEPS: usize = 3;
+const WAITS: usize = 6;
+/// With more chunks there are too many blocks.
+pub(super) const MOST_CHUNKS: usize = 2;
+
+/// The slots of micro-batch 0: the forwards of stages 0 to S−1, then the input gradients of S−1 to 0.
+pub(super) struct Block {
+    slots: Vec<usize>,
+    period: usize,
+}
+
+impl Block {
+    /// All that repeat without a clash.
+    ///
+    /// # Complexity
+    /// Linear in the number of stages.
+    pub(super) fn all(pipeline: &Pipeline) -> Vec<Self> {
+        let p = pipeline.devices.len();
+        let chunks = pipeline.stages.len() / p;
+        if chunks > MOST_CHUNKS {
+            return Vec::new();
+        }
+        // Legs and turns take turns.
+        let mut own = vec![1; 4 * chunks - 1];
+        let mut all = Vec::new();
+        loop {
+            let block = Self::new(&own, (p, chunks));
+            if block.repeats(pipeline) {
+                all.push(block);
+            }
+            let most = |at: usize| if at.is_multiple_of(2) { STEPS } else { WAITS };
+            let Some(at) = (0..own.len()).rev().find(|&at| own[at] < most(at)) else {
+                return all;
+            };
+            own[at] += 1;
+            own[at + 1..].fill(1);
+        }
+    }
+
+    fn new(own: &[usize], (p, chunks): (usize, usize)) -> Self {
+        let mut slots = Vec::with_capacity(2 * chunks * p);
+        let mut slot = 0;
+        for pair in own.chunks(2) {
+            for at in 0..p {
+                slots.push(slot + pair[0] * at);
+            }
+            slot += pair[0] * (p - 1) + pair.get(1).copied().unwrap_or_default();
+        }
+        Self {
+            slots,
+            period: 3 * chunks,
+        }
+    }
+
+    fn repeats(&self, pipeline: &Pipeline) -> bool {
+        pipeline.devices.iter().all(|device| {
+            let mut taken = 0_u64;
+            passes(&device.stages, pipeline.stages.len()).all(|pass| {
+                let bit = 1 << (self.slots[pass] % self.period);
+                let is_free = taken & bit == 0;
+                taken |= bit;
+                is_free
+            })
+        })
+    }
+
+    /// The slot of a micro-batch at a place in the chain.
+    pub(super) fn slot(&self, place: usize, micro: usize) -> usize {
+        self.slots[place] + self.period * micro
+    }
+}
+
+/// The places of a device's passes in the chain: the forwards of its stages, then their input
+/// gradients.
+pub(super) fn passes(own: &[usize], stages: usize) -> impl Iterator<Item = usize> {
+    let back = own.iter().rev().map(move |stage| 2 * stages - 1 - stage);
+    own.iter().copied().chain(back)
+}
