@@ -13,6 +13,7 @@
 //! each micro-batch on each stage; and schedules that need more memory are candidates with as many
 //! recomputes, or as much offloaded over a link to the host's memory
 //! ([`StageMemory::offloadable`](crate::StageMemory::offloadable)), as make them fit (module `thin`).
+//! Where memory is what schedules lack, so are orders that repeat (module `repeat`).
 //!
 //! The result comes with a lower bound on every schedule's makespan: how far it can
 //! be from the best.
@@ -152,7 +153,7 @@ impl Effort {
 ///
 /// # Complexity
 /// O(states · stages² · micro-batches²) for the search, O(moves · stages · micro-batches) for the
-/// changes, on top of that of [`auto`].
+/// changes and for orders that repeat, on top of that of [`auto`].
 pub fn auto_within(
     shape: Shape,
     costs: &Costs,
