@@ -151,10 +151,11 @@ impl Outcome {
         let own = self.summary();
         let begin = self.records.first().map_or(0, |record| record.step);
         let (first, last, steps) = (own.loss_first, own.loss_last, own.steps);
-        let mut lines = vec![(
-            "loss",
-            format!("{first:.4} at step {begin}, {last:.4} at step {steps}"),
-        )];
+        let mut loss = format!("{first:.4} at step {begin}");
+        if steps > begin {
+            loss = format!("{loss}, {last:.4} at step {steps}");
+        }
+        let mut lines = vec![("loss", loss)];
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", format!("{loss:.4}")));
         }
@@ -261,6 +262,22 @@ fn beside(planned: f64, measured: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It said `loss 4.1 at step 1, 4.1 at step 1`.
+    #[test]
+    fn the_loss_of_a_single_step_is_told_once() {
+        let told = |steps: u64| {
+            let record = |step| StepMetrics {
+                step,
+                loss: 5.0 - step as f64,
+                ..StepMetrics::default()
+            };
+            let records = (1..=steps).map(record).collect();
+            Outcome::new("run".into(), records).lines()[0].1.clone()
+        };
+        assert_eq!(told(1), "4.0000 at step 1");
+        assert_eq!(told(2), "4.0000 at step 1, 3.0000 at step 2");
+    }
 
     #[test]
     fn a_plan_stands_beside_what_was_measured() {

@@ -157,15 +157,17 @@ impl Judged {
         }
         let held_out = if self.held_out { ", held out" } else { "" };
         let mut lines = format!(
-            "data        {} ({} samples{held_out})\nloss        {loss:.4}\n",
-            self.name, sum.samples
+            "data        {} ({}{held_out})\nloss        {loss:.4}\n",
+            self.name,
+            count(sum.samples, "sample")
         );
         // Writing to a String cannot fail.
         if sum.left_out > 0 {
             let _ = writeln!(
                 lines,
-                "left out    {} samples, which fill no batch: the model takes no smaller ones",
-                sum.left_out
+                "left out    {}, which {} no batch: the model takes no smaller ones",
+                count(sum.left_out, "sample"),
+                if sum.left_out == 1 { "fills" } else { "fill" }
             );
         }
         if let Some(accuracy) = accuracy {

@@ -177,7 +177,10 @@ fn legend_places(entries: &[Entry]) -> Vec<(f64, f64)> {
 fn legend(svg: &mut String, entries: &[Entry], places: &[(f64, f64)]) {
     for (entry, (x, y)) in entries.iter().zip(places) {
         let y = MARGIN + y + LINE / 2.0;
-        let mark = format!("<circle class=\"dot\" cx=\"{}\" cy=\"{y}\" r=\"{DOT}\"/>", x + 13.0);
+        let mark = format!(
+            "<circle class=\"dot\" cx=\"{}\" cy=\"{y}\" r=\"{DOT}\"/>",
+            x + 13.0
+        );
         let _ = writeln!(
             svg,
             "<g {}><path class=\"mean\" d=\"M{x} {y}h26\"/>{}</g>\

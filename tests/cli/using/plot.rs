@@ -96,9 +96,14 @@ fn what_is_held_out_has_the_colour_of_its_run_where_there_are_several() {
     evaluated(&folder.path().join("own.jsonl"), 60);
     let svg = printed(folder.path(), "plot plain own.jsonl -o -");
     let dashed = "stroke-dasharray=\"6 5\"";
-    assert!(svg.contains(&format!("<g class=\"c1\" {dashed}><title>own.jsonl, held out: ")));
+    assert!(svg.contains(&format!(
+        "<g class=\"c1\" {dashed}><title>own.jsonl, held out: "
+    )));
     assert!(!svg.contains(&format!("<g class=\"c0\" {dashed}>")));
-    assert!(svg.contains(&format!("<g class=\"any\" {dashed}>")), "legend");
+    assert!(
+        svg.contains(&format!("<g class=\"any\" {dashed}>")),
+        "legend"
+    );
     assert!(svg.contains(">held out</text>"));
     let none = printed(folder.path(), "plot plain -o -");
     assert!(!none.contains("held out") && !none.contains(dashed));
