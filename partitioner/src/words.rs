@@ -1,5 +1,7 @@
 //! Words that go with numbers, numbers that are words, and words that are nearly others.
 
+use std::path::{Path, PathBuf};
+
 use crate::units::Micros;
 
 /// `1 chunk`, `2 chunks`.
@@ -46,6 +48,40 @@ pub fn meant<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
     let begins = |name: &str| own.len() >= SHORTEST_BEGINNING && plain(name).starts_with(&own);
     let names = names.into_iter();
     nearest(wanted, names.filter(|name| is_slip(name) || begins(name)))
+}
+
+/// The most names of a folder that are compared: with more a guess is not worth its time.
+const MOST_NAMES: usize = 10_000;
+
+/// The file or folder that is meant by a path that leads nowhere, where one name in it has a slip.
+pub fn path_meant(path: &Path) -> Option<PathBuf> {
+    let is_lost = |own: &&Path| !own.as_os_str().is_empty() && !own.exists();
+    let missing = path.ancestors().take_while(is_lost).last()?;
+    let rest = path.strip_prefix(missing).ok()?;
+    let folder = missing.parent()?;
+    let here = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let entries = std::fs::read_dir(here).ok()?.take(MOST_NAMES);
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    let names = names.iter().map(String::as_str);
+    let near = folder.join(meant(missing.file_name()?.to_str()?, names)?);
+    let whole = if rest.as_os_str().is_empty() {
+        near
+    } else {
+        near.join(rest)
+    };
+    whole.exists().then_some(whole)
+}
+
+/// What is said behind a path that leads nowhere: ``; did you mean `text.txt`?``, or nothing.
+pub fn path_instead(path: &Path) -> String {
+    path_meant(path).map_or_else(String::new, |near| {
+        format!("; did you mean `{}`?", near.display())
+    })
 }
 
 /// What goes on behind a name that is unknown, where `choices` is what there is: ``: did you mean
@@ -136,6 +172,27 @@ mod tests {
         assert_eq!(nearest("any", []), None);
         // No time goes into a text that is no name.
         assert_eq!(meant(&"x".repeat(1 << 20), models), None);
+    }
+
+    #[test]
+    fn a_path_with_a_slip_is_told_from_another_path() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let meant = |path: &str| {
+            path_meant(&root.join(path)).map(|own| own.strip_prefix(root).unwrap().to_owned())
+        };
+        for (path, wanted) in [
+            ("src/word.rs", "src/words.rs"),
+            ("scr/words.rs", "src/words.rs"),
+            ("Cargo.tml", "Cargo.toml"),
+        ] {
+            assert_eq!(meant(path).as_deref(), Some(Path::new(wanted)), "{path}");
+        }
+        for other in ["src/words.rs", "scr/wrds.rs", "nosuch", ""] {
+            assert_eq!(meant(other), None, "{other}");
+        }
+        assert_eq!(path_meant(Path::new("/")), None);
+        let said = path_instead(&root.join("src/word.rs"));
+        assert!(said.starts_with("; did you mean `") && said.ends_with("src/words.rs`?"));
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use anyhow::anyhow;
+use gpipe_partitioner::words::count;
 
 use super::Failure;
 use crate::Error;
 use crate::checkpoint::CheckpointError;
+use crate::data::DataError;
+use crate::decide::near;
 use crate::engine::EngineError;
 use crate::train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
 use crate::world::RESTART_MAY_HELP;
@@ -73,8 +76,9 @@ impl IntoFailure for TrainError {
             ),
             Self::CheckpointsLost { folder, done } => {
                 let why = format!(
-                    "the run has done {done} steps, but {} has no checkpoint to go on from: put \
-                     back what was there, or begin anew with `train --config {}`",
+                    "the run has done {}, but {} has no checkpoint to go on from: put back what \
+                     was there, or begin anew with `train --config {}`",
+                    count(done as usize, "step"),
                     folder.join(CHECKPOINTS).display(),
                     folder.join(CONFIG_FILE).display()
                 );
@@ -116,6 +120,11 @@ impl IntoFailure for TrainError {
                 let said = errors.into_iter().map(|error| failure(error).said());
                 Failure::Run(anyhow!(said.collect::<Vec<_>>().join("; and ")))
             }
+            Self::NoBatch {
+                error,
+                folder,
+                saved,
+            } => Failure::Run(anyhow!("{error:#}{}", without_it(&error, &folder, saved))),
             Self::Data(error) | Self::HeldOut(error) => Failure::Run(error),
             Self::Pipeline(error) => failure(error),
             Self::Checkpoint(error) => failure(error),
@@ -131,8 +140,11 @@ fn usage(flag: &str, folder: &Path, why: &str) -> Failure {
 
 /// That a folder which a flag names holds no run.
 pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
+    let near = near::run(folder);
     let more = match why {
-        NoRun::Missing if flag == "--resume" => "; every run says its own when it begins",
+        NoRun::Missing if flag == "--resume" && near.is_empty() => {
+            "; every run says its own when it begins"
+        }
         NoRun::Foreign => ", which `train` writes",
         _ => "",
     };
@@ -141,9 +153,36 @@ pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
     let mut whole = whole.filter(|above| above.join(CONFIG_FILE).exists());
     let more = match (why, whole.next()) {
         (NoRun::Foreign, Some(run)) => format!("{more}: name the whole run, {}", run.display()),
-        _ => more.to_owned(),
+        (NoRun::File, _) => more.to_owned(),
+        _ => format!("{more}{near}"),
     };
     usage(flag, folder, &format!("{why}{more}"))
+}
+
+/// How to go on where data gave no batch: an item that cannot be made can be left out.
+fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> String {
+    let kept = saved.map_or_else(String::new, |step| {
+        format!("; the run is saved after step {step}")
+    });
+    let is_item = matches!(
+        error.downcast_ref(),
+        Some(DataError::Item { .. } | DataError::TooManyBad { .. })
+    );
+    if !is_item {
+        return kept;
+    }
+    match saved {
+        Some(_) => format!(
+            "{kept}: put the file back as it was, or leave it out with `train --resume {} --set \
+             data.skip_bad=N` for at most N such files in an epoch",
+            folder.display()
+        ),
+        None => {
+            "; replace the file or take it away, or leave it out with --set data.skip_bad=N for \
+                 at most N such files in an epoch"
+                .to_owned()
+        }
+    }
 }
 
 /// What may help a run that has left the finite numbers.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
-use gpipe_partitioner::words::whole_number;
+use gpipe_partitioner::words::{path_instead, whole_number};
 use gpipe_partitioner::{
     AllReduce, Bytes, DeviceNames, HostLink, Link, Micros, Neighbours, Profile, ScheduleKind,
     Transformer, When,
@@ -162,7 +162,7 @@ pub(crate) fn text(path: &Path) -> Result<String, Failure> {
     } else {
         std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text))
     };
-    read.map_err(|error| usage(format!("cannot be read: {error}")))?;
+    read.map_err(|error| usage(format!("cannot be read: {error}{}", path_instead(path))))?;
     if text.len() as u64 > MAX_FILE {
         return Err(usage(format!("is larger than {}", Bytes(MAX_FILE))));
     }

@@ -10,6 +10,7 @@ mod failure;
 pub(crate) mod input;
 mod launch;
 pub(crate) mod names;
+pub(crate) mod near;
 pub(crate) mod output;
 pub(crate) mod plan;
 mod plot;

@@ -9,6 +9,7 @@ use anyhow::Context;
 use gpipe_partitioner::{Machine, Timeline, VOTES};
 
 use super::{Failure, say};
+use crate::files;
 
 /// Columns where nothing says how many there are.
 const WIDTH: usize = 100;
@@ -37,7 +38,7 @@ pub(crate) fn writable(path: &Path) -> Result<(), String> {
             "there is no folder {}; make it first",
             folder.display()
         )),
-        _ => Ok(()),
+        _ => files::check_can_write(path).map_err(|error| format!("it cannot be written: {error}")),
     }
 }
 

@@ -339,6 +339,7 @@ impl<'a> TrainerBuilder<'a> {
             read: Instant::now(),
             begun: None,
             nonfinite_streak: 0,
+            skipped: 0,
         })
     }
 

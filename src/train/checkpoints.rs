@@ -82,6 +82,11 @@ impl Checkpoints {
         every > 0 && (in_any_case || step.is_multiple_of(every))
     }
 
+    /// The step of the newest one that is whole.
+    pub(super) fn whole(&self) -> Option<u64> {
+        self.whole
+    }
+
     /// The step of the last one that was tried.
     pub(super) fn asked(&self) -> Option<usize> {
         self.asked

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::explain::ExplainError;
+use gpipe_partitioner::words::count;
 use thiserror::Error;
 
 use super::folder::{CHECKPOINTS, CONFIG_FILE};
@@ -62,8 +63,9 @@ pub enum TrainError {
     },
     /// A run without a checkpoint has done so many steps that it must have lost some.
     #[error(
-        "{}: the run has done {done} steps, but {} has no checkpoint to go on from: put back what \
-         was there, or begin anew", .folder.display(), .folder.join(CHECKPOINTS).display()
+        "{}: the run has done {}, but {} has no checkpoint to go on from: put back what was there, or \
+         begin anew", .folder.display(), count(*.done as usize, "step"),
+        .folder.join(CHECKPOINTS).display()
     )]
     CheckpointsLost {
         /// The run's folder.
@@ -142,6 +144,16 @@ pub enum TrainError {
     /// The data gives no batch.
     #[error("{0:#}")]
     Data(anyhow::Error),
+    /// The data gives no next batch to a run that has begun.
+    #[error("{error:#}{}", kept(*.saved))]
+    NoBatch {
+        /// Why not.
+        error: anyhow::Error,
+        /// The run's folder.
+        folder: PathBuf,
+        /// The step after which the run is saved, where it is.
+        saved: Option<u64>,
+    },
     /// The loss function fails on held-out data.
     #[error("the loss on held-out data: {0:#}")]
     HeldOut(anyhow::Error),
@@ -300,6 +312,12 @@ fn stays(whole: Option<u64>) -> String {
     })
 }
 
+fn kept(saved: Option<u64>) -> String {
+    saved.map_or_else(String::new, |step| {
+        format!("; the run is saved after step {step}, and can be resumed")
+    })
+}
+
 /// What is said of the newest whole checkpoint behind one that could not be written.
 pub(super) fn newest(whole: Option<u64>) -> String {
     match whole {
@@ -315,5 +333,8 @@ fn together(errors: &[TrainError]) -> String {
 
 /// What is said of steps that are trained once more.
 pub(super) fn once_more(steps: u64) -> String {
-    format!(", and the {steps} steps in its {METRICS_FILE} are trained once more")
+    match steps {
+        1 => format!(", and the step in its {METRICS_FILE} is trained once more"),
+        _ => format!(", and the {steps} steps in its {METRICS_FILE} are trained once more"),
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::Values;
-use crate::data::{Batches, InputMeasures, Loader, Source};
+use crate::data::{Batches, DataError, InputMeasures, Loader, Source};
 
 /// Inputs and targets of a mini-batch.
 pub type Batch = anyhow::Result<(Values, Values)>;
@@ -29,6 +29,12 @@ pub trait Feed {
         None
     }
 
+    /// What was skipped, as it could not be made, on the way to where it stands: the trainer warns of
+    /// each.
+    fn skipped(&self) -> &[DataError] {
+        &[]
+    }
+
     /// What loading and training take since its first batch, where that is measured.
     fn measures(&self) -> Option<InputMeasures> {
         None
@@ -43,6 +49,10 @@ impl<X: Into<Values>, Y: Into<Values>> Feed for Loader<(X, Y)> {
 
     fn state(&self) -> Value {
         Loader::state(self)
+    }
+
+    fn skipped(&self) -> &[DataError] {
+        Loader::skipped(self)
     }
 
     fn measures(&self) -> Option<InputMeasures> {

@@ -244,6 +244,22 @@ impl RunFolder {
         Ok(())
     }
 
+    /// That a new run can have this folder, or the next free one: nobody is to wait for what ends
+    /// with a folder that cannot be made.
+    ///
+    /// # Errors
+    /// As [`check_free`](Self::check_free), or nothing can be made there.
+    pub fn check_new(path: Option<&Path>) -> Result<(), TrainError> {
+        let folder = path.unwrap_or(Path::new(RUNS)).to_owned();
+        if !folder.is_file() {
+            files::check_can_make(&folder).map_err(|error| TrainError::NewFolder {
+                why: format!("nothing can be written there: {error}"),
+                folder,
+            })?;
+        }
+        path.map_or(Ok(()), Self::check_free)
+    }
+
     pub(super) fn write_config(&self, config: &str) -> Result<(), TrainError> {
         write_whole(&self.config_path(), config.as_bytes())
     }

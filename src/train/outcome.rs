@@ -152,14 +152,11 @@ impl Outcome {
         let own = self.summary();
         let begin = self.records.first().map_or(0, |record| record.step);
         let (first, last, steps) = (own.loss_first, own.loss_last, own.steps);
-        let mut lines = vec![(
-            "loss",
-            format!(
-                "{} at step {begin}, {} at step {steps}",
-                decimals(first, 4),
-                decimals(last, 4)
-            ),
-        )];
+        let mut loss = format!("{} at step {begin}", decimals(first, 4));
+        if steps > begin {
+            loss = format!("{loss}, {} at step {steps}", decimals(last, 4));
+        }
+        let mut lines = vec![("loss", loss)];
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", decimals(loss, 4)));
         }
@@ -270,6 +267,22 @@ fn beside(planned: f64, measured: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It said `loss 4.1 at step 1, 4.1 at step 1`.
+    #[test]
+    fn the_loss_of_a_single_step_is_told_once() {
+        let told = |steps: u64| {
+            let record = |step| StepMetrics {
+                step,
+                loss: 5.0 - step as f64,
+                ..StepMetrics::default()
+            };
+            let records = (1..=steps).map(record).collect();
+            Outcome::new("run".into(), records).lines()[0].1.clone()
+        };
+        assert_eq!(told(1), "4.0000 at step 1");
+        assert_eq!(told(2), "4.0000 at step 1, 3.0000 at step 2");
+    }
 
     #[test]
     fn a_plan_stands_beside_what_was_measured() {

@@ -86,7 +86,7 @@ impl Resume {
         let forked = options.fork.as_ref().filter(another);
         let world = options.world.as_ref();
         if let Some(folder) = forked.filter(|_| world.is_none_or(|world| world.rank() == 0)) {
-            RunFolder::check_free(folder)?;
+            RunFolder::check_new(Some(folder))?;
         }
         // Before anything is read: whoever trains there may remove it meanwhile.
         let writer = match forked {

@@ -52,6 +52,8 @@ pub struct Trainer<'a> {
     pub(super) begun: Option<Moment>,
     /// The last ones in a row whose loss was not finite.
     pub(super) nonfinite_streak: usize,
+    /// Skipped items that were told of.
+    pub(super) skipped: usize,
 }
 
 /// So many skipped steps in a row whose loss is not finite end a run: that no smaller loss
@@ -121,8 +123,10 @@ impl Trainer<'_> {
                 ended = Ended::EarlyStopped { step: self.done };
                 break;
             }
-            if !self.step()? {
-                break;
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Err(self.saved_before(error, begun_after)),
             }
             graphs.look(self.pipe, &mut self.hooks)?;
             if self.stop.is_asked() && self.is_left() {
@@ -159,6 +163,37 @@ impl Trainer<'_> {
         Ok(ended)
     }
 
+    /// The error of a step. Where data gave no batch nothing that was trained is spoilt: it is saved,
+    /// unless other processes are in the step already.
+    fn saved_before(&mut self, error: TrainError, begun_after: usize) -> TrainError {
+        let TrainError::Data(error) = error else {
+            return error;
+        };
+        let there = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
+        let due = self.checkpoints.due(self.done, true) && self.nonfinite_streak == 0;
+        let alone = self.pipe.world().is_none();
+        if due && alone && !there {
+            // What the data said comes first.
+            let _ = self.save();
+        }
+        let _ = self.checkpoints.settle(&mut self.hooks);
+        let _ = self.writer.sync();
+        TrainError::NoBatch {
+            error,
+            folder: self.writer.folder.path().to_owned(),
+            saved: self.checkpoints.whole(),
+        }
+    }
+
+    /// Warns of items that were left out since the last step.
+    fn tell_skipped(&mut self) {
+        let all = self.batches.0.skipped();
+        let new = all.iter().skip(self.skipped);
+        let new: Vec<String> = new.map(|error| format!("skipped {error}")).collect();
+        self.skipped = all.len();
+        new.iter().for_each(|skipped| self.hooks.warning(skipped));
+    }
+
     fn is_left(&self) -> bool {
         self.settings.steps.is_none_or(|steps| self.done < steps)
     }
@@ -185,6 +220,7 @@ impl Trainer<'_> {
             return told.map(|()| false);
         };
         told?;
+        self.tell_skipped();
         self.done = step;
         let is_last = !self.is_left();
         // An evaluation is one of the weights of this step, not of the next one.

@@ -67,7 +67,10 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     if path.is_dir() {
         return Err(error("is a folder: name a file in it".to_owned()));
     }
-    let file = std::fs::File::open(path).map_err(|e| error(format!("cannot be opened: {e}")))?;
+    let file = std::fs::File::open(path).map_err(|e| {
+        let near = crate::words::path_instead(path);
+        error(format!("cannot be opened: {e}{near}"))
+    })?;
     let mut text = Vec::new();
     let read = file.take(MAX_FILE + 1).read_to_end(&mut text);
     read.map_err(|e| error(format!("cannot be read: {e}")))?;

@@ -138,6 +138,48 @@ impl<F: Form> Form for Optional<F> {
     }
 }
 
+/// A number, or none, which 0 stands for: what a file has set can be taken back.
+#[derive(Debug)]
+pub(in crate::cli) struct UnlessZero<V: 'static>(pub(in crate::cli) One<V>);
+
+impl<V> Clone for UnlessZero<V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for UnlessZero<V> {}
+
+impl<V: Clone + Send + Sync + 'static> Form for UnlessZero<V> {
+    type Value = Option<V>;
+
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+
+    fn parse(&self, text: &str) -> Result<Self::Value, String> {
+        match text.trim().parse() {
+            Ok(0.0) => Ok(None),
+            _ => self
+                .0
+                .parse(text)
+                .map(Some)
+                .map_err(|why| format!("{why}, or 0 for none")),
+        }
+    }
+
+    fn write(&self, value: &Self::Value) -> Option<Value> {
+        self.0.write(value.as_ref()?)
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        let own = *self;
+        self.0
+            .arg(arg)
+            .value_parser(move |text: &str| own.parse(text))
+    }
+}
+
 /// True or false; the flag alone is true.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Truth;

@@ -157,17 +157,18 @@ impl Judged {
         }
         let held_out = if self.held_out { ", held out" } else { "" };
         let mut lines = format!(
-            "data        {} ({} samples{held_out})\nloss        {}\n",
+            "data        {} ({}{held_out})\nloss        {}\n",
             self.name,
-            sum.samples,
+            count(sum.samples, "sample"),
             decimals(loss, 4)
         );
         // Writing to a String cannot fail.
         if sum.left_out > 0 {
             let _ = writeln!(
                 lines,
-                "left out    {} samples, which fill no batch: the model takes no smaller ones",
-                sum.left_out
+                "left out    {}, which {} no batch: the model takes no smaller ones",
+                count(sum.left_out, "sample"),
+                if sum.left_out == 1 { "fills" } else { "fill" }
             );
         }
         if let Some(accuracy) = accuracy {

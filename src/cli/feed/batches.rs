@@ -117,6 +117,14 @@ impl train::Feed for Feed {
         self.batches.state()
     }
 
+    fn skipped(&self) -> &[DataError] {
+        match &self.batches {
+            Batches::Windows(loader) => loader.skipped(),
+            Batches::Samples(rows) => rows.skipped(),
+            Batches::Made { .. } => &[],
+        }
+    }
+
     fn measures(&self) -> Option<InputMeasures> {
         self.batches.measures()
     }

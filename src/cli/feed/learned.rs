@@ -13,6 +13,8 @@ pub(in crate::cli) type Rows = Loader<(Values, Values)>;
 pub(in crate::cli) struct Pace {
     pub(in crate::cli) workers: Option<HowMany>,
     pub(in crate::cli) prefetch: Option<HowMany>,
+    /// Bad items that are skipped in an epoch.
+    pub(in crate::cli) skip_bad: u64,
 }
 
 impl Pace {
@@ -24,6 +26,7 @@ impl Pace {
 
     /// Batches at this pace.
     pub(super) fn of<S: Source, B: Send + 'static>(self, batches: Batches<S, B>) -> Batches<S, B> {
+        let batches = batches.skip_bad(self.skip_bad);
         let batches = match self.workers {
             Some(workers) => batches.workers(workers),
             None => batches,

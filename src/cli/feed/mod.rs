@@ -3,6 +3,7 @@
 
 mod batches;
 mod fit;
+mod fitting;
 pub(super) mod foreign;
 pub(super) mod learned;
 mod other;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::Micros;
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, meant};
 use serde_json::Value;
 
 use super::Failure;
@@ -118,8 +119,17 @@ impl Source {
             ));
         }
         if let Some(path) = data {
-            let wrong = |why| Failure::Usage(format!("--data {}: {why}", path.display()));
+            let wrong = |why: String| Failure::Usage(format!("--data {}: {why}", path.display()));
             foreign::check(path).map_err(wrong)?;
+            let typed = path.to_string_lossy();
+            if !path.exists()
+                && path != Path::new(SYNTHETIC)
+                && meant(&typed, [SYNTHETIC]).is_some()
+            {
+                return Err(wrong(format!(
+                    "there is no such file; did you mean `{SYNTHETIC}`?"
+                )));
+            }
         }
         if let Some(own) = Self::samples(&chosen, data, options)? {
             return Ok(own);
@@ -136,11 +146,13 @@ impl Source {
                 };
                 let read = read.map_err(|error| wrong(format!(": {error}")))?;
                 read.fitted(chosen, share).map_err(|unfit| {
-                    wrong(format!(
-                        " {}: {}; or take made-up data with --data {SYNTHETIC}",
-                        path.display(),
-                        unfit.1
-                    ))
+                    let (chosen, why) = *unfit;
+                    let instead = if is_table(path) {
+                        fitting::instead(&chosen, path)
+                    } else {
+                        format!("; or take made-up data with --data {SYNTHETIC}")
+                    };
+                    wrong(format!(" {}: {why}{instead}", path.display()))
                 })
             }
             None => {
@@ -190,7 +202,11 @@ impl Source {
         {
             return Ok(None);
         }
-        let found = samples::choose(chosen, path, options).map_err(named)?;
+        let found = samples::choose(chosen, path, options);
+        let found = found.map_err(|why| match path {
+            Some(path) => named(why + &fitting::instead(chosen, path)),
+            None => named(why),
+        })?;
         Ok(found.map(|(chosen, samples)| {
             let path = path.map(Path::to_owned);
             let pace = options.pace().or_workers(samples.workers());
@@ -242,6 +258,16 @@ impl Source {
         match self {
             Self::Text { set, windows, .. } => Some((set, windows.seq)),
             Self::Tokens { .. } | Self::Samples { .. } | Self::Synthetic(_) => None,
+        }
+    }
+
+    /// What is to be said of how it is read.
+    pub(super) fn note(&self) -> Option<String> {
+        match self {
+            Self::Text {
+                path: Some(path), ..
+            } if is_table(path) => fitting::of_text(path),
+            _ => None,
         }
     }
 
@@ -368,13 +394,16 @@ fn is_tokens(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == TOKENS)
 }
 
+/// Whether a path names a table that is a text, too.
+fn is_table(path: &Path) -> bool {
+    let ending = path.extension().unwrap_or_default();
+    let tables = ["csv", "tsv"];
+    tables.iter().any(|own| ending.eq_ignore_ascii_case(own))
+}
+
 /// Whether a path names samples, for this model: a table is a text to one of texts.
 fn is_samples(chosen: &Chosen, path: &Path) -> Result<bool, DataError> {
-    let ending = path.extension().unwrap_or_default();
-    let table = ["csv", "tsv"]
-        .iter()
-        .any(|own| ending.eq_ignore_ascii_case(own));
-    if table && tokens(&chosen.spec).is_some() {
+    if is_table(path) && tokens(&chosen.spec).is_some() {
         return Ok(false);
     }
     Samples::known(path)

@@ -30,6 +30,8 @@ pub(in crate::cli) struct DataOptions {
     pub(in crate::cli) workers: Option<HowMany>,
     /// Batches that are made ahead; by default as the library does.
     pub(in crate::cli) prefetch: Option<HowMany>,
+    /// Samples of an epoch that are skipped where they cannot be made.
+    pub(in crate::cli) skip_bad: usize,
     /// What an earlier run has kept of it.
     pub(in crate::cli) kept: Option<Value>,
 }
@@ -48,6 +50,7 @@ impl Default for DataOptions {
             seed: 0,
             workers: None,
             prefetch: None,
+            skip_bad: 0,
             kept: None,
         }
     }
@@ -59,6 +62,7 @@ impl DataOptions {
         Pace {
             workers: self.workers,
             prefetch: self.prefetch,
+            skip_bad: self.skip_bad as u64,
         }
     }
 }
@@ -114,6 +118,10 @@ fn found(
         (None, Some(path)) => Samples::open(path, &wanted).map_err(|error| error.to_string())?,
         (None, None) => return Ok(None),
     };
+    // What a run is judged by may well be of one class.
+    if let (None, Some(why)) = (&options.kept, samples.teaches_nothing()) {
+        return Err(why.to_owned());
+    }
     let chosen = adapted(chosen, &samples)?;
     let samples = fitted(&chosen, &samples)?;
     let chosen = if samples.may_ignore() {
@@ -150,7 +158,8 @@ fn wanted(
         .held_out(own.held_out)
         .seed(own.seed)
         .normalise(own.normalise.clone())
-        .augment(own.augment);
+        .augment(own.augment)
+        .skip_bad(own.skip_bad as u64);
     if let Some(column) = &own.target {
         options = options.target(column);
     }

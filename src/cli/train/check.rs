@@ -8,7 +8,7 @@ use gpipe_partitioner::words::count;
 use super::Failure;
 use super::options::Args;
 use super::recipe::Recipe;
-use crate::cli::config::Schema;
+use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{HeldOut, Source};
 use crate::cli::model::Chosen;
 use crate::cli::output;
@@ -19,15 +19,16 @@ use crate::{Error, PipelineBuilder, Setting};
 /// pipeline.
 pub(super) fn check(
     args: &Args,
-    recipe: &Recipe,
+    (recipe, origins): (&Recipe, &Origins),
     chosen: &Chosen,
     schema: &Schema<Recipe>,
     builder: &PipelineBuilder,
 ) -> Result<(), Failure> {
     micro(recipe)
+        .and_then(|()| skipping(recipe))
         .and_then(|()| {
             let checked = builder.check();
-            checked.map_err(|error| in_flags(&error, recipe, chosen, schema))
+            checked.map_err(|error| in_flags(&error, (recipe, origins), chosen, schema))
         })
         .and_then(|()| files(args))
         .and_then(|()| recipe.optimizer_kind().check())
@@ -58,6 +59,10 @@ pub(super) fn evaluations(
         None if matches!(source, Source::Synthetic(_)) => {
             none("of made-up data nothing is held out: name some with --data")
         }
+        None if recipe.held_out > 0.0 => none(
+            "nothing is held out, as the share of --held-out is less than one sample: take a larger \
+             one, or --eval-data PATH",
+        ),
         None => none("nothing is held out: take a --held-out above 0, or --eval-data PATH"),
     }
 }
@@ -72,8 +77,24 @@ fn micro(recipe: &Recipe) -> Result<(), String> {
     Ok(())
 }
 
+/// A file that one process cannot read another one may, and then each would train on a batch of its
+/// own.
+fn skipping(recipe: &Recipe) -> Result<(), String> {
+    match recipe.skip_bad {
+        bad if bad > 0 && recipe.processes > 1 => Err(format!(
+            "data.skip_bad = {bad} is for one process: take what cannot be read out of the data"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Why there can be no such pipeline, with the names of flags and the model, and what helps.
-fn in_flags(error: &Error, recipe: &Recipe, chosen: &Chosen, schema: &Schema<Recipe>) -> String {
+fn in_flags(
+    error: &Error,
+    (recipe, origins): (&Recipe, &Origins),
+    chosen: &Chosen,
+    schema: &Schema<Recipe>,
+) -> String {
     let name = |setting: Setting| match (setting, schema.flag_of(setting)) {
         (_, Some(flag)) => flag.to_owned(),
         (Setting::Model, None) => format!("`{}`", chosen.spec.name()),
@@ -96,8 +117,13 @@ fn in_flags(error: &Error, recipe: &Recipe, chosen: &Chosen, schema: &Schema<Rec
         Error::Partition(PartitionError::TooManyStages { stages: wanted, .. }) => {
             let (stages, layers) = (recipe.stage_count().named(&name), chosen.describe_layers());
             let model = name(Setting::Model);
+            // Nobody has typed what a file says.
+            let chunks = match origins.of("pipeline.chunks") {
+                Some(origin @ Origin::File { .. }) => format!(" (chunks: {origin})"),
+                _ => String::new(),
+            };
             format!(
-                "{stages}, but {model} has only {layers}: use {}",
+                "{stages}{chunks}, but {model} has only {layers}: use {}",
                 fewer_stages(recipe, chosen, *wanted)
             )
         }

@@ -32,6 +32,7 @@ impl Recipe {
             seed: self.seed,
             workers: self.workers,
             prefetch: self.prefetch,
+            skip_bad: self.skip_bad,
             kept: None,
         }
     }
@@ -79,6 +80,21 @@ pub(super) fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
         let sum = balance.iter().fold(0, add);
         balance.len() == after.stages() && layers(zoo, after).is_none_or(|own| own == sum)
     })
+}
+
+/// Whether there are no more stages than the model has layers, where chunks were chosen for other
+/// devices.
+pub(super) fn chunks_fit(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
+    let same = before.stages() == after.stages();
+    let fits = || layers(zoo, after).is_none_or(|own| after.stages() <= own);
+    before.schedule == after.schedule && (same || fits())
+}
+
+/// Whether replicas, chosen for other devices, divide those that there are. Those that train some
+/// steps alone have weights of their own.
+pub(super) fn replicas_fit(before: &Recipe, after: &Recipe) -> bool {
+    let fits = after.all_devices().is_multiple_of(after.replicas.max(1));
+    before.devices == after.devices || fits || after.local_steps.is_some()
 }
 
 /// Layers of the model, where it is one of the zoo's and can be.

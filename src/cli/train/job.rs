@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpipe_partitioner::Plan;
+use gpipe_partitioner::words::count;
 use tch::Device;
 
 use super::configured::Saved;
@@ -95,7 +96,7 @@ impl Job {
         };
         let schema = config::schema(zoo);
         let builder = builder(&recipe, &chosen, &schema, (plan.as_ref(), world))?;
-        check::check(args, &recipe, &chosen, &schema, &builder)?;
+        check::check(args, (&recipe, &origins), &chosen, &schema, &builder)?;
         if recipe.replicas == 1 {
             let fits = chosen.check_micro(recipe.batch, recipe.micro);
             fits.map_err(Failure::Usage)?;
@@ -134,6 +135,7 @@ impl Job {
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
         notes.extend(idle(&recipe));
         notes.extend(few::note(&recipe, &chosen.spec)?);
+        notes.extend(source.note());
         let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
         check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;
         notes.extend(held_out.and_then(|own| left_out(&recipe, &chosen, own)));
@@ -357,12 +359,18 @@ fn left_out(recipe: &Recipe, chosen: &Chosen, held_out: HeldOut<'_>) -> Option<S
     match left_out {
         0 => None,
         left_out if left_out == all => Some(format!(
-            "the held-out loss is not measured: {all} samples do not make a --batch of {}, and {why}",
+            "the held-out loss is not measured: {} {} no --batch of {}, and {why}",
+            count(all, "sample"),
+            if all == 1 { "fills" } else { "fill" },
             recipe.batch
         )),
         left_out => Some(format!(
-            "{left_out} of {all} held-out samples are not measured, as they fill no --batch of {}, \
-             and {why}",
+            "{left_out} of {all} held-out samples {} no --batch of {}, and {why}",
+            if left_out == 1 {
+                "is not measured, as it fills"
+            } else {
+                "are not measured, as they fill"
+            },
             recipe.batch
         )),
     }

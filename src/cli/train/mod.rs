@@ -61,10 +61,10 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failure> {
     let begun = Begun::find(args, world)?;
     // What needs no model is told before one is made.
-    if let (None, None, Some(out)) = (&begun, &args.resume, &args.out)
+    if let (None, None) = (&begun, &args.resume)
         && world::leads(world)
     {
-        RunFolder::check_free(out).map_err(failure)?;
+        RunFolder::check_new(args.out.as_deref()).map_err(failure)?;
     }
     let resume = match (&begun, &args.resume) {
         (Some(begun), _) => Some(resumed::open(&begun.folder, None, args, world)?),
@@ -114,11 +114,12 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let progress = Progress::new(&job);
     progress.about(&job, &pipe, &resolved);
     notes.iter().for_each(|note| progress.say(note));
+    let speak = progress.speaker();
     let mut optimizer = job.optimizer()?;
     let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, progress)?;
-    if !job.args.quiet && job.recipe.checkpoint_every > 0 {
+    if job.recipe.checkpoint_every > 0 {
         let folder = trainer.folder().path().display().to_string();
-        say(&format!(
+        speak(&format!(
             "run folder {folder}: if the run ends early, `{} train --resume {folder}` goes on with it",
             called()
         ));

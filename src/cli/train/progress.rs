@@ -81,10 +81,26 @@ impl Progress {
 
     /// A line, unless quiet.
     pub(super) fn say(&self, line: &str) {
-        if let Some(bar) = &self.bar {
-            bar.println(output::wrapped(&output::plain(line), output::width(None)));
-        } else if self.lines {
-            say(line);
+        if self.bar.is_some() || self.lines {
+            self.above_bar(line);
+        }
+    }
+
+    /// A line above the bar, where there is one: written over it, it would leave half of it behind.
+    fn above_bar(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(fitted(line)),
+            None => say(line),
+        }
+    }
+
+    /// What says a line while something else holds the progress.
+    pub(super) fn speaker(&self) -> impl Fn(&str) + use<> {
+        let (bar, lines) = (self.bar.clone(), self.lines);
+        move |line| match &bar {
+            Some(bar) => bar.println(fitted(line)),
+            None if lines => say(line),
+            None => {}
         }
     }
 }
@@ -113,6 +129,12 @@ impl Hook for Progress {
 
     fn step(&mut self, metrics: &StepMetrics) {
         let step = metrics.step as usize;
+        // An evaluation has a line of its own.
+        let metrics = &StepMetrics {
+            held_out_loss: None,
+            held_out_accuracy: None,
+            ..metrics.clone()
+        };
         if let Some(bar) = &self.bar {
             let line = metrics.to_string();
             bar.set_message(fitting(&line, room(self.steps)).to_owned());
@@ -127,7 +149,7 @@ impl Hook for Progress {
     }
 
     fn warning(&mut self, warning: &str) {
-        say(&format!("warning: {warning}"));
+        self.above_bar(&format!("warning: {warning}"));
     }
 
     /// Leaves the bar of a run that is over, and takes that of a stopped one away, which would
@@ -207,6 +229,11 @@ fn fitting(line: &str, room: usize) -> &str {
     let ends = ends.chain([line.len()]);
     let fits = ends.take_while(|&end| line[..end].chars().count() <= room);
     &line[..fits.last().unwrap_or_default()]
+}
+
+/// A line as a terminal of this width shows it.
+fn fitted(line: &str) -> String {
+    output::wrapped(&output::plain(line), output::width(None))
 }
 
 fn bar(length: usize, template: &str) -> ProgressBar {

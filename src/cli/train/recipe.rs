@@ -7,7 +7,7 @@ use tch::Device;
 
 use super::fits::same_program;
 use super::rows;
-use crate::cli::config::form::{FilePath, Form, Optional, Truth};
+use crate::cli::config::form::{FilePath, Form, Optional, Truth, UnlessZero};
 use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
 use crate::cli::feed::samples::HELD_OUT;
@@ -76,7 +76,7 @@ settings! {
         schedule: ScheduleKind = rows::schedule();
 
         /// Stages of each device (virtual stages; torchgpipe calls micro-batches chunks); by default 2 where the schedule has several, else 1.
-        chunks: Option<usize> = rows::chunks();
+        chunks: Option<usize> = rows::chunks(zoo);
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
         /// balanced by parameters.
@@ -104,7 +104,7 @@ settings! {
         threads_per_stage: Option<usize> = rows::threads_per_stage();
 
         /// Ends the run with an error when a stage has been in one action for so many seconds, and
-        /// names its device, layer and micro-batch; by default there is no limit.
+        /// names its device, layer and micro-batch; by default, and with 0, there is no limit.
         patience: Option<f64> = rows::patience();
 
         /// Schedule, chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas
@@ -140,8 +140,8 @@ settings! {
         shard_optimizer: bool = rows::shard_optimizer();
 
         /// Steps that each replica trains alone before an outer step brings all together (DiLoCo),
-        /// for slow links between them. The numbers then depend on this and on the number of
-        /// replicas.
+        /// for slow links between them; 0 is none. The numbers then depend on this and on the number
+        /// of replicas.
         local_steps: Option<usize> = rows::local_steps();
 
         /// Learning rate of the outer step of --local-steps.
@@ -174,8 +174,9 @@ settings! {
             .fixed()
             .sets(Setting::Seed, |builder, seed, _| builder.seed(*seed));
 
-        /// Largest 2-norm of all gradients together: larger gradients are scaled down to it.
-        clip: Option<f64> = flag("train.clip", "NORM", Optional(values::POSITIVE), None);
+        /// Largest 2-norm of all gradients together: larger gradients are scaled down to it; 0
+        /// scales none.
+        clip: Option<f64> = flag("train.clip", "NORM", UnlessZero(values::POSITIVE), None);
 
         /// Optimizer: adamw, adam or sgd. Its other settings are keys of the configuration, such as
         /// optimizer.beta1.
@@ -302,6 +303,10 @@ settings! {
         /// many are enough, within an eighth of the free memory. It changes no numbers.
         prefetch: Option<HowMany> =
             flag("data.prefetch", "N|auto", Optional(values::HOW_MANY), None).free();
+
+        /// Samples that may be skipped in an epoch as they cannot be read, such as damaged images:
+        /// each is named, and the next takes its place. The first one more ends the run.
+        skip_bad: usize = key("data.skip_bad", values::COUNT_OR_NONE, 0).hides_default().free();
 
         /// Measures the held-out loss (or the loss on --eval-data) after every N steps and after
         /// the last one, for metrics.jsonl, TensorBoard and `plot`. It changes no numbers of

@@ -7,10 +7,10 @@ use clap::Arg;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::fits::balance_fits;
+use super::fits::{balance_fits, chunks_fit, replicas_fit};
 use super::recipe::{PLANNED, Recipe, flag};
 use crate::cli::config::Row;
-use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
+use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth, UnlessZero};
 use crate::cli::config::values::{self, Cap, Offload};
 use crate::models::zoo::Zoo;
 use crate::{Kernels, PipelineBuilder, Precision, Recompute, Setting};
@@ -49,10 +49,16 @@ pub(super) fn schedule() -> Row<Recipe, impl Form<Value = ScheduleKind>> {
     })
 }
 
-pub(super) fn chunks() -> Row<Recipe, impl Form<Value = Option<usize>>> {
+pub(super) fn chunks(zoo: &Zoo) -> Row<Recipe, impl Form<Value = Option<usize>> + use<>> {
     flag("pipeline.chunks", "V", Optional(values::CHUNKS), None)
         .free()
-        .beside(&["pipeline.schedule"])
+        .beside_unless(
+            &["pipeline.schedule", "pipeline.devices", "parallel.replicas"],
+            {
+                let zoo = zoo.clone();
+                move |before, after| chunks_fit(&zoo, before, after)
+            },
+        )
         .sets(
             Setting::Chunks,
             if_given(|builder, chunks: &usize| builder.chunks(*chunks)),
@@ -153,7 +159,7 @@ pub(super) fn patience() -> Row<Recipe, impl Form<Value = Option<f64>>> {
     flag(
         "pipeline.patience",
         "SECONDS",
-        Optional(values::SECONDS),
+        UnlessZero(values::SECONDS),
         None,
     )
     .free()
@@ -225,6 +231,7 @@ pub(super) fn deterministic() -> Row<Recipe, impl Form<Value = bool>> {
 pub(super) fn replicas() -> Row<Recipe, impl Form<Value = usize>> {
     flag("parallel.replicas", "D", values::COUNT, 1)
         .free()
+        .beside_unless(&["pipeline.devices"], replicas_fit)
         .sets(Setting::Replicas, |builder, replicas, _| {
             builder.replicas(*replicas)
         })
@@ -239,7 +246,7 @@ pub(super) fn shard_optimizer() -> Row<Recipe, impl Form<Value = bool>> {
 }
 
 pub(super) fn local_steps() -> Row<Recipe, impl Form<Value = Option<usize>>> {
-    flag("parallel.local_steps", "H", Optional(values::COUNT), None).sets(
+    flag("parallel.local_steps", "H", UnlessZero(values::COUNT), None).sets(
         Setting::LocalSteps,
         if_given(|builder, steps: &usize| builder.local_steps(*steps)),
     )

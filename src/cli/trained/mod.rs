@@ -6,6 +6,7 @@ mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
+use gpipe_partitioner::words::count;
 use tch::{Device, TchError, Tensor};
 
 use super::feed;
@@ -280,10 +281,10 @@ impl Trained {
         )?;
         if devices.len() > model.len() {
             return Err(Failure::Usage(format!(
-                "--devices makes {} stages, but `{}` has only {} layers: use fewer devices",
+                "--devices makes {} stages, but `{}` has only {}: use fewer devices",
                 devices.len(),
                 self.spec.name(),
-                model.len()
+                count(model.len(), "layer")
             )));
         }
         let mut builder = Pipeline::builder(model)

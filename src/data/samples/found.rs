@@ -34,8 +34,14 @@ pub(super) struct Found {
     pub(super) usual: Usual,
     /// Whether there may be targets that losses leave out.
     pub(super) may_ignore: bool,
-    /// What they are called, all of them.
-    pub(super) about: &'static str,
+    /// What one of them is called, and several.
+    pub(super) about: [&'static str; 2],
+    /// The class of each sample, where no sample has to be read for that.
+    pub(super) known: Arc<[i64]>,
+    /// Why there is nothing to learn from it, where all targets are known to be one class.
+    pub(super) teaches_nothing: Option<String>,
+    /// What cannot be read, as far as it is known, with why.
+    pub(super) damaged: Vec<String>,
     /// Of a table: the columns of the inputs, and of the target.
     pub(super) columns: Vec<String>,
     pub(super) column: Option<String>,
@@ -54,7 +60,10 @@ impl Found {
             labels: Labels::Numbers,
             usual: Usual::Plain,
             may_ignore: false,
-            about: "samples",
+            about: ["sample", "samples"],
+            known: Arc::default(),
+            teaches_nothing: None,
+            damaged: Vec::new(),
             columns: Vec::new(),
             column: None,
         }

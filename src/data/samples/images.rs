@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::found::{Found, Labels};
 use super::picture::Picture;
 use super::scaling::Usual;
-use super::{Pair, SampleOptions};
+use super::{Pair, SampleOptions, damage};
 use crate::data::{DataError, Phase, Place, Random, Source};
 
 /// What the names of images end with.
@@ -18,7 +18,7 @@ const OTHERS: [&str; 8] = ["gif", "webp", "bmp", "tif", "tiff", "heic", "avif", 
 /// Folders inside of each other.
 const DEEPEST: usize = 8;
 /// No image has more: a decoder has limits of its own for what they become.
-const MOST_BYTES: u64 = 1 << 29;
+pub(super) const MOST_BYTES: u64 = 1 << 29;
 
 /// Images with their classes.
 #[derive(Debug)]
@@ -54,14 +54,40 @@ pub(super) fn found(
     let test = test
         .map(|test| Images::list(test, &names, picture))
         .transpose()?;
+    let all = [&plain].into_iter().chain(&test);
+    let damaged = damage::checked(folder, all.flat_map(Images::paths), options.skip_bad)?;
     Ok(Found {
         input: image.to_vec(),
+        known: plain.files.iter().map(|(_, class)| *class).collect(),
+        damaged,
+        teaches_nothing: alone(folder, &names),
         labels: Labels::Named(names),
         usual: Usual::ImageNet,
-        about: "images",
+        about: ["image", "images"],
         plain: Arc::new(plain),
         ..Found::new(train, test)
     })
+}
+
+/// Why nothing can be learned where there is one class; its folder may be that of the classes.
+fn alone(folder: &Path, names: &[String]) -> Option<String> {
+    let [only] = names else {
+        return None;
+    };
+    let inside = folder.join(only);
+    let several =
+        entries(&inside).is_ok_and(|all| all.values().filter(|own| own.is_dir()).count() > 1);
+    let instead = if several {
+        format!(
+            "if the classes are the folders in {0}, name {0}",
+            inside.display()
+        )
+    } else {
+        "put the images of another class in a folder beside it".to_owned()
+    };
+    Some(format!(
+        "there is one class, `{only}`, and nothing to tell it from: {instead}"
+    ))
 }
 
 /// Names of the folders, in alphabetic order.
@@ -156,23 +182,32 @@ impl Images {
         })
     }
 
+    fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        (0..self.files.len()).map(|index| self.path(index))
+    }
+
     fn path(&self, index: usize) -> PathBuf {
         self.folder.join(&self.files[index].0)
     }
 
     fn picture(&self, epoch: u64, index: usize) -> anyhow::Result<Pair> {
         let path = self.path(index);
-        let size = fs::metadata(&path)?.len();
-        anyhow::ensure!(
-            size <= MOST_BYTES,
-            "its {size} bytes are too many for an image"
-        );
-        let bytes = crate::files::read(&path)?;
+        let bytes = read(&path)?;
         let mut random = self.seed.map(|seed| Random::of_item(seed, epoch, index));
         let decode = || self.picture.decode(&bytes, random.as_mut());
         let x = Phase::Decode.during(decode)?;
         Ok((x, tch::Tensor::from(self.files[index].1)))
     }
+}
+
+/// The bytes of an image.
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let size = fs::metadata(path)?.len();
+    anyhow::ensure!(
+        size <= MOST_BYTES,
+        "its {size} bytes are too many for an image"
+    );
+    Ok(crate::files::read(path)?)
 }
 
 /// An image that is of no class is left out by mistake.

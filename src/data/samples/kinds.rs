@@ -179,7 +179,7 @@ fn file(
             Some(test) => Some(open(test)?.pair()?),
             None => train.test()?,
         };
-        numbers::found(pair, test, options, "samples")
+        numbers::found(pair, test, options)
     };
     match kind {
         Kind::Safetensors => arrays(NamedArrays::safetensors),
@@ -220,7 +220,7 @@ fn npy(folder: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let mut arrays = npy_folder(folder)?;
     let pair = arrays.pair()?;
     let test = arrays.test()?;
-    numbers::found(pair, test, options, "samples")
+    numbers::found(pair, test, options)
 }
 
 fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
@@ -270,7 +270,7 @@ fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<F
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
         let pair = |folder: &Path| npy_folder(folder)?.pair();
         let test = test.map(pair).transpose()?;
-        return numbers::found(pair(train)?, test, options, "samples");
+        return numbers::found(pair(train)?, test, options);
     }
     if names.iter().any(|name| name.contains(".tfrecord")) {
         let test = test.map(TfRecords::in_folder).transpose()?;
@@ -363,5 +363,5 @@ fn idx(images: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Fo
         Err(DataError::bad_path(images, what))
     };
     let test = test.map(pair).transpose()?;
-    numbers::found(pair(images)?, test, options, "samples")
+    numbers::found(pair(images)?, test, options)
 }

@@ -1,5 +1,6 @@
 //! Targets that are classes.
 
+use gpipe_partitioner::words::count;
 use tch::{Kind, Tensor};
 
 use super::SampleOptions;
@@ -12,6 +13,20 @@ pub(super) struct Counted {
     pub(super) classes: usize,
     /// The least label; 0 where nobody has read them.
     pub(super) least: i64,
+    /// The only label that there is, where all were read.
+    pub(super) only: Option<i64>,
+}
+
+impl Counted {
+    /// Why there is nothing to learn from the labels of so many samples, where there is nothing.
+    pub(super) fn teaches_nothing(&self, samples: usize) -> Option<String> {
+        let label = self.only?;
+        Some(format!(
+            "the targets of all {} are {label}: there is nothing to tell apart; give samples of \
+             another class, too",
+            count(samples, "sample")
+        ))
+    }
 }
 
 /// How many classes there are: those of the options, or one more than the largest target, for
@@ -19,18 +34,26 @@ pub(super) struct Counted {
 ///
 /// # Errors
 /// One cannot be read, or is no class.
-pub(super) fn count(
+pub(super) fn counted(
     options: &SampleOptions,
     targets: impl Iterator<Item = Result<Tensor, DataError>>,
 ) -> Result<Counted, DataError> {
     let known = options.kept.as_ref().and_then(|kept| kept.classes);
     if let Some(classes) = options.count.or(known) {
-        return Ok(Counted { classes, least: 0 });
+        return Ok(Counted {
+            classes,
+            least: 0,
+            only: None,
+        });
     }
     let (least, largest) = range(options, targets)?.unwrap_or((0, -1));
     let classes = usize::try_from(largest.saturating_add(1)).ok();
     match classes.filter(|classes| *classes <= MOST_CLASSES) {
-        Some(classes) => Ok(Counted { classes, least }),
+        Some(classes) => Ok(Counted {
+            classes,
+            least,
+            only: (least == largest).then_some(least),
+        }),
         None => Err(DataError::Settings(format!(
             "a target is {largest}, which is no class"
         ))),
@@ -38,22 +61,22 @@ pub(super) fn count(
 }
 
 /// That the labels are those of the classes of the options, where these say how many there are and
-/// no run has read them before.
+/// no run has read them before; the least and the largest, where they are read.
 ///
 /// # Errors
 /// One cannot be read, or is none of these classes.
 pub(super) fn check(
     options: &SampleOptions,
     targets: impl Iterator<Item = Result<Tensor, DataError>>,
-) -> Result<(), DataError> {
+) -> Result<Option<(i64, i64)>, DataError> {
     let (Some(classes), None) = (options.count, &options.kept) else {
-        return Ok(());
+        return Ok(None);
     };
     match range(options, targets)? {
         Some((_, largest)) if largest >= classes as i64 => {
             Err(DataError::Settings(out_of_range(largest, classes)))
         }
-        _ => Ok(()),
+        range => Ok(range),
     }
 }
 

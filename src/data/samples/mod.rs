@@ -11,6 +11,7 @@
 //! scales. A later run on other files of the kind takes these, so that a number means the same.
 
 pub(crate) mod checks;
+mod damage;
 #[cfg(feature = "images")]
 mod folder;
 mod found;
@@ -28,14 +29,16 @@ mod several;
 mod shapes;
 mod table;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpipe_partitioner::words::count;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use super::{DataError, RandomPart, Source};
+use super::{DataError, Made, RandomPart, Source};
 
 #[cfg(feature = "images")]
 pub use folder::ImageFolder;
@@ -80,11 +83,15 @@ pub struct Samples {
     input: Vec<i64>,
     target: Vec<i64>,
     seed: u64,
-    about: &'static str,
+    about: [&'static str; 2],
     /// Above 0 where no sample is of the first classes.
     least_label: i64,
     /// Whether there may be targets that losses leave out.
     may_ignore: bool,
+    /// Why there is nothing to learn from them, where all targets are known to be one class.
+    teaches_nothing: Option<String>,
+    /// What is to be said of them.
+    notes: Vec<String>,
     kept: Kept,
 }
 
@@ -149,7 +156,7 @@ impl Samples {
             let all = first.chain(held_out.iter().map(|own| own as &dyn Source<Item = Pair>));
             let targets =
                 all.flat_map(|own| (0..own.len()).map(move |index| Ok(own.get(0, index)?.1)));
-            Labels::Counted(labels::count(options, targets)?)
+            Labels::Counted(labels::counted(options, targets)?)
         } else {
             Labels::Numbers
         };
@@ -166,6 +173,10 @@ impl Samples {
     }
 
     fn of_found(found: Found, options: &SampleOptions) -> Result<Self, DataError> {
+        let teaches_nothing = match &found.labels {
+            Labels::Counted(own) => own.teaches_nothing(found.plain.len()),
+            _ => found.teaches_nothing,
+        };
         let (classes, names, least_label) = match found.labels {
             Labels::Named(names) => (Some(names.len()), names, 0),
             Labels::Counted(own) => (Some(own.classes), Vec::new(), own.least),
@@ -176,6 +187,18 @@ impl Samples {
             Some(_) => 0,
             None => (all as f64 * options.held_out) as usize,
         };
+        let mut notes = Vec::new();
+        if !found.damaged.is_empty() {
+            let skipped = damage::named(&found.damaged);
+            notes.push(format!("cannot be read, and are skipped: {skipped}"));
+        }
+        if found.test.is_none() && held == 0 && options.held_out > 0.0 {
+            notes.push(format!(
+                "nothing is held out, as a share of {} of {all} is less than one",
+                options.held_out
+            ));
+        }
+        notes.extend(untrained(&found.known, held, (&names, seed)));
         let part = |source: &Pairs, range| part(source, range, seed);
         let scaling = match &options.kept {
             Some(kept) => {
@@ -213,6 +236,8 @@ impl Samples {
             about: found.about,
             least_label,
             may_ignore: found.may_ignore && classes.is_some(),
+            teaches_nothing,
+            notes,
             kept,
         })
     }
@@ -235,6 +260,11 @@ impl Samples {
     /// The names of the classes, in the order of their numbers, where they have any.
     pub fn class_names(&self) -> &[String] {
         &self.kept.names
+    }
+
+    /// Why there is nothing to learn from them, where all targets are known to be one class.
+    pub(crate) fn teaches_nothing(&self) -> Option<&str> {
+        self.teaches_nothing.as_deref()
     }
 
     /// Whether there may be targets that [`SampleOptions::ignore_index`] leaves out.
@@ -265,7 +295,8 @@ impl Samples {
     /// What they are, in a few words: `900 images of 3 classes, 100 held out`.
     pub fn describe(&self) -> String {
         let classes = self.kept.classes;
-        let classes = classes.map_or_else(String::new, |own| format!(" of {own} classes"));
+        let classes = classes.map(|own| format!(" of {}", count(own, "class")));
+        let classes = classes.unwrap_or_default();
         let held_out = match self.held_out_len() {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
@@ -277,8 +308,11 @@ impl Samples {
                  for a model without unused classes"
             ),
         };
-        let (len, about) = (self.train.len(), self.about);
-        format!("{len} {about}{classes}{held_out}{unused}")
+        let notes = self.notes.iter().map(|note| format!("; {note}"));
+        let notes: String = notes.collect();
+        let (len, [one, several]) = (self.train.len(), self.about);
+        let about = if len == 1 { one } else { several };
+        format!("{len} {about}{classes}{held_out}{unused}{notes}")
     }
 
     /// What a run keeps of its data, for [`SampleOptions::kept`].
@@ -293,6 +327,32 @@ impl Samples {
     pub fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         Kept::read(kept)?.check_same(&self.kept.data)
     }
+}
+
+/// What is said of classes of which so many samples, all that are held out, leave none to train on.
+fn untrained(known: &[i64], held: usize, (names, seed): (&[String], u64)) -> Option<String> {
+    if held == 0 || known.is_empty() {
+        return None;
+    }
+    let source = Made::new(known.len(), Ok);
+    let range = 0..known.len() - held;
+    let trained = RandomPart {
+        source,
+        range: range.clone(),
+        seed,
+    };
+    let trained: BTreeSet<i64> = range.map(|index| known[trained.origin(index)]).collect();
+    let all: BTreeSet<i64> = known.iter().copied().collect();
+    let left = all.difference(&trained);
+    let left = left.filter_map(|class| names.get(usize::try_from(*class).ok()?));
+    let left: Vec<String> = left.map(|name| format!("`{name}`")).collect();
+    (!left.is_empty()).then(|| {
+        format!(
+            "nothing is trained on of {}: all of it is held out, so take a smaller --held-out or give \
+             more samples",
+            damage::named(&left)
+        )
+    })
 }
 
 /// Some items of a source that the seed draws, or all of them as they are.

@@ -53,7 +53,6 @@ pub(super) fn found<A: Numbers>(
     [x, y]: [A; 2],
     test: Option<[A; 2]>,
     options: &SampleOptions,
-    about: &'static str,
 ) -> Result<Found, DataError> {
     let (input, target) = (x.shape()[1..].to_vec(), y.shape()[1..].to_vec());
     if let Some([other, _]) = &test
@@ -77,10 +76,16 @@ pub(super) fn found<A: Numbers>(
             })
         };
         // One label of a sample is soon read, the labels of all its pixels are not.
-        if target.iter().product::<i64>() == 1 {
-            labels::check(options, blocks())?;
-        }
-        Labels::Counted(labels::count(options, blocks())?)
+        let range = match target.iter().product::<i64>() {
+            1 => labels::check(options, blocks())?,
+            _ => None,
+        };
+        let counted = labels::counted(options, blocks())?;
+        let only = range.filter(|(least, largest)| least == largest);
+        Labels::Counted(labels::Counted {
+            only: counted.only.or(only.map(|(least, _)| least)),
+            ..counted
+        })
     } else {
         Labels::Numbers
     };
@@ -94,7 +99,6 @@ pub(super) fn found<A: Numbers>(
         labels,
         usual,
         may_ignore,
-        about,
         ..Found::new(pair([x, y])?, test)
     })
 }

@@ -112,6 +112,7 @@ pub struct SampleOptions {
     pub(super) augment: bool,
     pub(super) count: Option<usize>,
     pub(super) ignored: i64,
+    pub(super) skip_bad: u64,
     pub(super) kept: Option<Kept>,
 }
 
@@ -129,6 +130,7 @@ impl Default for SampleOptions {
             augment: true,
             count: None,
             ignored: IGNORED,
+            skip_bad: 0,
             kept: None,
         }
     }
@@ -207,6 +209,13 @@ impl SampleOptions {
     /// told so; -100 by default, as in PyTorch.
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignored = index;
+        self
+    }
+
+    /// So many images that cannot be read are no reason not to open the others, none by default:
+    /// for loaders that [skip](crate::data::Batches::skip_bad) as many.
+    pub fn skip_bad(mut self, images: u64) -> Self {
+        self.skip_bad = images;
         self
     }
 

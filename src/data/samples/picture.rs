@@ -93,10 +93,25 @@ impl Picture {
     }
 }
 
+/// That an image can be decoded.
+///
+/// # Errors
+/// As [`Picture::decode`].
+#[cfg(feature = "images")]
+pub(super) fn readable(bytes: &[u8]) -> anyhow::Result<()> {
+    open(bytes).map(drop)
+}
+
+#[cfg(not(feature = "images"))]
+pub(super) fn readable(_: &[u8]) -> anyhow::Result<()> {
+    Ok(())
+}
+
 /// An image in its own size, of one channel or of three.
 #[cfg(feature = "images")]
 fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
     use image::{ImageFormat, ImageReader, Limits};
+    anyhow::ensure!(!bytes.is_empty(), "the file is empty");
     let mut limits = Limits::default();
     limits.max_image_width = Some(MOST_SIDE);
     limits.max_image_height = Some(MOST_SIDE);
@@ -118,7 +133,10 @@ fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
     let image = crate::engine::panics::caught(|| reader.decode());
     match image {
         Ok(Ok(image)) => Ok(image),
-        Ok(Err(error)) => anyhow::bail!("the image cannot be read: {error}"),
+        Ok(Err(error)) => {
+            let why = error.to_string();
+            anyhow::bail!("the image cannot be read: {}", why.trim_end_matches('.'))
+        }
         Err(why) => anyhow::bail!("the image cannot be read: its parts do not go together ({why})"),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn found(
     let labels = if options.classes {
         let all = std::iter::once(&plain).chain(&test);
         let each = all.flat_map(|own| (0..own.len()).map(|index| own.y(index)));
-        Labels::Counted(labels::count(options, each)?)
+        Labels::Counted(labels::counted(options, each)?)
     } else {
         Labels::Numbers
     };
@@ -67,7 +67,7 @@ pub(super) fn found(
             Usual::Plain
         },
         may_ignore: true,
-        about: "TFRecords",
+        about: ["TFRecord", "TFRecords"],
         plain: Arc::new(plain),
         ..Found::new(train, test)
     })

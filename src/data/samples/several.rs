@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpipe_partitioner::words::count;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
@@ -140,7 +141,7 @@ impl Several {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
         };
-        format!("{} samples{held_out}", self.train.len())
+        format!("{}{held_out}", count(self.train.len(), "sample"))
     }
 
     /// As [`Samples::kept`](super::Samples::kept).

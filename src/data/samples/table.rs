@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use csv::{ReaderBuilder, StringRecord};
+use gpipe_partitioner::words::count;
 use tch::{Kind, Tensor};
 
 mod layout;
@@ -106,15 +107,27 @@ pub(super) fn found(
         Ok::<_, DataError>(read.0)
     });
     let shape = if options.classes { vec![] } else { vec![1] };
+    let teaches_nothing = match &names {
+        Some(names) if names.len() == 1 => Some(format!(
+            "column `{target}` is `{}` in all {}: there is nothing to tell apart; name the column of \
+             the classes with --target, or give rows of another class, too",
+            names[0],
+            count(train.len(), "row")
+        )),
+        _ => None,
+    };
+    let known = if options.classes { &train.y[..] } else { &[] };
     Ok(Found {
         input: vec![columns.len() as i64],
+        known: known.iter().map(|class| *class as i64).collect(),
+        teaches_nothing,
         target: shape,
         labels: match names {
             Some(names) => Labels::Named(names),
             None => Labels::Numbers,
         },
         usual: Usual::Standard,
-        about: "rows of a table",
+        about: ["row of a table", "rows of a table"],
         columns,
         column: Some(target),
         ..Found::new(train, test.transpose()?)

@@ -20,7 +20,7 @@ pub struct RandomPart<S> {
 const KEY: u64 = 0x7061_7274;
 
 impl<S: Source> RandomPart<S> {
-    fn origin(&self, index: usize) -> usize {
+    pub(in crate::data) fn origin(&self, index: usize) -> usize {
         let place = (self.range.start + index) as u64;
         permuted(place, self.source.len() as u64, mix(self.seed, KEY)) as usize
     }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::axis::{Range, short};
-use super::field::Field;
+use super::field::{Field, is_held_out};
 use super::history::{History, Point};
-use super::layout::{ABOVE, COLOURS, LEFT, PLOT, RIGHT, WIDTH, dashes, escaped};
+use super::layout::{ABOVE, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, of_run};
 use super::line::{smoothed, thinned};
 
 /// The most intervals between numbers beside a chart, and below it.
@@ -24,14 +24,27 @@ const WITH_ZERO: [&str; 8] = [
     "mfu",
 ];
 
+/// The most points that are marked along a curve: of more, marks would hide how it goes.
+const MARKED: usize = 40;
+
+/// A run's values of a field.
+#[derive(Debug, Clone, Copy)]
+struct Curve<'a> {
+    /// The run's number.
+    number: usize,
+    run: &'a History,
+    points: &'a [Point],
+    is_held_out: bool,
+}
+
 /// A chart that knows its scales.
 #[derive(Debug)]
 pub(super) struct Chart<'a> {
     field: &'a Field,
-    /// A run's number and its points, where it has any.
-    curves: Vec<(usize, &'a History, &'a [Point])>,
-    /// The same of the field that is drawn with it.
-    beside: Vec<(usize, &'a History, &'a [Point])>,
+    /// Of each run that has any values, and behind them those of the field that is drawn with it.
+    curves: Vec<Curve<'a>>,
+    /// How many runs there are.
+    runs: usize,
     steps: Range,
     values: Range,
     /// The frame's upper edge.
@@ -41,15 +54,20 @@ pub(super) struct Chart<'a> {
 impl<'a> Chart<'a> {
     /// A chart of `field` below `y`, over `steps`.
     pub(super) fn new(runs: &'a [History], field: &'a Field, steps: Range, y: f64) -> Self {
-        let of = |key: &'a str| -> Vec<_> {
-            let curve = |(number, run): (usize, &'a History)| Some((number, run, run.points(key)?));
-            runs.iter().enumerate().filter_map(curve).collect()
+        let of = |key: &'a str| {
+            let all = runs.iter().enumerate();
+            all.filter_map(move |(number, run)| {
+                Some(Curve {
+                    number,
+                    run,
+                    points: run.points(key)?,
+                    is_held_out: is_held_out(key),
+                })
+            })
         };
-        let (curves, beside) = (of(&field.key), field.beside().map_or_else(Vec::new, of));
-        let values = curves
-            .iter()
-            .chain(&beside)
-            .flat_map(|(.., points)| *points);
+        let beside = field.beside().into_iter().flat_map(of);
+        let curves: Vec<Curve<'_>> = of(&field.key).chain(beside).collect();
+        let values = curves.iter().flat_map(|curve| curve.points);
         let values = Range::of(values.map(|&(_, value)| value));
         let values = values.unwrap_or(Range { from: 0.0, to: 1.0 });
         let counts = WITH_ZERO.contains(&field.key.as_str());
@@ -57,21 +75,23 @@ impl<'a> Chart<'a> {
         Self {
             field,
             curves,
-            beside,
+            runs: runs.len(),
             steps,
             values: values.roomy(),
             top: y + ABOVE,
         }
     }
 
-    /// Draws it, each point the mean of `window` steps.
+    /// Whether something in it is of what is held out.
+    pub(super) fn has_held_out(&self) -> bool {
+        self.curves.iter().any(|curve| curve.is_held_out)
+    }
+
+    /// Draws it, each point of training the mean of `window` steps.
     pub(super) fn draw(&self, svg: &mut String, window: usize) {
         self.frame(svg);
-        for (number, run, points) in &self.curves {
-            self.curve(svg, *number, run, points, window);
-        }
-        for (number, run, points) in &self.beside {
-            self.dotted(svg, *number, run, points);
+        for curve in &self.curves {
+            self.curve(svg, curve, window);
         }
     }
 
@@ -91,7 +111,7 @@ impl<'a> Chart<'a> {
             "<text class=\"name\" x=\"{LEFT}\" y=\"{}\">{}</text>\n\
              <rect class=\"panel\" x=\"{LEFT}\" y=\"{top}\" width=\"{}\" height=\"{PLOT}\"/>",
             top - 9.0,
-            escaped(&self.label()),
+            escaped(&self.field.label()),
             end - LEFT
         );
         for tick in self.values.ticks(0.0, ACROSS) {
@@ -118,64 +138,49 @@ impl<'a> Chart<'a> {
         }
     }
 
-    fn curve(
-        &self,
-        svg: &mut String,
-        number: usize,
-        run: &History,
-        points: &[Point],
-        window: usize,
-    ) {
+    fn curve(&self, svg: &mut String, curve: &Curve<'_>, window: usize) {
+        let style = if curve.is_held_out {
+            held_out(curve.number, self.runs)
+        } else {
+            of_run(curve.number)
+        };
+        let points = curve.points;
         let _ = write!(
             svg,
-            "<g class=\"c{}\"{}><title>{}</title>",
-            number % COLOURS,
-            dashes(number),
-            escaped(&format!("{}: {}", run.name, said(points)))
+            "<g {style}><title>{}</title>",
+            escaped(&curve.words(": "))
         );
-        if window > 1 {
-            self.path(svg, "raw", points);
-            self.path(svg, "mean", &smoothed(points, window));
-        } else {
-            self.path(svg, "mean", points);
+        match (window, curve.is_held_out) {
+            (1, _) | (_, true) => {
+                self.path(svg, "mean", points);
+                self.marks(svg, points);
+            }
+            _ => {
+                self.path(svg, "raw", points);
+                self.path(svg, "mean", &smoothed(points, window));
+            }
         }
         svg.push_str("</g>\n");
     }
 
-    /// A curve of few values, with a dot at each.
-    fn dotted(&self, svg: &mut String, number: usize, run: &History, points: &[Point]) {
-        let title = format!("{}, held out: {}", run.name, said(points));
-        let _ = write!(
-            svg,
-            "<g class=\"c{}\"{}><title>{}</title>",
-            number % COLOURS,
-            dashes(number),
-            escaped(&title)
-        );
-        if points.len() > 1 {
-            self.path(svg, "mean", points);
+    /// A dot at each of a few points, without which what lies between them looks measured.
+    fn marks(&self, svg: &mut String, points: &[Point]) {
+        if (2..=MARKED).contains(&points.len()) {
+            points.iter().for_each(|point| self.dot(svg, *point));
         }
-        for point in self.thin(points) {
-            self.dot(svg, point);
-        }
-        svg.push_str("</g>\n");
     }
 
     fn dot(&self, svg: &mut String, point: Point) {
         let (x, y) = self.place(point);
         let _ = write!(
             svg,
-            "<circle class=\"dot\" cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"4\"/>"
+            "<circle class=\"dot\" cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{DOT}\"/>"
         );
     }
 
-    fn thin(&self, points: &[Point]) -> Vec<Point> {
-        let column = |step: u64| self.place((step, 0.0)).0.floor() as i64;
-        thinned(points, column)
-    }
-
     fn path(&self, svg: &mut String, class: &str, points: &[Point]) {
-        let thin = self.thin(points);
+        let column = |step: u64| self.place((step, 0.0)).0.floor() as i64;
+        let thin = thinned(points, column);
         if let [only] = thin.as_slice() {
             self.dot(svg, *only);
             return;
@@ -191,25 +196,21 @@ impl<'a> Chart<'a> {
 
     /// The chart for whoever cannot see it.
     pub(super) fn words(&self) -> String {
-        let curves = self.curves.iter();
-        let curves = curves.map(|(_, run, points)| format!("{} {}", run.name, said(points)));
-        let beside = self.beside.iter();
-        let beside =
-            beside.map(|(_, run, points)| format!("{} held out {}", run.name, said(points)));
+        let curves = self.curves.iter().map(|curve| curve.words(" "));
         format!(
             "{}: {}.",
-            self.label(),
-            curves.chain(beside).collect::<Vec<_>>().join("; ")
+            self.field.label(),
+            curves.collect::<Vec<_>>().join("; ")
         )
     }
+}
 
-    /// The field, and what is drawn with it.
-    fn label(&self) -> String {
-        let label = self.field.label();
-        if self.beside.is_empty() {
-            return label;
-        }
-        label + "; with dots: held out"
+impl Curve<'_> {
+    /// `runs/1, held out: 4.1734 at step 1, 1.8021 at step 400`
+    fn words(&self, between: &str) -> String {
+        let name = &self.run.name;
+        let held_out = if self.is_held_out { ", held out" } else { "" };
+        format!("{name}{held_out}{between}{}", said(self.points))
     }
 }
 

@@ -39,8 +39,10 @@ const KNOWN: [(&str, &str, &str); 16] = [
     ("skipped", "skipped steps", "count"),
 ];
 
-/// What is drawn in the chart of another field, with a dot at each value.
+/// What is drawn in the chart of another field.
 const BESIDE: [(&str, &str); 1] = [("loss", "held_out_loss")];
+/// What is drawn without being asked for, where there is any, before the throughput.
+const USUAL: [&str; 2] = ["loss", "held_out_accuracy"];
 
 /// A number of every step that is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// The fields that are asked for, or the loss and the throughput.
+    /// The fields that are asked for, or the loss, the accuracy and the throughput.
     ///
     /// # Errors
     /// No run has such a field; which ones there are.
@@ -62,7 +64,7 @@ impl Field {
         if wanted.is_empty() {
             let rate = THROUGHPUT.into_iter().find(|key| in_all(runs, key));
             let rate = rate.or_else(|| THROUGHPUT.into_iter().find(|key| in_any(runs, key)));
-            let fields = ["loss"].into_iter().filter(|key| in_any(runs, key));
+            let fields = USUAL.into_iter().filter(|key| in_any(runs, key));
             let fields: Vec<Self> = fields.chain(rate).map(Self::new).collect();
             if fields.is_empty() {
                 return Err(format!("there is no loss to draw: {}", named(runs)));
@@ -102,6 +104,11 @@ impl Field {
             None => self.title.clone(),
         }
     }
+}
+
+/// Whether a field is measured on what is held out.
+pub(super) fn is_held_out(key: &str) -> bool {
+    key.starts_with("held_out_")
 }
 
 fn in_all(runs: &[History], key: &str) -> bool {

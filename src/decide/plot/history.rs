@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::Bytes;
 use serde_json::{Map, Value};
 
+use crate::decide::near;
+
 /// The longest line that is read, in bytes: one of a run has some hundreds.
 const MAX_LINE: u64 = 1 << 20;
 
@@ -69,7 +71,7 @@ impl History {
 fn file_of(run: &Path) -> Result<PathBuf, String> {
     let shown = run.display();
     if !run.exists() {
-        return Err(format!("there is no run {shown}"));
+        return Err(format!("there is no run {shown}{}", near::run(run)));
     }
     if !run.is_dir() {
         return Ok(run.to_owned());
@@ -78,21 +80,10 @@ fn file_of(run: &Path) -> Result<PathBuf, String> {
     if path.is_file() {
         return Ok(path);
     }
-    let hint = match numbered(run) {
-        Some(number) => format!("; did you mean {}?", run.join(number).display()),
-        None => String::new(),
-    };
     Err(format!(
-        "{shown} is no run folder: it has no {METRICS}, which `train` writes{hint}"
+        "{shown} is no run folder: it has no {METRICS}, which `train` writes{}",
+        near::run(run)
     ))
-}
-
-/// The newest run in a folder of runs, as `runs` is one.
-fn numbered(folder: &Path) -> Option<String> {
-    let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
-    let runs = entries.filter(|entry| entry.path().join(METRICS).is_file());
-    let numbers = runs.filter_map(|run| run.file_name().to_str()?.parse::<u64>().ok());
-    numbers.max().map(|number| number.to_string())
 }
 
 /// The run as people know it: the path as given, or the folder that `.` is.

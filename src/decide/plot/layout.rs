@@ -14,14 +14,25 @@ pub(super) const BELOW: f64 = 30.0;
 /// Colours there are; runs beyond them are dashed.
 pub(super) const COLOURS: usize = 8;
 
-/// Runs that share a colour differ in their dashes.
-pub(super) fn dashes(number: usize) -> &'static str {
-    match number / COLOURS % 4 {
+/// The radius of what marks a point.
+pub(super) const DOT: f64 = 3.0;
+
+/// How the curve of a run is drawn: runs that share a colour differ in their dashes.
+pub(super) fn of_run(number: usize) -> String {
+    let dashes = match number / COLOURS % 4 {
         0 => "",
         1 => " stroke-dasharray=\"9 4\"",
         2 => " stroke-dasharray=\"2 3\"",
         _ => " stroke-dasharray=\"9 3 2 3\"",
-    }
+    };
+    format!("class=\"c{}\"{dashes}", number % COLOURS)
+}
+
+/// How that of what is held out is drawn: dashed, in the colour of its run where there are several,
+/// and in a second one where there is no other to be taken for.
+pub(super) fn held_out(number: usize, runs: usize) -> String {
+    let colour = if runs == 1 { number + 1 } else { number };
+    format!("class=\"c{}\" stroke-dasharray=\"6 5\"", colour % COLOURS)
 }
 
 /// Text as SVG has it. Characters that XML has not become the replacement character.

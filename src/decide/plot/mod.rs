@@ -26,8 +26,8 @@ pub(crate) struct Args {
     /// to its newest step.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Fields of metrics.jsonl to draw, one chart each. By default the loss, and tokens or samples
-    /// per second.
+    /// Fields of metrics.jsonl to draw, one chart each. By default the loss, the held-out accuracy
+    /// where there is one, and tokens or samples per second.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     metrics: Vec<String>,
     /// Draw the mean of the last N steps, with the steps themselves faintly behind.

@@ -9,7 +9,9 @@ use super::axis::Range;
 use super::chart::Chart;
 use super::field::Field;
 use super::history::History;
-use super::layout::{ABOVE, BELOW, COLOURS, LEFT, PLOT, RIGHT, WIDTH, dashes, escaped};
+use super::layout::{
+    ABOVE, BELOW, COLOURS, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, of_run,
+};
 
 /// A line of the legend, in pixels.
 const LINE: f64 = 22.0;
@@ -27,7 +29,7 @@ const STYLE: &str = "<style>\
 .plot .grid{stroke:#8d97a3;stroke-width:.5;stroke-opacity:.7;fill:none}\
 .plot .mean{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\
 .plot .raw{fill:none;stroke-width:1;stroke-opacity:.35}.plot .dot{stroke:none}\
-";
+.plot .any{stroke:#57606a}.plot .any .dot{fill:#57606a}";
 /// For a light ground and for a dark one: at least 3:1 on either, and apart for whoever
 /// sees few colours.
 const LIGHT: [&str; COLOURS] = [
@@ -39,20 +41,24 @@ const DARK: [&str; COLOURS] = [
 
 /// A chart for each field, a curve in it for each run.
 pub(super) fn draw(runs: &[History], fields: &[Field], window: usize) -> String {
-    let places = legend_places(runs);
-    let lines = places.last().map_or(0.0, |(_, y)| y + LINE);
-    let top = MARGIN + lines;
     let each = ABOVE + PLOT + BELOW;
     let steps = steps(runs);
-    let charts = (0..).zip(fields);
-    let charts = charts.map(|(row, field)| {
-        let y = top + each * f64::from(row);
-        Chart::new(runs, field, steps, y)
-    });
-    let charts: Vec<Chart<'_>> = charts.collect();
-    let height = top + each * charts.len() as f64 + MARGIN;
+    let charts = |top: f64| -> Vec<Chart<'_>> {
+        let charts = (0..).zip(fields);
+        let charts = charts.map(|(row, field)| {
+            let y = top + each * f64::from(row);
+            Chart::new(runs, field, steps, y)
+        });
+        charts.collect()
+    };
+    let has_held_out = charts(0.0).iter().any(Chart::has_held_out);
+    let entries = entries(runs, has_held_out);
+    let places = legend_places(&entries);
+    let lines = places.last().map_or(0.0, |(_, y)| y + LINE);
+    let charts = charts(MARGIN + lines);
+    let height = MARGIN + lines + each * charts.len() as f64 + MARGIN;
     let mut svg = begin(height, &words(&charts, window));
-    legend(&mut svg, runs, &places);
+    legend(&mut svg, &entries, &places);
     charts.iter().for_each(|chart| chart.draw(&mut svg, window));
     let what = match window {
         1 => "training step".to_owned(),
@@ -104,7 +110,7 @@ fn begin(height: f64, words: &str) -> String {
     colours(&mut svg, &LIGHT);
     svg.push_str(
         "@media (prefers-color-scheme:dark){.plot{background:#15171b}.plot text{fill:#eceff3}.plot .ground{fill:#15171b}\
-         .plot .panel{fill:#1f2329}",
+         .plot .panel{fill:#1f2329}.plot .any{stroke:#aab2bd}.plot .any .dot{fill:#aab2bd}",
     );
     colours(&mut svg, &DARK);
     svg.push_str("}</style>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
@@ -120,12 +126,45 @@ fn colours(svg: &mut String, colours: &[&str; COLOURS]) {
     }
 }
 
-/// Where the names of the runs stand.
-fn legend_places(runs: &[History]) -> Vec<(f64, f64)> {
+/// What the legend tells: how a curve is drawn, and whose it is.
+struct Entry {
+    style: String,
+    is_marked: bool,
+    text: String,
+}
+
+/// The runs, and what is held out where that is drawn.
+fn entries(runs: &[History], has_held_out: bool) -> Vec<Entry> {
+    let of_run = |(number, run): (usize, &History)| Entry {
+        style: of_run(number),
+        is_marked: false,
+        text: named(run),
+    };
+    let mut entries: Vec<Entry> = runs.iter().enumerate().map(of_run).collect();
+    if has_held_out {
+        let (style, text) = match runs {
+            [only] => (held_out(0, 1), format!("{}, held out", named(only))),
+            // That of a run is in the colour of its run.
+            _ => (
+                "class=\"any\" stroke-dasharray=\"6 5\"".to_owned(),
+                "held out".to_owned(),
+            ),
+        };
+        entries.push(Entry {
+            style,
+            is_marked: true,
+            text,
+        });
+    }
+    entries
+}
+
+/// Where they stand.
+fn legend_places(entries: &[Entry]) -> Vec<(f64, f64)> {
     let (mut x, mut y) = (LEFT, 0.0);
     let mut places = Vec::new();
-    for run in runs {
-        let wide = SAMPLE + CHARACTER * named(run).chars().count() as f64;
+    for entry in entries {
+        let wide = SAMPLE + CHARACTER * entry.text.chars().count() as f64;
         if x > LEFT && x + wide > WIDTH - RIGHT {
             (x, y) = (LEFT, y + LINE);
         }
@@ -135,18 +174,22 @@ fn legend_places(runs: &[History]) -> Vec<(f64, f64)> {
     places
 }
 
-fn legend(svg: &mut String, runs: &[History], places: &[(f64, f64)]) {
-    for (number, (run, (x, y))) in runs.iter().zip(places).enumerate() {
+fn legend(svg: &mut String, entries: &[Entry], places: &[(f64, f64)]) {
+    for (entry, (x, y)) in entries.iter().zip(places) {
         let y = MARGIN + y + LINE / 2.0;
+        let mark = format!(
+            "<circle class=\"dot\" cx=\"{}\" cy=\"{y}\" r=\"{DOT}\"/>",
+            x + 13.0
+        );
         let _ = writeln!(
             svg,
-            "<g class=\"c{}\"{}><path class=\"mean\" d=\"M{x} {y}h26\"/></g>\
+            "<g {}><path class=\"mean\" d=\"M{x} {y}h26\"/>{}</g>\
              <text x=\"{}\" y=\"{}\">{}</text>",
-            number % COLOURS,
-            dashes(number),
+            entry.style,
+            if entry.is_marked { &mark } else { "" },
             x + SAMPLE,
             y + 4.5,
-            escaped(&named(run))
+            escaped(&entry.text)
         );
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use gpipe_partitioner::words::path_instead;
 use safetensors::tensor::{Dtype, View};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
@@ -51,9 +52,10 @@ impl Folder {
         }
         if !path.exists() {
             let why = "there is no such file or folder";
-            return Err(match hub_name(path) {
+            let near = path_instead(path);
+            return Err(match hub_name(path).filter(|_| near.is_empty()) {
                 Some(name) => wrong(path, format!("{why}; {}", downloaded(name))),
-                None => wrong(path, why),
+                None => wrong(path, format!("{why}{near}")),
             });
         }
         Ok(Self {

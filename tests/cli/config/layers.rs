@@ -161,3 +161,26 @@ fn every_flag_that_is_a_key_is_one_in_all_layers() {
     }
     assert!(told.contains(" clip=0.5"), "{told}");
 }
+
+/// 0 was refused, and a run that goes on could not be told to clip no more.
+#[test]
+fn zero_takes_back_what_a_file_has_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let own = "[train]\nclip = 0.5\n[pipeline]\npatience = 60\n";
+    fs::write(folder.join("run.toml"), own).unwrap();
+    let zero = ["--clip", "0", "--patience", "0"];
+    let set = tiny(&[], &["--config", "run.toml", "--out", "set"]);
+    trained(folder, &set, &[]);
+    let none = tiny(&[], &["--config", "run.toml", "--out", "none"]);
+    trained(folder, &[&none[..], &zero].concat(), &[]);
+    let of = |run: &str| {
+        let own = config(folder, run);
+        let (clip, patience) = (own["train"].get("clip"), own["pipeline"].get("patience"));
+        (clip.is_some(), patience.is_some())
+    };
+    assert_eq!((of("set"), of("none")), ((true, true), (false, false)));
+    let resumed = ["--resume", "set", "--steps", "4", "--clip", "0"];
+    trained(folder, &resumed, &[]);
+    assert_eq!(of("set"), (false, true));
+}

@@ -82,8 +82,8 @@ const VALUES: [Case; 15] = [
         ],
     ),
     (
-        "[train]\nclip = 0\n",
-        &["run.toml:2: train.clip = 0: must be a number above 0"],
+        "[train]\nclip = -1\n",
+        &["run.toml:2: train.clip = -1: must be a number above 0, or 0 for none"],
     ),
     (
         "[optimizer]\nlr = nan\n",

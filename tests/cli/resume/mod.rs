@@ -1,6 +1,7 @@
 //! `gpipe-rs train` that is saved, stopped, killed, and goes on.
 
 mod damaged;
+mod devices;
 mod exact;
 mod forks;
 mod killed;

@@ -6,6 +6,7 @@ use std::path::Path;
 use image::{Rgb, RgbImage};
 
 use super::{FLAGS, config, fails, printed, trained};
+use crate::run::{gpipe, succeeded};
 
 /// Two classes of ten images, in PNG and JPEG.
 fn pictures(folder: &Path) {
@@ -65,27 +66,180 @@ fn a_resnet_on_a_folder_of_images_is_trained_resumed_and_judged() {
     assert!(lines.contains("images (20 samples)"), "{lines}");
 }
 
+/// It ended in the middle of the first epoch that came to it, and then at the next one.
 #[test]
-fn a_broken_image_ends_the_run_and_is_named() {
+fn all_damaged_images_are_named_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     pictures(&folder.join("images"));
-    let path = folder.join("images/dark/3.jpg");
-    let bytes = fs::read(&path).unwrap();
-    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-    let train = format!("train --quiet --steps 40 {FLAGS} --out run {RESNET}");
-    fails(
-        folder,
-        &train.replace("--held-out 0.2", "--held-out 0"),
-        1,
-        &["images/dark/3.jpg", "cut off"],
-    );
+    let cut = |name: &str| {
+        let path = folder.join("images").join(name);
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    };
+    let train = format!("train --quiet --steps 4 {FLAGS} --out run {RESNET}");
+    cut("dark/3.jpg");
+    let one = "error: --data: images/: 1 of 20 images cannot be read: dark/3.jpg (the image is cut off: was \
+               it copied whole?); replace it, or move it out of the folder";
+    fails(folder, &train, 2, &[one]);
+    for other in ["dark/0.png", "light/2.png", "light/4.png", "light/5.jpg"] {
+        cut(other);
+    }
+    fs::write(folder.join("images/light/6.png"), "").unwrap();
+    fs::write(folder.join("images/light/7.jpg"), "<html>not found</html>").unwrap();
+    let wanted = [
+        "7 of 20 images cannot be read: dark/0.png (the image cannot be read",
+        "dark/3.jpg",
+        "and 2 more; replace them, or move them out of the folder",
+    ];
+    fails(folder, &train, 2, &wanted);
+    assert!(!folder.join("run").exists());
+    // A name is no reason to take an image for damaged, nor what a camera leaves behind its end.
+    fs::remove_dir_all(folder.join("images")).unwrap();
+    pictures(&folder.join("images"));
+    let jpeg = folder.join("images/dark/1.jpg");
+    let mut bytes = fs::read(&jpeg).unwrap();
+    bytes.extend([0; 300]);
+    fs::write(folder.join("images/dark/0.png"), &bytes).unwrap();
+    printed(folder, &train);
     let mlp = "train --model mlp --data images --out mlp";
+    let wanted = [
+        "--data images",
+        "[channels, height, width]",
+        "; for this data: `gpipe-rs train --model resnet50 --image 64 --data images`",
+    ];
+    fails(folder, mlp, 2, &wanted);
+}
+
+/// An image whose first and last bytes are as they should be, and others are not.
+fn spoil(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 8].copy_from_slice(b"spoilt!!");
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_image_that_only_decoding_finds_damaged_costs_no_step_and_can_be_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pictures(&folder.join("images"));
+    spoil(&folder.join("images/light/4.png"));
+    let resnet = RESNET.replace("--held-out 0.2", "--held-out 0");
+    let of = |out: &str, more: &str| {
+        let flags = FLAGS.replace("--batch 8", "--batch 4");
+        format!(
+            "train --quiet --json --warmup 1 --threads-per-stage 1 {flags} {resnet} --steps 9 \
+             --out {out} {more}"
+        )
+    };
+    let wanted = [
+        "images/light/4.png: the image cannot be read",
+        "; the run is saved after step 4: put the file back as it was, or leave it out with `train \
+         --resume run --set data.skip_bad=N`",
+    ];
+    fails(folder, &of("run", ""), 1, &wanted);
+    assert_eq!(super::losses(folder, "run").len(), 4);
+    // It goes on to the same bits as a run that skipped it from the beginning, and one that is cut.
+    let skip = "--set data.skip_bad=1";
+    let (_, said) = succeeded(gpipe(folder, &of("whole", skip)), "train");
+    let warning = "warning: skipped images/light/4.png: the image cannot be read";
+    assert!(said.contains(warning), "{said}");
+    let resume = |run: &str| {
+        printed(
+            folder,
+            &format!("train --quiet --resume {run} --steps 9 {skip}"),
+        )
+    };
+    resume("run");
+    printed(folder, &of("cut", skip).replace("--steps 9", "--steps 5"));
+    resume("cut");
+    for run in ["run", "cut"] {
+        assert_eq!(
+            super::losses(folder, run),
+            super::losses(folder, "whole"),
+            "{run}"
+        );
+    }
+    let none = of("none", "--set checkpoint.every=0");
+    let wanted = ["replace the file or take it away, or leave it out with --set data.skip_bad=N"];
+    fails(folder, &none, 1, &wanted);
+    // The same of what is known to be damaged before.
+    fs::write(folder.join("images/dark/1.jpg"), "").unwrap();
     fails(
         folder,
-        mlp,
+        &of("known", ""),
         2,
-        &["--data images", "[channels, height, width]"],
+        &["1 of 20 images cannot be read: dark/1.jpg"],
+    );
+    let (_, said) = succeeded(
+        gpipe(
+            folder,
+            &of("known", "--set data.skip_bad=2").replace("--quiet", ""),
+        ),
+        "train",
+    );
+    let header = "; cannot be read, and are skipped: dark/1.jpg (the file is empty)";
+    assert!(said.contains(header), "{said}");
+}
+
+/// A loss of 0 from the first step on, and nobody said why.
+#[test]
+fn a_folder_of_one_class_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pictures(&folder.join("pets"));
+    let train = |data: &str| {
+        let resnet = RESNET.replace("--data images/", &format!("--data {data}"));
+        format!("train --quiet --steps 1 {FLAGS} --out run {resnet}")
+    };
+    printed(folder, &train("pets"));
+    fs::rename(folder.join("run"), folder.join("two")).unwrap();
+    fs::create_dir(folder.join("all")).unwrap();
+    fs::rename(folder.join("pets"), folder.join("all/pets")).unwrap();
+    let wanted = [
+        "--data all: there is one class, `pets`, and nothing to tell it from: if the classes are the \
+         folders in all/pets, name all/pets",
+    ];
+    fails(folder, &train("all"), 2, &wanted);
+    fs::remove_dir_all(folder.join("all/pets/light")).unwrap();
+    let wanted = [
+        "one class, `dark`",
+        "put the images of another class in a folder beside it",
+    ];
+    fails(folder, &train("all/pets"), 2, &wanted);
+    // A run of two is judged by images of one all the same.
+    printed(folder, "eval --run two --data all/pets");
+}
+
+#[test]
+fn a_class_that_is_held_out_as_a_whole_and_a_share_of_nothing_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pictures(&folder.join("images"));
+    for number in 1..10 {
+        let _ = fs::remove_file(folder.join(format!("images/light/{number}.png")));
+        let _ = fs::remove_file(folder.join(format!("images/light/{number}.jpg")));
+    }
+    let said = |flags: &str| {
+        let resnet = RESNET.replace("--held-out 0.2", flags);
+        let train = format!("train --steps 1 --batch 2 --micro 1 --devices cpu,cpu {resnet}");
+        succeeded(gpipe(folder, &train), "train").1
+    };
+    // Of 11 images one is of the second class: some seed holds it out.
+    let whole =
+        "; nothing is trained on of `light`: all of it is held out, so take a smaller --held-out";
+    let mut seeds = (0..20).map(|seed| said(&format!("--held-out 0.5 --seed {seed}")));
+    assert!(seeds.any(|said| said.contains(whole)));
+    let none = "; nothing is held out, as a share of 0.05 of 11 is less than one";
+    assert!(said("--held-out 0.05").contains(none));
+    assert!(!said("--held-out 0").contains("nothing is held out"));
+    let evaluated = format!("train --eval-every 1 {FLAGS} {RESNET}").replace("0.2", "0.05");
+    fails(
+        folder,
+        &evaluated,
+        2,
+        &["the share of --held-out is less than one sample"],
     );
 }
 

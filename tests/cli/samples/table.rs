@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use gpipe::tch::{Device, Kind, Tensor};
 use serde_json::json;
 
 use super::{as_json, config, fails, printed, trained};
+use crate::run::{gpipe, succeeded};
 
 /// Eighty rows of three classes, which two columns tell.
 fn table(folder: &Path) {
@@ -154,4 +156,104 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
         &["table.csv, line 3", "column `a` has no value"],
     );
     assert!(!folder.join("run").exists());
+}
+
+/// They trained to a loss of 0.
+#[test]
+fn targets_that_are_all_the_same_are_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut text = String::from("a,b,y\n");
+    (0..40).for_each(|row| writeln!(text, "{row},{},cat", row % 5).unwrap());
+    fs::write(folder.join("d.csv"), text).unwrap();
+    let train = "train --model mlp --batch 8 --steps 2 --out run --data";
+    let wanted = [
+        "--data d.csv: column `y` is `cat` in all 40 rows: there is nothing to tell apart; name the \
+         column of the classes with --target",
+    ];
+    fails(folder, &format!("{train} d.csv"), 2, &wanted);
+    let x = Tensor::arange(40, (Kind::Float, Device::Cpu)).view([20, 2]);
+    let y = Tensor::full([20], 3, (Kind::Int64, Device::Cpu));
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    for classes in ["", " --outputs 5"] {
+        let wanted = ["the targets of all 20 samples are 3: there is nothing to tell apart"];
+        fails(
+            folder,
+            &format!("{train} d.safetensors{classes}"),
+            2,
+            &wanted,
+        );
+    }
+}
+
+/// `gpt` is the default model, and said only that it takes 64 tokens.
+#[test]
+fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let x = Tensor::arange(80, (Kind::Float, Device::Cpu)).view([20, 4]);
+    let whole = Tensor::arange(20, (Kind::Int64, Device::Cpu)).remainder(3);
+    let real = Tensor::arange(20, (Kind::Float, Device::Cpu)) * 0.25;
+    for (name, y) in [("classes", &whole), ("numbers", &real)] {
+        let path = folder.join(format!("{name}.safetensors"));
+        Tensor::write_safetensors(&[("x", &x), ("y", y)], path).unwrap();
+    }
+    let fits = |args: &str, model: &str, data: &str| {
+        let command = format!("; for this data: `gpipe-rs train --model {model} --data {data}`");
+        fails(
+            folder,
+            &format!("train {args} --data {data}"),
+            2,
+            &[&command],
+        );
+        let flags = format!("--model {model} --data {data} --batch 8 --steps 1");
+        printed(folder, &format!("train --quiet {flags}"));
+    };
+    fits("", "mlp", "classes.safetensors");
+    fits("", "mlp --loss mse", "numbers.safetensors");
+    fs::copy(folder.join("table.csv"), folder.join("t.csv")).unwrap();
+    let text = fs::read_to_string(folder.join("t.csv")).unwrap();
+    let rows = text.lines().map(|line| {
+        let (kind, numbers) = line.split_once(',').unwrap();
+        format!("{numbers},{kind}\n")
+    });
+    fs::write(folder.join("t.csv"), rows.collect::<String>()).unwrap();
+    fits("--model resnet50", "mlp", "t.csv");
+    // A table is a text, too, and may be meant as one.
+    let train = "train --data t.csv --steps 1 --layers 1 --d-model 16 --heads 1 --seq 16 --batch 4";
+    let (_, said) = succeeded(gpipe(folder, train), train);
+    let note = "t.csv is read as a text; to learn a column from the others: `gpipe-rs train --model mlp \
+                --data t.csv`";
+    assert!(said.contains(note), "{said}");
+}
+
+#[test]
+fn a_misspelt_file_is_answered_with_the_one_that_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    fs::write(folder.join("text.txt"), "Call me Ishmael. ".repeat(100)).unwrap();
+    for (args, wanted) in [
+        ("train --data text.tx", "did you mean `text.txt`?"),
+        (
+            "train --model mlp --data tabel.csv",
+            "did you mean `table.csv`?",
+        ),
+        (
+            "train --data text.txt --eval-data text.tx",
+            "did you mean `text.txt`?",
+        ),
+        ("train --data syntetic", "did you mean `synthetic`?"),
+        ("train --config table.cvs", "did you mean `table.csv`?"),
+        ("train --plan table.cvs", "did you mean `table.csv`?"),
+        (
+            "plan --devices 2 --profile table.cvs",
+            "did you mean `table.csv`?",
+        ),
+        ("train --weights text.tx", "did you mean `text.txt`?"),
+        ("train --tokenizer text.tx", "did you mean `text.txt`?"),
+    ] {
+        fails(folder, args, 2, &[wanted]);
+    }
 }

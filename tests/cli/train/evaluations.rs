@@ -225,3 +225,18 @@ fn what_stands_in_the_place_of_a_run_or_a_checkpoint_says_what_to_name() {
         &["has lost its best checkpoint", "leave out --best"],
     );
 }
+
+/// The line of the step had the held-out loss, and the next line had it again.
+#[test]
+fn an_evaluation_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = "the whale, the whale! up helm, up helm! ".repeat(60);
+    fs::write(folder.join("text.txt"), text).unwrap();
+    let flags = format!("train {SMALL} --data text.txt --eval-every 3");
+    let output = gpipe(folder, &flags);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("held-out loss").count(), 2, "{said}");
+    assert!(said.contains("step     3/6  held-out loss "), "{said}");
+}

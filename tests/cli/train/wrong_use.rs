@@ -97,7 +97,10 @@ const SIZES: [Case; 24] = [
         &["--threads-per-stage", "100000"],
         &["--threads-per-stage", "at most 1024"],
     ),
-    (&["--patience", "0"], &["--patience", "above 0"]),
+    (
+        &["--patience", "-1"],
+        &["--patience", "above 0, or 0 for none"],
+    ),
     (&["--patience", "1e300"], &["--patience", "at most a year"]),
     (&["--micros", "4"], &["--micros"]),
 ];
@@ -266,4 +269,26 @@ const EXCLUDED: [Case; 3] = [
 #[test]
 fn flags_that_exclude_each_other_say_why() {
     all_refused(&EXCLUDED);
+}
+
+/// It failed after the configuration was printed and the data read.
+#[test]
+fn a_folder_that_cannot_be_made_is_told_before_anything_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("file"), "").unwrap();
+    for out in ["/proc/run", "/proc/a/b/run", "file/run", "/dev/null/run"] {
+        let wanted = ["error: --out ", "nothing can be written there: "];
+        refused(folder, &["train", "--out", out], &wanted);
+    }
+    for flag in ["--trace", "--report"] {
+        let args = ["train", flag, "/proc/own.html"];
+        refused(
+            folder,
+            &args,
+            &["error: ", flag, "/proc/own.html: it cannot be written: "],
+        );
+    }
+    let left: Vec<_> = fs::read_dir(folder).unwrap().collect();
+    assert_eq!(left.len(), 1, "nothing is left behind: {left:?}");
 }

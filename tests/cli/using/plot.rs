@@ -48,28 +48,91 @@ fn loss_and_throughput_of_a_run_are_drawn_beside_its_metrics() {
     assert_eq!(svg.matches("<g class=\"c0\"><title>").count(), 2);
 }
 
-#[test]
-fn the_held_out_loss_is_drawn_with_that_of_training() {
-    let folder = tempfile::tempdir().unwrap();
-    let lines = (1..=6).map(|step| {
+/// Metrics of so many steps of a classifier that is evaluated after each third one.
+fn evaluated(path: &Path, steps: u32) {
+    let lines = (1..=steps).map(|step| {
         let held_out = match step % 3 {
-            0 => format!(",\"held_out_loss\":{}", 5 - step / 3),
+            0 => format!(
+                ",\"held_out_loss\":{},\"held_out_accuracy\":{}",
+                f64::from(5 + steps - step) / 3.0,
+                f64::from(step) / f64::from(steps)
+            ),
             _ => String::new(),
         };
-        format!("{{\"step\":{step},\"loss\":{}{held_out}}}\n", 9 - step)
+        let loss = 3 + steps - step;
+        format!("{{\"step\":{step},\"loss\":{loss}{held_out}}}\n")
     });
-    fs::write(folder.path().join("own.jsonl"), lines.collect::<String>()).unwrap();
+    fs::write(path, lines.collect::<String>()).unwrap();
+}
+
+/// They were two solid lines of one colour, of which one had dots.
+#[test]
+fn what_is_held_out_is_told_from_training_by_dashes_colour_and_legend() {
+    let folder = tempfile::tempdir().unwrap();
+    evaluated(&folder.path().join("own.jsonl"), 60);
     let svg = printed(folder.path(), "plot own.jsonl -o -");
+    let held_out = "<g class=\"c1\" stroke-dasharray=\"6 5\">";
     for part in [
-        ">loss (mean of the mini-batch); with dots: held out</text>",
-        "<title>own.jsonl: 8.0000 at step 1, 3.0000 at step 6</title>",
-        "<title>own.jsonl, held out: 4.0000 at step 3, 3.0000 at step 6</title>",
+        ">loss (mean of the mini-batch)</text>".to_owned(),
+        "<g class=\"c0\"><title>own.jsonl: 62.0 at step 1, 3.0000 at step 60</title>".to_owned(),
+        format!("{held_out}<title>own.jsonl, held out: 20.7 at step 3, 1.6667 at step 60</title>"),
+        ">own.jsonl</text>".to_owned(),
+        ">own.jsonl, held out</text>".to_owned(),
     ] {
-        assert!(svg.contains(part), "{part}: {svg}");
+        assert!(svg.contains(&part), "{part}: {svg}");
     }
-    assert_eq!(svg.matches("<circle").count(), 2);
+    // In the legend, with the loss, and in the chart of the accuracy.
+    assert_eq!(svg.matches(held_out).count(), 3);
     let alone = printed(folder.path(), "plot own.jsonl --metrics held_out_loss -o -");
     assert!(alone.contains(">held-out loss (mean of what is held out)</text>"));
+    assert_eq!(alone.matches(held_out).count(), 2);
+}
+
+/// Of several runs a colour is a run's, and dashes tell what is held out.
+#[test]
+fn what_is_held_out_has_the_colour_of_its_run_where_there_are_several() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "plain", 60, 4.0);
+    evaluated(&folder.path().join("own.jsonl"), 60);
+    let svg = printed(folder.path(), "plot plain own.jsonl -o -");
+    let dashed = "stroke-dasharray=\"6 5\"";
+    assert!(svg.contains(&format!(
+        "<g class=\"c1\" {dashed}><title>own.jsonl, held out: "
+    )));
+    assert!(!svg.contains(&format!("<g class=\"c0\" {dashed}>")));
+    assert!(
+        svg.contains(&format!("<g class=\"any\" {dashed}>")),
+        "legend"
+    );
+    assert!(svg.contains(">held out</text>"));
+    let none = printed(folder.path(), "plot plain -o -");
+    assert!(!none.contains("held out") && !none.contains(dashed));
+}
+
+#[test]
+fn the_accuracy_has_a_chart_of_its_own_where_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    evaluated(&folder.path().join("own.jsonl"), 6);
+    run(folder.path(), "plain", 6, 4.0);
+    let accuracy = ">held-out accuracy (share of what is held out)</text>";
+    for runs in ["own.jsonl", "own.jsonl plain"] {
+        let svg = printed(folder.path(), &format!("plot {runs} -o -"));
+        assert!(svg.contains(accuracy), "{runs}: {svg}");
+    }
+    assert!(!printed(folder.path(), "plot plain -o -").contains(accuracy));
+}
+
+/// A line between two points looks as if there were more.
+#[test]
+fn a_few_points_are_marked_and_many_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "few", 5, 4.0);
+    run(folder.path(), "many", 500, 4.0);
+    let dots = |args: &str| printed(folder.path(), args).matches("<circle").count();
+    assert_eq!(dots("plot few -o -"), 10, "five in each of two charts");
+    assert_eq!(dots("plot many -o -"), 0);
+    // The steps behind a mean are faint enough.
+    assert_eq!(dots("plot few --smooth 2 -o -"), 0);
 }
 
 #[test]

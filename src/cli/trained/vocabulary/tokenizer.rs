@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use gpipe_partitioner::words::path_instead;
 use serde_json::Value;
 
 use crate::data::Tokenizer;
@@ -22,11 +23,12 @@ impl ModelTokenizer {
     /// There is none, or it is damaged.
     pub(in crate::cli) fn read(path: &Path) -> Result<Arc<Self>, String> {
         let files = TokenizerFiles::read(path).map_err(|error| error.to_string())?;
-        let files = files.ok_or_else(|| {
-            format!(
+        let files = files.ok_or_else(|| match path_instead(path) {
+            near if path.exists() || near.is_empty() => format!(
                 "{}: there is no tokenizer.json: copy that of the model there",
                 path.display()
-            )
+            ),
+            near => format!("{}: there is no such file or folder{near}", path.display()),
         })?;
         Self::of(files).map_err(|why| format!("{}: {why}", path.display()))
     }

@@ -70,7 +70,7 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
                  --checkpoint-every 3 --threads-per-stage 1";
     let notes = said(folder, &format!("{train} --held-out 0.3 --out run"));
     assert!(
-        notes.contains("1 of 9 held-out samples are not measured"),
+        notes.contains("1 of 9 held-out samples is not measured"),
         "{notes}"
     );
     let judged = as_json(folder, "eval --run run --json");
@@ -79,7 +79,10 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
         (&8.into(), &1.into())
     );
     let told = printed(folder, "eval --run run");
-    assert!(told.contains("left out    1 samples"), "{told}");
+    assert!(
+        told.contains("left out    1 sample, which fills no batch"),
+        "{told}"
+    );
     let own = as_json(
         folder,
         &format!("{train} --held-out 0.3 --out again --json --quiet"),

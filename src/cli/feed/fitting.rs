@@ -1,0 +1,51 @@
+//! Which model of the zoo takes data that another one does not take.
+
+use std::path::Path;
+
+use crate::cli::model::Chosen;
+use crate::data::{SampleOptions, Samples};
+
+/// The side of images that a first try is soon over with.
+const SIDE: i64 = 64;
+
+/// What is said behind why a model does not take the data of a path: the whole command for one that
+/// does; nothing where none is known, or the data is what is wrong.
+pub(super) fn instead(chosen: &Chosen, path: &Path) -> String {
+    let name = chosen.spec.name();
+    if chosen.spec.exported().is_some() {
+        return String::new();
+    }
+    match model(path) {
+        Some(model) if !model.split(' ').any(|word| word == name) => {
+            format!("; for this data: {}", command(&model, path))
+        }
+        _ => String::new(),
+    }
+}
+
+/// A note on a table that is read as a text, as models of texts do.
+pub(super) fn of_text(path: &Path) -> Option<String> {
+    let model = model(path)?;
+    Some(format!(
+        "{} is read as a text; to learn a column from the others: {}",
+        path.display(),
+        command(&model, path)
+    ))
+}
+
+fn command(model: &str, path: &Path) -> String {
+    format!("`gpipe-rs train --model {model} --data {}`", path.display())
+}
+
+/// A model with its flags, where samples can be made of a path at all.
+fn model(path: &Path) -> Option<String> {
+    let options = SampleOptions::default().held_out(0.0).image(3, SIDE, SIDE);
+    if let Ok(samples) = Samples::open(path, &options) {
+        return Some(match samples.input() {
+            [3, SIDE, SIDE] => format!("resnet50 --image {SIDE}"),
+            _ => "mlp".to_owned(),
+        });
+    }
+    let numbers = Samples::open(path, &options.numbers());
+    numbers.ok().map(|_| "mlp --loss mse".to_owned())
+}

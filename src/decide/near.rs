@@ -1,0 +1,41 @@
+//! The run that is meant by a path that leads to none.
+
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::words::path_meant;
+
+/// What a run folder has.
+const OF_A_RUN: [&str; 2] = ["metrics.jsonl", "config.toml"];
+/// Where runs are that nobody chose a folder for.
+const RUNS: &str = "runs";
+
+/// What is said behind a path that leads to no run: the one whose name is nearly the same, or the
+/// newest of the folder of runs that it names or would be in; nothing where there is none.
+pub(crate) fn run(path: &Path) -> String {
+    if path.is_dir() {
+        return newest(path).map_or_else(String::new, |run| {
+            format!("; did you mean {}?", run.display())
+        });
+    }
+    let near = path_meant(path).filter(|near| is_run(near));
+    if let Some(near) = near {
+        return format!("; did you mean {}?", near.display());
+    }
+    let beside = path.parent().and_then(newest);
+    let newest = beside.or_else(|| newest(Path::new(RUNS)));
+    newest.map_or_else(String::new, |run| {
+        format!("; the newest run is {}", run.display())
+    })
+}
+
+fn is_run(folder: &Path) -> bool {
+    OF_A_RUN.iter().any(|file| folder.join(file).is_file())
+}
+
+/// The newest run in a folder of runs, as `runs` is one: they are counted.
+fn newest(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let runs = entries.filter(|entry| is_run(&entry.path()));
+    let numbers = runs.filter_map(|run| run.file_name().to_str()?.parse::<u64>().ok());
+    Some(folder.join(numbers.max()?.to_string()))
+}

@@ -1,0 +1,141 @@
+//! A run that goes on on other devices than it was begun on.
+
+use std::fs;
+
+use super::{GPT, fails, gpt, place, trained};
+use crate::run::config;
+
+/// Chunks that were chosen for two devices made more stages of four than there are layers, and the
+/// error named a `--chunks` that nobody had typed.
+#[test]
+fn chunks_that_do_not_fit_other_devices_are_left_behind() {
+    let folder = place();
+    let folder = folder.path();
+    let chunked = [
+        "--devices",
+        "cpu,cpu",
+        "--schedule",
+        "looped-bfs",
+        "--chunks",
+        "3",
+    ];
+    let gpt = GPT.replace("--layers 2", "--layers 4");
+    let begin = [&gpt, "--steps 2 --out run"].map(str::split_whitespace);
+    let begin: Vec<&str> = begin.into_iter().flatten().collect();
+    trained(folder, &[&begin[..], &chunked].concat());
+    let three = [
+        "--resume",
+        "run",
+        "--steps",
+        "3",
+        "--devices",
+        "cpu,cpu,cpu",
+    ];
+    let said = trained(folder, &three);
+    assert!(
+        said.contains("pipeline.chunks = 3 (run/config.toml:")
+            && said.contains(") went with pipeline.devices = "),
+        "{said}"
+    );
+    let chunks = config(folder, "run")["pipeline"]["chunks"].as_integer();
+    assert_eq!(chunks, Some(2), "that of the schedule");
+    // On fewer devices they fit.
+    trained(
+        folder,
+        &["--resume", "run", "--steps", "4", "--devices", "cpu"],
+    );
+    assert_eq!(
+        config(folder, "run")["pipeline"]["chunks"].as_integer(),
+        chunks
+    );
+    // What a file says without a run is no flag either.
+    fs::write(
+        folder.join("c.toml"),
+        "[pipeline]\nchunks = 5\nschedule = \"looped-bfs\"\n",
+    )
+    .unwrap();
+    let wanted = ["--chunks 5", "(chunks: c.toml:2)"];
+    let own: Vec<&str> = gpt.split_whitespace().collect();
+    fails(
+        folder,
+        &[&own[..], &["--config", "c.toml"]].concat(),
+        2,
+        &wanted,
+    );
+}
+
+#[test]
+fn replicas_that_do_not_divide_other_devices_are_left_behind() {
+    let folder = place();
+    let folder = folder.path();
+    let replicas = "--tree 2 --replicas 2 --devices cpu,cpu --steps 2 --out run";
+    let replicas: Vec<&str> = replicas.split_whitespace().collect();
+    trained(folder, &gpt(&replicas));
+    let said = trained(
+        folder,
+        &[
+            "--resume",
+            "run",
+            "--steps",
+            "3",
+            "--devices",
+            "cpu,cpu,cpu",
+        ],
+    );
+    assert!(
+        said.contains("parallel.replicas = 2 (run/config.toml:")
+            && said.contains("went with pipeline.devices = "),
+        "{said}"
+    );
+    let own = config(folder, "run");
+    assert_eq!(own["parallel"]["replicas"].as_integer(), Some(1));
+    assert_eq!(
+        own["parallel"]["tree"].as_integer(),
+        Some(2),
+        "it makes the numbers"
+    );
+}
+
+/// It said that every run says its own folder when it begins.
+#[test]
+fn a_run_that_is_not_there_is_answered_with_the_newest_one() {
+    let folder = place();
+    let folder = folder.path();
+    let begin = gpt(&["--devices", "cpu", "--steps", "3"]);
+    fails(
+        folder,
+        &["--resume", "last"],
+        2,
+        &["every run says its own"],
+    );
+    trained(folder, &begin);
+    trained(folder, &begin);
+    for other in ["last", "latest", "runs/latest", "runs/3"] {
+        let wanted = ["there is no such folder; the newest run is runs/2"];
+        fails(folder, &["--resume", other], 2, &wanted);
+    }
+    fails(
+        folder,
+        &["--resume", "runs"],
+        2,
+        &["no run folder", "did you mean runs/2?"],
+    );
+    fails(
+        folder,
+        &["--resume", "rusn/2"],
+        2,
+        &["did you mean runs/2?"],
+    );
+    for verb in [
+        "eval --run last",
+        "generate --run last --prompt a",
+        "plot last",
+    ] {
+        let output = crate::run::gpipe(folder, verb);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            errors.contains("; the newest run is runs/2"),
+            "{verb}: {errors}"
+        );
+    }
+}
