@@ -84,9 +84,10 @@ fn damaged(folder: &Path, files: &[&PathBuf]) -> Vec<String> {
     let mut found = std::thread::scope(|scope| {
         let threads = THREADS.min(files.len().div_ceil(THREADS));
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(look)).collect();
-        let found = threads
-            .into_iter()
-            .flat_map(|own| own.join().unwrap_or_default());
+        let found = threads.into_iter().flat_map(|own| match own.join() {
+            Ok(found) => found,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
         found.collect::<Vec<_>>()
     });
     found.sort_unstable();

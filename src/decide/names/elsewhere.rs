@@ -16,14 +16,14 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
         ErrorKind::UnknownArgument => {}
         ErrorKind::ArgumentConflict => return conflicts::explained(error),
         ErrorKind::InvalidSubcommand => return unknown_verb(command, error),
+        ErrorKind::InvalidValue => return without_value(verb_of(command, args), error),
         _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
     let unknown = unknown.split('=').next().unwrap_or_default();
-    let texts = args.iter().filter_map(|arg| arg.to_str());
-    let verb = texts.skip(1).find_map(|arg| command.find_subcommand(arg));
+    let verb = verb_of(command, args);
     let name = unknown.trim_start_matches('-').replace('_', "-");
     let tip = match verb {
         Some(verb) if !unknown.starts_with('-') => positional(verb, unknown),
@@ -34,6 +34,39 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
         Some(tip) => with_tip(error, tip),
         None => plain(error, &name),
     }
+}
+
+/// The verb of a command line.
+fn verb_of<'a>(command: &'a Command, args: &[OsString]) -> Option<&'a Command> {
+    let mut texts = args.iter().filter_map(|arg| arg.to_str()).skip(1);
+    texts.find_map(|arg| command.find_subcommand(arg))
+}
+
+/// The same error, with what the flag that got no value is for, where clap lists no values.
+fn without_value(verb: Option<&Command>, error: clap::Error) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let listed = matches!(error.get(ContextKind::ValidValue), Some(ContextValue::Strings(all)) if !all.is_empty());
+    let flag = text(ContextKind::InvalidArg)
+        .filter(|_| text(ContextKind::InvalidValue) == Some("") && !listed);
+    let name = flag.and_then(|flag| flag.split(' ').next()?.strip_prefix("--"));
+    let has = |name: &str| {
+        let mut own = verb?.get_arguments();
+        own.find(|arg| arg.get_long() == Some(name))?
+            .get_help()
+            .map(ToString::to_string)
+    };
+    let Some(help) = name.and_then(has) else {
+        return error;
+    };
+    let first = help
+        .split(". ")
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('.');
+    with_tip(error, format!("its value is: {first}"))
 }
 
 /// The error with a tip in place of what clap guesses, and of the usage, which would say nothing

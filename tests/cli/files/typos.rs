@@ -144,6 +144,25 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
 }
 
 /// clap proposed `--depth` for `profile --epochs`, and nothing for a word without a flag.
+/// `--sweep` alone was answered with that it needs a value, and not with which.
+#[test]
+fn a_flag_without_its_value_says_what_the_value_is() {
+    for (line, says) in [
+        (
+            "simulate --devices 4 --sweep",
+            "devices, micro, schedule, chunks, jitter",
+        ),
+        ("plan --profile profile.json --memory", "such as 24GiB"),
+        ("train --devices", "its value is: "),
+    ] {
+        let output = gpipe(Path::new("."), line);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {errors}");
+        assert!(errors.contains("tip: its value is: "), "{line}: {errors}");
+        assert!(errors.contains(says), "{line}: {errors}");
+    }
+}
+
 #[test]
 fn what_belongs_to_another_verb_or_to_a_flag_is_answered_with_where() {
     for (args, right) in [
