@@ -85,6 +85,13 @@ impl CandidateSearch<'_> {
         self.candidates.iter().all(|own| own.exceeds.is_none())
     }
 
+    /// Whether something that does not fit is shorter than all that does.
+    pub(super) fn lacks_memory(&self) -> bool {
+        let upper = self.upper();
+        let shorter = |own: &AutoCandidate| own.exceeds.is_some() && own.makespan.get() < upper;
+        self.candidates.iter().any(shorter)
+    }
+
     /// Built-in schedules, and greedy ones that were made for more memory, with as many single
     /// micro-batches recomputed, or offloaded, as memory asks for.
     pub(super) fn relieve(&mut self, placement: Placement) {

@@ -41,9 +41,12 @@ impl Block {
         let mut own = vec![1; 4 * chunks - 1];
         let mut all = Vec::new();
         loop {
-            let block = Self::new(&own, (p, chunks));
-            if block.repeats(pipeline) {
-                all.push(block);
+            let legs = Legs::new(&own, p);
+            if legs.repeat(pipeline) {
+                all.push(Self {
+                    slots: (0..2 * chunks * p).map(|place| legs.slot(place)).collect(),
+                    period: 3 * chunks,
+                });
             }
             let most = |at: usize| if at.is_multiple_of(2) { STEPS } else { WAITS };
             let Some(at) = (0..own.len()).rev().find(|&at| own[at] < most(at)) else {
@@ -54,36 +57,50 @@ impl Block {
         }
     }
 
-    fn new(own: &[usize], (p, chunks): (usize, usize)) -> Self {
-        let mut slots = Vec::with_capacity(2 * chunks * p);
-        let mut slot = 0;
-        for pair in own.chunks(2) {
-            for at in 0..p {
-                slots.push(slot + pair[0] * at);
-            }
-            slot += pair[0] * (p - 1) + pair.get(1).copied().unwrap_or_default();
+    /// The slot of a micro-batch at a place in the chain.
+    pub(super) fn slot(&self, place: usize, micro: usize) -> usize {
+        self.slots[place] + self.period * micro
+    }
+}
+
+/// Where each leg of a block begins, and the slots from stage to stage on it.
+struct Legs {
+    begins: [(usize, usize); 2 * MOST_CHUNKS],
+    devices: usize,
+    period: usize,
+}
+
+impl Legs {
+    fn new(own: &[usize], devices: usize) -> Self {
+        let (mut begins, mut slot) = ([(0, 0); 2 * MOST_CHUNKS], 0);
+        for (leg, pair) in begins.iter_mut().zip(own.chunks(2)) {
+            *leg = (slot, pair[0]);
+            slot += pair[0] * (devices - 1) + pair.get(1).copied().unwrap_or_default();
         }
         Self {
-            slots,
-            period: 3 * chunks,
+            begins,
+            devices,
+            period: 3 * own.len().div_ceil(4),
         }
     }
 
-    fn repeats(&self, pipeline: &Pipeline) -> bool {
-        pipeline.devices.iter().all(|device| {
+    fn slot(&self, place: usize) -> usize {
+        let (first, step) = self.begins[place / self.devices];
+        first + step * (place % self.devices)
+    }
+
+    /// Whether no two passes of a device fall on the same slot. (Those of a device are those of the one a
+    /// period before it, as many slots on or back.)
+    fn repeat(&self, pipeline: &Pipeline) -> bool {
+        pipeline.devices.iter().take(self.period).all(|device| {
             let mut taken = 0_u64;
             passes(&device.stages, pipeline.stages.len()).all(|pass| {
-                let bit = 1 << (self.slots[pass] % self.period);
+                let bit = 1 << (self.slot(pass) % self.period);
                 let is_free = taken & bit == 0;
                 taken |= bit;
                 is_free
             })
         })
-    }
-
-    /// The slot of a micro-batch at a place in the chain.
-    pub(super) fn slot(&self, place: usize, micro: usize) -> usize {
-        self.slots[place] + self.period * micro
     }
 }
 

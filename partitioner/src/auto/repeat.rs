@@ -18,11 +18,11 @@ const MOST_MORE: usize = 4;
 const LAST: usize = 8;
 
 impl CandidateSearch<'_> {
-    /// Where memory is what schedules lack, orders that repeat: about as many as half of `moves` at
+    /// Where schedules would be shorter with more memory, orders that repeat: about as many as half of `moves` at
     /// most.
     pub(super) fn repeat(&mut self, placement: Placement, moves: usize) {
         let cells = self.shape.stages() * self.shape.micro_batches;
-        if moves < MADE || cells >= LARGEST || self.all_fit() {
+        if moves < MADE || cells >= LARGEST || !self.lacks_memory() {
             return;
         }
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
