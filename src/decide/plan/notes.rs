@@ -50,7 +50,8 @@ fn shared(profile: &Profile, options: &PlanOptions) -> Option<String> {
     let (cores, devices) = (profile.all_cores()?, options.machine.devices().len());
     (options.machine.cores().is_none() && devices > cores).then(|| {
         format!(
-            "note: each of the {devices} devices is taken to have cores of its own; those of the              profile were CPU devices that shared {cores} cores (--cores {cores} plans for such)"
+            "note: each of the {devices} devices is taken to have cores of its own; those of the \
+             profile were CPU devices that shared {cores} cores (--cores {cores} plans for such)"
         )
     })
 }

@@ -107,6 +107,13 @@ fn paragraphs(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Ve
         count(cards, "card"),
     );
     let mut paragraphs = vec![work, groups(plan, &chosen.others)];
+    if plan.tensor_parallel > 1 {
+        paragraphs.push(
+            "`train` has no tensor parallelism and refuses this plan: it is for those who have it \
+             elsewhere; `--tensor-parallel 1` plans without"
+                .to_owned(),
+        );
+    }
     paragraphs.push(assumed(&chosen.profile, &chosen.asked));
     paragraphs.retain(|own| !own.is_empty());
     paragraphs

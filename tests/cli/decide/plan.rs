@@ -89,7 +89,10 @@ fn cores_that_the_profile_shared_are_named() {
         let output = gpipe_in(folder.path(), &[&args, flags].concat());
         let notes = String::from_utf8(output.stderr.clone()).unwrap();
         stdout(&output);
-        notes.contains("that shared 2 cores (--cores 2 plans for such)")
+        notes.contains(
+            "cores of its own; those of the profile were CPU devices that shared 2 cores \
+             (--cores 2 plans for such)\n",
+        )
     };
     assert!(noted(&["--devices", "3"]));
     assert!(!noted(&["--devices", "2"]));

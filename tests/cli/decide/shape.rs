@@ -41,6 +41,11 @@ fn memory_is_that_of_each_card_of_a_group() {
     let args = [&SMALL[..7], &["--tensor-parallel", "4", "--replicas", "1"]].concat();
     let text = stdout(&gpipe(&args));
     assert!(text.contains("(each a group of 4 cards)"), "{text}");
+    // Nothing said that such a plan is none for `train`.
+    assert!(
+        text.contains("`--tensor-parallel 1` plans without"),
+        "{text}"
+    );
     let table = text.split("peak memory of each card\n").nth(1).unwrap();
     let row = table.lines().next().unwrap().split_whitespace();
     let peak = row.skip(1).collect::<Vec<_>>().join(" ");
