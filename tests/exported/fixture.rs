@@ -158,8 +158,8 @@ pub(crate) fn assert_as_told(own: &Tensor, told: &Tensor, what: &str) {
 }
 
 /// Within some roundings of the largest element: 1.4e-5 of it were seen between two processors. What
-/// cancels to nothing, such as the gradient of a
-/// bias before a norm, is made of the roundings of larger numbers, which differ among processors.
+/// cancels to nothing, such as the gradient of a bias before a norm, is made of the roundings of larger
+/// numbers, which differ among processors.
 #[track_caller]
 pub(crate) fn assert_near(own: &Tensor, told: &Tensor, what: &str) {
     assert_eq!(own.size(), told.size(), "{what}");

@@ -318,6 +318,7 @@ impl<'a> Run<'a> {
     /// Takes the next action of a choice, with its place in the chain.
     fn next(&mut self, device: usize, choice: Choice) -> (Action, Move, usize) {
         let Choice::Pass(pass) = choice else {
+            // `choose` takes a weight gradient only where one is owed.
             let owed = self.devices[device].owed.pop_front();
             return (owed.expect("it is owed"), Move::Weight, 0);
         };
