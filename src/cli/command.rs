@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use super::model::flags;
-use super::{Zoo, env, eval, export, generate, models, profile, train};
+use super::{Zoo, env, eval, export, generate, models, predict, profile, train};
 use crate::decide::shell::{self, Known};
 use crate::decide::{self, Cli, NAME, names};
 
@@ -24,6 +24,8 @@ pub(super) enum Verb {
     Generate(generate::Args),
     /// List the built-in models: sizes, parameters, shapes, sources.
     Models(models::Args),
+    /// Tell the classes of images or rows, or their numbers, with a trained model.
+    Predict(predict::Args),
     /// Measure a model's layers on this machine, and plan how to train it.
     Profile(Box<profile::Args>),
     /// Train a model as a pipeline: on a text, tables, arrays, images, or made-up data.

@@ -4,15 +4,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tch::Tensor;
 
 use super::trained::{Place, Spoken, Trained};
 use super::{Failure, output};
-use crate::models::ExportedModel;
 use crate::models::hugging_face::{self, HuggingFaceError};
+use crate::models::save_tensors;
 use crate::models::zoo::Zoo;
 
-/// What the weights of an exported program are called in a folder.
+/// What weights that have nothing beside them are called in a folder.
 const STATE_DICT: &str = "model.safetensors";
 
 /// Arguments of `gpipe-rs export`.
@@ -22,7 +21,7 @@ const STATE_DICT: &str = "model.safetensors";
   gpipe-rs export --checkpoint runs/1/checkpoints/step-00000100 -o model.safetensors
 
 In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` then has the model; and of a \
-run from a .pt2, `model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))`.")]
+run from a .pt2 or of a `resnet50`, `model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))`.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
@@ -31,7 +30,8 @@ pub(super) struct Args {
     /// A folder, made where it is missing, or a name that ends in .safetensors. Besides the
     /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written, and
     /// tokenizer.json and tokenizer_config.json: one of characters, or that of the model. Weights of
-    /// a .pt2 have the names of its state_dict, and nothing is beside them.
+    /// a .pt2 have the names of its state_dict, those of other models the names of their layers
+    /// (a `resnet50` those of torchvision), and nothing is beside them.
     #[arg(short, long, value_name = "DIR|FILE")]
     output: PathBuf,
     /// Print one JSON object with the files that were written.
@@ -49,8 +49,16 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         )));
     }
     if let Some(model) = trained.spec.exported() {
-        let written = state_dict(args, model, &trained.weights)?;
-        return told(args, &trained, &[written]);
+        let path = file(&args.output)?;
+        let saved = model.save_state_dict(&path, &trained.weights);
+        saved.map_err(|error| Failure::Usage(format!("--output: {error:#}")))?;
+        return told(args, &trained, &[path]);
+    }
+    if !hugging_face::has(&trained.spec) {
+        let path = file(&args.output)?;
+        let saved = save_tensors(&path, &trained.weights);
+        saved.map_err(|error| Failure::Usage(format!("--output: {error:#}")))?;
+        return told(args, &trained, &[path]);
     }
     let written = hugging_face::export_with(
         &args.output,
@@ -80,28 +88,16 @@ fn check_output(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Writes what `load_state_dict` takes.
-fn state_dict(
-    args: &Args,
-    model: &ExportedModel,
-    weights: &[(String, Tensor)],
-) -> Result<PathBuf, Failure> {
-    let is_file = args
-        .output
-        .extension()
-        .is_some_and(|end| end == "safetensors");
-    let path = if is_file {
-        args.output.clone()
-    } else {
-        std::fs::create_dir_all(&args.output).map_err(|error| {
-            let folder = args.output.display();
-            Failure::Usage(format!("--output: {folder}: cannot be made: {error}"))
-        })?;
-        args.output.join(STATE_DICT)
-    };
-    let saved = model.save_state_dict(&path, weights);
-    saved.map_err(|error| Failure::Usage(format!("--output: {error:#}")))?;
-    Ok(path)
+/// The file for weights that have nothing beside them, in a folder that is made where it is missing.
+fn file(output: &Path) -> Result<PathBuf, Failure> {
+    if output.extension().is_some_and(|end| end == "safetensors") {
+        return Ok(output.to_owned());
+    }
+    std::fs::create_dir_all(output).map_err(|error| {
+        let folder = output.display();
+        Failure::Usage(format!("--output: {folder}: cannot be made: {error}"))
+    })?;
+    Ok(output.join(STATE_DICT))
 }
 
 fn told(args: &Args, trained: &Trained, written: &[PathBuf]) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ mod input;
 mod limit;
 mod model;
 mod models;
+mod predict;
 mod profile;
 mod room;
 mod simulated;
@@ -125,6 +126,7 @@ fn dispatch(verb: Verb, zoo: &Zoo, command: clap::Command) -> Result<(), Failure
         Verb::Export(args) => export::run(&args, zoo),
         Verb::Generate(args) => generate::run(&args, zoo),
         Verb::Models(args) => models::run(&args, zoo),
+        Verb::Predict(args) => predict::run(&args, zoo),
         Verb::Profile(args) => profile::run(&args, zoo),
         Verb::Train(args) => train::run(&args, zoo),
         Verb::Decide(verb) => decide::run(&verb, || command::with_values(command, zoo)),

@@ -19,6 +19,7 @@ pub(super) fn check(verb: &Verb) -> Result<(), Failure> {
     let name = match verb {
         Verb::Eval(_) => "eval",
         Verb::Generate(_) => "generate",
+        Verb::Predict(_) => "predict",
         Verb::Profile(_) => "profile",
         Verb::Train(_) | Verb::Env(_) | Verb::Export(_) | Verb::Models(_) | Verb::Decide(_) => {
             return Ok(());

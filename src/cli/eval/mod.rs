@@ -19,7 +19,9 @@ use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
 use crate::{Pipeline, Values};
 use data::Judge;
-use progress::Batches;
+
+pub(super) use progress::Batches;
+pub(super) use samples::cut;
 
 /// Samples at a time, where a run does not say.
 const BATCH: usize = 32;

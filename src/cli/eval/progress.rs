@@ -6,10 +6,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Batches that are done, on a terminal; nothing elsewhere. It is gone when this is dropped.
 #[derive(Debug)]
-pub(super) struct Batches(ProgressBar);
+pub(in crate::cli) struct Batches(ProgressBar);
 
 impl Batches {
-    pub(super) fn new() -> Self {
+    pub(in crate::cli) fn new() -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
         }
@@ -19,7 +19,7 @@ impl Batches {
     }
 
     /// One more is done.
-    pub(super) fn done(&self) {
+    pub(in crate::cli) fn done(&self) {
         self.0.inc(1);
     }
 }

@@ -199,7 +199,7 @@ struct Sum {
 ///
 /// # Errors
 /// The model takes no batch of that size.
-pub(super) fn cut(
+pub(in crate::cli) fn cut(
     trained: &Trained,
     asked: Option<usize>,
     (batch, micro): (usize, usize),

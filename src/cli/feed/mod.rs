@@ -12,6 +12,7 @@ pub(super) mod remote;
 pub(super) mod samples;
 mod several;
 mod speed;
+mod unlabelled;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(super) use other::Other;
 use batches::Judged;
 pub(super) use fit::{check_batch, tokens};
 pub(super) use samples::DataOptions;
+pub(super) use unlabelled::unlabelled;
 
 use read::Read;
 

@@ -148,7 +148,7 @@ fn pair(spec: &ModelSpec) -> Option<[&Synthetic; 2]> {
 }
 
 /// What the model takes, as far as it is known before the data.
-fn wanted(
+pub(super) fn wanted(
     chosen: &Chosen,
     input: &Synthetic,
     target: &Synthetic,

@@ -77,7 +77,13 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         ));
     }
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
-    let vocabulary = trained.vocabulary().map_err(Failure::Usage)?;
+    let instead = |why: String| match trained.settings.options.kept {
+        Some(_) => format!("{why}; `predict` tells the classes or the numbers of its samples"),
+        None => why,
+    };
+    let vocabulary = trained
+        .vocabulary()
+        .map_err(|why| Failure::Usage(instead(why)))?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let tokens = vocabulary.encode_prompt(&args.prompt);
     let tokens = tokens.map_err(|why| Failure::Usage(format!("--prompt: {why}")))?;

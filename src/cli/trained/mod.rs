@@ -59,7 +59,7 @@ pub(super) struct Place {
 }
 
 /// What its tokens stand for, where that is not with the model.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Spoken {
     /// A Hugging Face tokenizer.json, or a folder with one, for a model that has none.
     #[arg(long, value_name = "PATH")]

@@ -83,7 +83,23 @@ impl NamedArrays {
         }
     }
 
-    /// The same of a test part, where there is one.
+    /// Inputs alone: the array that is called so, or the only one that there is.
+    ///
+    /// # Errors
+    /// There are several, and none of them is called so.
+    pub(in crate::data) fn inputs(&mut self) -> Result<Array, DataError> {
+        let names = self.names();
+        let called = PAIRS.iter().chain(&TESTS).map(|[x, _]| *x);
+        let mut spelt = called.filter_map(|x| names.iter().find(|own| own.eq_ignore_ascii_case(x)));
+        let only = || names.first().filter(|_| names.len() == 1);
+        if let Some(name) = spelt.next().or_else(only) {
+            return self.array(name);
+        }
+        let what = format!("there is no array `x`; there are {names:?}: save the inputs as `x`");
+        Err(DataError::bad_path(&self.path, what))
+    }
+
+    /// Inputs and targets of a test part, where there is one.
     ///
     /// # Errors
     /// As [`NamedArrays::pair`].

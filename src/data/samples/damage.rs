@@ -95,7 +95,7 @@ fn damaged(folder: &Path, files: &[&PathBuf]) -> Vec<String> {
 }
 
 /// Why an image cannot be read, as far as its ends tell.
-fn wrong(path: &Path) -> Option<String> {
+pub(super) fn wrong(path: &Path) -> Option<String> {
     match looks_whole(path) {
         Ok(true) => None,
         _ => read(path)

@@ -162,6 +162,34 @@ impl Images {
             let what = "there is no image in it: a class has a folder of .jpg, .jpeg or .png files";
             return Err(DataError::bad_path(folder, what));
         }
+        Self::of_files(folder, files, names.len(), picture)
+    }
+
+    /// One image, or all of a folder and of the folders in it, whatever they show.
+    pub(super) fn unlabelled(path: &Path, picture: Picture) -> Result<Self, DataError> {
+        if !path.is_dir() {
+            let file = PathBuf::from(path.file_name().unwrap_or_default());
+            let folder = path.parent().unwrap_or(Path::new(""));
+            return Self::of_files(folder, vec![(file, 0)], 1, picture);
+        }
+        let mut files = Vec::new();
+        walk(path, DEEPEST, &mut |image| {
+            let image = image.strip_prefix(path).unwrap_or(image);
+            files.push((image.to_owned(), 0));
+        })?;
+        if files.is_empty() {
+            let what = "there is no image in it, which would be a .jpg, .jpeg or .png file";
+            return Err(DataError::bad_path(path, what));
+        }
+        Self::of_files(path, files, 1, picture)
+    }
+
+    fn of_files(
+        folder: &Path,
+        files: Vec<(PathBuf, i64)>,
+        classes: usize,
+        picture: Picture,
+    ) -> Result<Self, DataError> {
         let mut sum = 0;
         for (file, _) in &files {
             let path = folder.join(file);
@@ -171,7 +199,7 @@ impl Images {
             sum = crc32c::crc32c_append(sum, file.as_os_str().as_encoded_bytes());
             sum = crc32c::crc32c_append(sum, &size.to_le_bytes());
         }
-        let (count, classes) = (files.len(), names.len());
+        let count = files.len();
         let identity = format!("{count} images of {classes} classes with checksum {sum:08x}");
         Ok(Self {
             folder: folder.into(),
@@ -182,7 +210,7 @@ impl Images {
         })
     }
 
-    fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
         (0..self.files.len()).map(|index| self.path(index))
     }
 

@@ -28,6 +28,7 @@ mod scaling;
 mod several;
 mod shapes;
 mod table;
+mod unlabelled;
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -15,7 +15,7 @@ pub(super) enum Instead {
 use Instead::{Flag, Launch, Words};
 
 /// Verbs of other tools: their names, and what does the same here.
-pub(super) const VERBS: [(&str, &str); 13] = [
+pub(super) const VERBS: [(&str, &str); 14] = [
     ("resume continue restart", "train --resume RUN"),
     ("fit run start pretrain finetune fine-tune learn", "train"),
     (
@@ -23,9 +23,10 @@ pub(super) const VERBS: [(&str, &str); 13] = [
         "eval --run RUN",
     ),
     (
-        "infer inference predict complete sample chat",
-        "generate --run RUN --prompt TEXT",
+        "classify infer inference label recognize recognise",
+        "predict --run RUN PATH, or `generate --run RUN --prompt TEXT` for a text",
     ),
+    ("complete sample chat", "generate --run RUN --prompt TEXT"),
     (
         "serve deploy convert save",
         "export --run RUN -o weights.safetensors, which servers and other programs read",

@@ -44,6 +44,8 @@ use std::sync::Arc;
 
 pub use error::{ExportedError, ExportedReason};
 pub use model::ExportedModel;
+#[cfg(feature = "cli")]
+pub(crate) use state_dict::save as save_tensors;
 
 use self::archive::{Archive, Source};
 use self::error::{Result, damaged};

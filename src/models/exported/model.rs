@@ -209,7 +209,7 @@ impl ExportedModel {
         path: impl AsRef<Path>,
         weights: &[(String, Tensor)],
     ) -> anyhow::Result<()> {
-        state_dict::save(path.as_ref(), self.state_dict(weights)?)
+        state_dict::save(path.as_ref(), &self.state_dict(weights)?)
     }
 
     fn with_path<T>(&self, result: Result<T>) -> std::result::Result<T, ExportedError> {

@@ -142,11 +142,11 @@ fn homes(own: &Exported) -> Result<Vec<(String, &Stored)>> {
     Ok(homes)
 }
 
-/// Writes tensors as safetensors.
-pub(super) fn save(path: &Path, tensors: Vec<(String, Tensor)>) -> anyhow::Result<()> {
+/// Writes tensors as safetensors; a file that is there is replaced.
+pub(crate) fn save(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     let tensors = tensors
-        .into_iter()
-        .map(|(name, tensor)| Ok((name, Bytes::new(&tensor)?)))
+        .iter()
+        .map(|(name, tensor)| Ok((name, Bytes::new(tensor)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let told = || format!("{}: cannot be written", path.display());

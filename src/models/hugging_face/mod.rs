@@ -65,6 +65,11 @@ pub struct Imported {
     pub prefix: Option<String>,
 }
 
+/// Whether `transformers` has a counterpart of the model, so that [`export`] writes its weights.
+pub fn has(spec: &ModelSpec) -> bool {
+    Architecture::of(spec).is_ok()
+}
+
 /// Writes weights as `transformers` names them, with the `config.json` that it needs
 /// beside them; and, for models of characters, a tokenizer.
 ///

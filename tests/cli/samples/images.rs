@@ -9,7 +9,7 @@ use super::{FLAGS, config, fails, printed, trained};
 use crate::run::{gpipe, succeeded};
 
 /// Two classes of ten images, in PNG and JPEG.
-fn pictures(folder: &Path) {
+pub(super) fn pictures(folder: &Path) {
     for (class, red) in [("dark", 30), ("light", 220)] {
         fs::create_dir_all(folder.join(class)).unwrap();
         for number in 0..10_u32 {
@@ -24,7 +24,7 @@ fn pictures(folder: &Path) {
     }
 }
 
-const RESNET: &str = "--model resnet50 --blocks1 1 --blocks2 1 --blocks3 1 --blocks4 1 --width 4 \
+pub(super) const RESNET: &str = "--model resnet50 --blocks1 1 --blocks2 1 --blocks3 1 --blocks4 1 --width 4 \
                       --image 32 --data images/ --held-out 0.2";
 
 #[test]

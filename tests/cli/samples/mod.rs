@@ -4,6 +4,7 @@ mod features;
 mod images;
 mod kinds;
 mod own;
+mod predicted;
 mod programs;
 mod regression;
 mod table;

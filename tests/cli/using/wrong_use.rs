@@ -130,11 +130,6 @@ fn models_without_text_have_nothing_to_say() {
         "it was trained on made-up data, of which none is held out; name other data with --data FILE",
     ];
     refused(path, "eval --run run", &wanted);
-    refused(
-        path,
-        "export --run run -o out",
-        &["`gpt` and `llama`", "not for `mlp`"],
-    );
 
     // A model of tokens that stand for nothing.
     let folder = copy();

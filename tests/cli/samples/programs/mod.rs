@@ -12,7 +12,7 @@ use super::{as_json, fails, printed};
 use crate::run::{gpipe, losses};
 
 /// A folder with programs of both folders of fixtures.
-fn folder(programs: &[&str]) -> tempfile::TempDir {
+pub(super) fn folder(programs: &[&str]) -> tempfile::TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let folder = tempfile::tempdir().unwrap();
     for name in programs {
@@ -26,17 +26,17 @@ fn folder(programs: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-fn arrays(folder: &Path, name: &str, arrays: &[(&str, &Tensor)]) {
+pub(super) fn arrays(folder: &Path, name: &str, arrays: &[(&str, &Tensor)]) {
     Tensor::write_safetensors(arrays, folder.join(name)).unwrap();
 }
 
-fn floats(shape: &[i64]) -> Tensor {
+pub(super) fn floats(shape: &[i64]) -> Tensor {
     let count = shape.iter().product::<i64>();
     let all = Tensor::arange(count, (Kind::Float, Device::Cpu));
     (all * 0.7).sin().view(shape)
 }
 
-fn whole(shape: &[i64], below: i64) -> Tensor {
+pub(super) fn whole(shape: &[i64], below: i64) -> Tensor {
     let count = shape.iter().product::<i64>();
     let all = Tensor::arange(count, (Kind::Int64, Device::Cpu));
     all.remainder(below).view(shape)

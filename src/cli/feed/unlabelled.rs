@@ -1,0 +1,31 @@
+//! Inputs without targets, for a model that is trained.
+
+use std::path::Path;
+
+use super::DataOptions;
+use super::samples::{check, takes, wanted};
+use crate::cli::model::Chosen;
+use crate::data::{Check, Samples};
+
+/// The inputs that a path names, as the model takes them and as a run has kept how they are read.
+///
+/// # Errors
+/// What is wrong with the data, or why the model does not take it.
+pub(in crate::cli) fn unlabelled(
+    chosen: &Chosen,
+    path: &Path,
+    options: &DataOptions,
+) -> Result<Samples, String> {
+    let spec = &chosen.spec;
+    let ([input], [target]) = (spec.inputs(), spec.targets()) else {
+        return Err(format!(
+            "{}: inputs alone are for models of one input and one target",
+            takes(spec)
+        ));
+    };
+    let wanted = wanted(chosen, input, target, options).map_err(|error| error.to_string())?;
+    let samples = Samples::unlabelled(path, &wanted).map_err(|error| error.to_string())?;
+    let shaped = samples.shaped(input.shape(), samples.target());
+    let shaped = shaped.map_err(|error| format!("{error}: {}", takes(spec)))?;
+    Ok(shaped.checked(check(input, "input", None), Check::any("target")))
+}

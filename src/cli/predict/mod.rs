@@ -1,0 +1,169 @@
+//! `gpipe-rs predict`: what a trained model tells of samples whose targets nobody knows.
+
+mod told;
+mod written;
+
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use super::eval::{Batches, cut};
+use super::feed::learned::Learned;
+use super::feed::remote::local;
+use super::feed::{DataOptions, foreign, unlabelled};
+use super::model::{Chosen, exported};
+use super::trained::{Devices, Place, Spoken, Trained};
+use super::{Failure, failure, input};
+use crate::data::{Part, Samples};
+use crate::models::zoo::Zoo;
+use crate::{Pipeline, Values};
+use told::{Teller, Told};
+
+/// Samples at a time, where a run does not say.
+const BATCH: usize = 32;
+
+/// Arguments of `gpipe-rs predict`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs predict --run runs/pets --best photo.jpg
+  gpipe-rs predict --run runs/pets holiday/ -o holiday.csv --top 3
+  gpipe-rs predict --run runs/iris new.csv --json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Samples of the kind that was trained on, without targets: images, or folders of images; a table
+    /// with the columns of the inputs (.csv, .tsv, .parquet, .arrow); an array of inputs (.npy, or `x`
+    /// in .npz or .safetensors).
+    #[arg(value_name = "PATH", required = true)]
+    data: Vec<PathBuf>,
+    /// The K most likely classes of each sample.
+    #[arg(long, value_name = "K", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    top: usize,
+    /// Samples that are computed at a time; by default as many as in training.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    batch: Option<usize>,
+    #[command(flatten)]
+    on: Devices,
+    /// Write a CSV file with a row for each sample instead of printing a table.
+    #[arg(short, long, value_name = "FILE.csv", conflicts_with = "json")]
+    output: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
+    for path in &args.data {
+        foreign::check(path).map_err(|why| wrong(path, &why))?;
+    }
+    if let Some(path) = &args.output {
+        written::check(path)?;
+    }
+    let trained = Trained::read(&args.place, &Spoken::default(), zoo)?;
+    let options = options(&trained)?;
+    let chosen = Chosen::of_spec(zoo, &trained.spec);
+    let mut all = Vec::new();
+    for path in &args.data {
+        let here = local(path).map_err(|why| wrong(path, &why))?;
+        let samples = unlabelled(&chosen, &here, &options);
+        all.push(samples.map_err(Failure::Usage)?);
+    }
+    let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
+    let (batch, micro) = cut(&trained, args.batch, (batch, args.on.devices.len()))?;
+    let mut reader = Reader {
+        pipe: trained.pipeline(&args.on.devices, micro)?,
+        trained: &trained,
+        batch,
+        micro,
+        done: Batches::new(),
+    };
+    let mut told = Vec::new();
+    for samples in &all {
+        told.extend(reader.read(samples)?);
+    }
+    drop(reader);
+    written::write(args, &trained, &told)
+}
+
+/// A path, and what is wrong with it.
+fn wrong(path: &Path, why: &str) -> Failure {
+    Failure::Usage(format!("{}: {why}", path.display()))
+}
+
+/// How the run reads its samples, without anything random.
+///
+/// # Errors
+/// It was not trained on samples: which verb is for its model.
+fn options(trained: &Trained) -> Result<DataOptions, Failure> {
+    let options = &trained.settings.options;
+    if options.kept.is_some() {
+        return Ok(DataOptions {
+            held_out: 0.0,
+            augment: false,
+            skip_bad: 0,
+            ..options.clone()
+        });
+    }
+    Err(Failure::Usage(if trained.tokens().is_ok() {
+        format!(
+            "`{}` is a model of texts: `generate --prompt TEXT` goes on with a text",
+            trained.spec.name()
+        )
+    } else {
+        "it was not trained on samples of a file, and nothing says how inputs are to be read"
+            .to_owned()
+    }))
+}
+
+/// A model that reads samples.
+struct Reader<'a> {
+    pipe: Pipeline,
+    trained: &'a Trained,
+    batch: usize,
+    micro: usize,
+    done: Batches,
+}
+
+impl Reader<'_> {
+    /// Where each sample is from, and what the model tells of it.
+    fn read(&mut self, samples: &Samples) -> Result<Vec<(String, Told)>, Failure> {
+        let teller = Teller::of(&self.trained.spec, samples);
+        let learned = Learned::Pairs(samples.clone());
+        let pace = self.trained.settings.options.pace();
+        let pace = pace.or_workers(learned.workers());
+        let batches = learned.load(Part::All, (self.batch, pace), None);
+        let mut told = Vec::new();
+        for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
+            let (x, _) = pair.map_err(anyhow::Error::from)?;
+            let outputs = self.outputs(x)?;
+            for own in teller.told(&outputs)? {
+                told.push((samples.place(told.len()).to_string(), own));
+            }
+            self.done.done();
+        }
+        Ok(told)
+    }
+
+    /// The model's first output for a batch. A batch that is smaller than the model takes is filled up
+    /// with copies of its last sample, whose outputs are left out again.
+    fn outputs(&mut self, x: Values) -> Result<Tensor, Failure> {
+        let rows = x.present().next().map_or(0, |x| x.size()[0]);
+        let most = self.batch.max(self.micro) as i64;
+        let fits = rows as usize >= self.micro
+            && exported::takes(&self.trained.spec, rows as usize, self.micro);
+        let x = if fits || rows == 0 {
+            x
+        } else {
+            let copies = Tensor::arange(most, (tch::Kind::Int64, tch::Device::Cpu));
+            let copies = copies.clamp_max(rows - 1);
+            x.try_map(|x| x.f_index_select(0, &copies))?
+        };
+        let outputs = self.pipe.forward_values(x).map_err(failure)?;
+        let first = outputs.present().next();
+        let first = first.ok_or_else(|| anyhow::anyhow!("the model has no output"))?;
+        let first = first.f_narrow(0, 0, rows)?;
+        Ok(first
+            .f_to_device(tch::Device::Cpu)?
+            .f_to_kind(tch::Kind::Double)?)
+    }
+}

@@ -1,0 +1,103 @@
+//! What outputs say of samples: a class each, with its probability, or numbers.
+
+use tch::{Kind, Tensor};
+
+use crate::cli::Failure;
+use crate::data::Samples;
+use crate::models::zoo::{Fill, ModelSpec};
+
+/// What a model tells of one sample.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Told {
+    /// Classes with their probabilities, the most likely first.
+    Classes(Vec<(String, f64)>),
+    /// What a regression tells.
+    Numbers(Vec<f64>),
+    /// Of things that may be at once.
+    Probabilities(Vec<f64>),
+}
+
+/// How outputs are read.
+#[derive(Debug)]
+pub(super) struct Teller {
+    name: String,
+    /// Of how many classes one is told, where it is classes.
+    classes: Option<usize>,
+    names: Vec<String>,
+    /// Whether a number is the log-odds of something: the sigmoid is still to be taken.
+    odds: bool,
+}
+
+impl Teller {
+    pub(super) fn of(spec: &ModelSpec, samples: &Samples) -> Self {
+        let odds = matches!(spec.targets(), [target] if target.fill() == Fill::Uniform);
+        Self {
+            name: spec.name().to_owned(),
+            classes: samples.classes(),
+            names: samples.class_names().to_vec(),
+            odds,
+        }
+    }
+
+    /// What is told of each sample, by outputs `[samples, …]` in double precision.
+    ///
+    /// # Errors
+    /// They are not finite, or the classes of many things in each sample.
+    pub(super) fn told(&self, outputs: &Tensor) -> Result<Vec<Told>, Failure> {
+        if outputs.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+            return Err(Failure::Run(anyhow::anyhow!(
+                "the model's outputs are not finite: its training has diverged, and an older \
+                 checkpoint may be better: --checkpoint DIR"
+            )));
+        }
+        let rows = outputs.size().first().copied().unwrap_or(0);
+        match (self.classes, self.odds) {
+            (Some(_), false) => self.classes(outputs),
+            (classes, odds) => {
+                let numbers = outputs.f_reshape([rows, -1])?;
+                let numbers = if odds { numbers.f_sigmoid()? } else { numbers };
+                let rows = Vec::<Vec<f64>>::try_from(&numbers)?.into_iter();
+                Ok(match classes {
+                    Some(2) if numbers.size()[1] == 1 => {
+                        rows.map(|own| self.either(own[0])).collect()
+                    }
+                    _ if odds => rows.map(Told::Probabilities).collect(),
+                    _ => rows.map(Told::Numbers).collect(),
+                })
+            }
+        }
+    }
+
+    fn classes(&self, logits: &Tensor) -> Result<Vec<Told>, Failure> {
+        let size = logits.size();
+        let [_, _] = size[..] else {
+            return Err(Failure::Usage(format!(
+                "`{}` gives each sample outputs of the shape {:?}, and `predict` tells one class of each: \
+                 it is for outputs [samples, classes]",
+                self.name,
+                &size[1..]
+            )));
+        };
+        let all = logits.f_softmax(1, Kind::Double)?;
+        let all = Vec::<Vec<f64>>::try_from(&all)?.into_iter();
+        Ok(all.map(|own| self.ordered(own)).collect())
+    }
+
+    /// Of two classes, where one number says how likely the second is.
+    fn either(&self, second: f64) -> Told {
+        self.ordered(vec![1.0 - second, second])
+    }
+
+    fn ordered(&self, probabilities: Vec<f64>) -> Told {
+        let named = probabilities.into_iter().enumerate();
+        let mut all: Vec<_> = named.map(|(class, own)| (self.class(class), own)).collect();
+        // Equal ones stay in the order of their numbers.
+        all.sort_by(|one, other| other.1.total_cmp(&one.1));
+        Told::Classes(all)
+    }
+
+    fn class(&self, number: usize) -> String {
+        let name = self.names.get(number).cloned();
+        name.unwrap_or_else(|| number.to_string())
+    }
+}

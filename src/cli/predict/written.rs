@@ -1,0 +1,140 @@
+//! What was told, as a table, a CSV file or JSON.
+
+use std::path::Path;
+
+use gpipe_partitioner::words::decimals;
+use serde_json::{Value, json};
+
+use super::{Args, Told};
+use crate::cli::table::{Align, Table};
+use crate::cli::trained::Trained;
+use crate::cli::{Failure, output};
+
+/// That a file of this name can be written, before anything is computed.
+pub(super) fn check(path: &Path) -> Result<(), Failure> {
+    let wrong = |why: &str| Failure::Usage(format!("--output {}: {why}", path.display()));
+    if path
+        .extension()
+        .is_none_or(|end| !end.eq_ignore_ascii_case("csv"))
+    {
+        return Err(wrong(
+            "a CSV file is written: name one that ends in .csv, or print --json",
+        ));
+    }
+    output::writable(path).map_err(|why| wrong(&why))
+}
+
+pub(super) fn write(
+    args: &Args,
+    trained: &Trained,
+    told: &[(String, Told)],
+) -> Result<(), Failure> {
+    if args.json {
+        let samples: Vec<Value> = told.iter().map(|own| object(own, args.top)).collect();
+        let mut all = json!({ "model": trained.spec.name(), "samples": samples });
+        if let Some(step) = trained.settings.step {
+            all["step"] = step.into();
+        }
+        return output::print(&output::json(&all));
+    }
+    let Some(path) = &args.output else {
+        return output::print(&table(told, args.top).render());
+    };
+    output::write(Some(path), &csv(told, args.top)?)
+}
+
+fn object((sample, told): &(String, Told), top: usize) -> Value {
+    match told {
+        Told::Numbers(all) => json!({ "sample": sample, "values": all }),
+        Told::Probabilities(all) => json!({ "sample": sample, "probabilities": all }),
+        Told::Classes(all) => {
+            let classes = all.iter().take(top);
+            let classes = classes.map(|(class, own)| json!({ "class": class, "probability": own }));
+            json!({ "sample": sample, "classes": classes.collect::<Vec<_>>() })
+        }
+    }
+}
+
+/// What stands above the columns behind that of the samples.
+fn headings(told: &[(String, Told)], top: usize) -> Vec<String> {
+    match told.first() {
+        Some((_, Told::Numbers(all))) => numbered("value", all.len()),
+        Some((_, Told::Probabilities(all))) => numbered("probability", all.len()),
+        Some((_, Told::Classes(all))) => {
+            let numbers = (1..=top.min(all.len())).map(|k| match k {
+                1 => String::new(),
+                _ => format!(" {k}"),
+            });
+            let pair = |k: String| [format!("class{k}"), format!("probability{k}")];
+            numbers.flat_map(pair).collect()
+        }
+        None => Vec::new(),
+    }
+}
+
+/// Columns of the same name, with numbers from 1 where there are several.
+fn numbered(name: &str, count: usize) -> Vec<String> {
+    if count == 1 {
+        return vec![name.to_owned()];
+    }
+    (1..=count).map(|k| format!("{name} {k}")).collect()
+}
+
+/// The cells of a sample behind its name, its numbers as `number` writes them.
+fn cells(told: &Told, top: usize, number: impl Fn(f64, bool) -> String) -> Vec<String> {
+    match told {
+        Told::Numbers(all) => all.iter().map(|own| number(*own, false)).collect(),
+        Told::Probabilities(all) => all.iter().map(|own| number(*own, true)).collect(),
+        Told::Classes(all) => {
+            let top = all.iter().take(top);
+            top.flat_map(|(class, own)| [class.clone(), number(*own, true)])
+                .collect()
+        }
+    }
+}
+
+fn table(told: &[(String, Told)], top: usize) -> Table {
+    let headings = headings(told, top);
+    let columns = headings.iter().map(|own| {
+        let align = if own.starts_with("class") {
+            Align::Left
+        } else {
+            Align::Right
+        };
+        (own.as_str(), align)
+    });
+    let columns: Vec<_> = std::iter::once(("sample", Align::Left))
+        .chain(columns)
+        .collect();
+    let mut table = Table::new(&columns);
+    let number = |own: f64, share: bool| {
+        if share {
+            format!("{} %", decimals(own * 100.0, 1))
+        } else {
+            decimals(own, 4)
+        }
+    };
+    for (sample, told) in told {
+        let sample = output::plain(sample).into_owned();
+        table.row(std::iter::once(sample).chain(cells(told, top, number)));
+    }
+    table
+}
+
+fn csv(told: &[(String, Told)], top: usize) -> Result<String, Failure> {
+    let headings = headings(told, top)
+        .into_iter()
+        .map(|own| own.replace(' ', "_"));
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let head = std::iter::once("sample".to_owned()).chain(headings);
+    writer.write_record(head).map_err(anyhow::Error::from)?;
+    for (sample, told) in told {
+        let cells = cells(told, top, |own, _| own.to_string());
+        let row = std::iter::once(sample.clone()).chain(cells);
+        writer.write_record(row).map_err(anyhow::Error::from)?;
+    }
+    let bytes = writer
+        .into_inner()
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
+    Ok(String::from_utf8(bytes).map_err(anyhow::Error::from)?)
+}

@@ -1,0 +1,164 @@
+//! Inputs without targets, for a model that is trained: what a run has kept says how they are read.
+
+use std::path::{Path, PathBuf};
+
+use tch::{Kind, Tensor};
+
+use super::found::{Found, Labels};
+use super::images::{ENDINGS, Images, ending};
+use super::kept::Kept;
+use super::kinds::{self, Kind as What};
+use super::labels::Counted;
+use super::numbers::Numbers;
+use super::scaling::Usual;
+use super::{Pair, SampleOptions, Samples, damage, table};
+use crate::data::arrays::NamedArrays;
+use crate::data::{Array, DataError, Dataset, Idx, Place};
+
+/// What can be named, in messages.
+const KNOWN: &str = "an image (.jpg, .jpeg, .png) or a folder of images, a table (.csv, .tsv, .parquet, .arrow), \
+                     an array of inputs (.npy, `x` in .npz or .safetensors), an IDX file";
+
+impl Samples {
+    /// Opens inputs whose targets nobody knows, for a model that was trained on others: an image or a
+    /// folder of images in whatever folders, a table without its column of targets, an array of
+    /// inputs. They are read as what a run [kept](SampleOptions::kept) says: scales, columns, the names
+    /// of the classes. Their targets are zeros and stand for nothing.
+    ///
+    /// ```
+    /// use gpipe::data::{SampleOptions, Samples};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("gpipe-unlabelled-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// let (known, new) = (folder.join("iris.csv"), folder.join("new.csv"));
+    /// std::fs::write(&known, "length,width,species\n5.1,3.5,setosa\n6.2,2.9,virginica\n")?;
+    /// std::fs::write(&new, "width,length\n3.0,5.9\n")?;
+    /// let trained = Samples::open(&known, &SampleOptions::default().held_out(0.0))?;
+    /// let options = SampleOptions::default().kept(&trained.kept())?;
+    /// let samples = Samples::unlabelled(&new, &options)?;
+    /// assert_eq!((samples.len(), samples.input()), (1, &[2][..]));
+    /// assert_eq!(samples.class_names(), ["setosa", "virginica"]);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), anyhow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// It is none of these, something in it is damaged or missing, or the options have nothing that a
+    /// run kept.
+    pub fn unlabelled(path: &Path, options: &SampleOptions) -> Result<Self, DataError> {
+        let Some(kept) = &options.kept else {
+            let what = "what a run has kept of its data says how inputs are read: give it to \
+                        SampleOptions::kept";
+            return Err(DataError::Settings(what.to_owned()));
+        };
+        let options = options.clone().held_out(0.0).augment(false);
+        options.check()?;
+        let found = if ENDINGS.contains(&ending(path).as_str()) {
+            images(path, kept, &options)?
+        } else {
+            match kinds::kind(path)? {
+                Some(What::Folder) => images(path, kept, &options)?,
+                Some(What::Table | What::Columns) => rows(path, kept)?,
+                Some(What::Npy) => inputs(Array::npy(path)?, &options),
+                Some(What::Npz) => inputs(NamedArrays::npz(path)?.inputs()?, &options),
+                Some(What::Safetensors) => {
+                    inputs(NamedArrays::safetensors(path)?.inputs()?, &options)
+                }
+                Some(What::Idx) => inputs(Idx::open(path)?, &options),
+                Some(What::TfRecord) | None => {
+                    let what = format!("this is none of {KNOWN}");
+                    return Err(DataError::bad_path(path, what));
+                }
+            }
+        };
+        if found.train.is_empty() {
+            return Err(DataError::bad_path(path, "there is no sample in it"));
+        }
+        let labels = match kept.classes {
+            Some(_) if !kept.names.is_empty() => Labels::Named(kept.names.clone()),
+            Some(classes) => Labels::Counted(Counted {
+                classes,
+                least: 0,
+                only: None,
+            }),
+            None => Labels::Numbers,
+        };
+        Self::of_found(Found { labels, ..found }, &options)
+    }
+
+    /// Where sample `index` of [`Samples::in_order`] is from.
+    pub fn place(&self, index: usize) -> Place {
+        self.all.place(0, index)
+    }
+}
+
+/// A target that stands for nothing.
+fn nothing() -> Tensor {
+    Tensor::from(0_i64)
+}
+
+/// One image, or all of a folder and of the folders in it.
+fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, DataError> {
+    if !kept.columns.is_empty() {
+        return Err(not_of_run(path, "images", "a table"));
+    }
+    let (image, picture) = options.picture()?;
+    let all = Images::unlabelled(path, picture)?;
+    let damaged = if path.is_dir() {
+        damage::checked(path, all.paths(), options.skip_bad)?
+    } else {
+        let wrong = damage::wrong(path).map(|why| DataError::bad_path(path, why));
+        wrong.map_or(Ok(Vec::new()), Err)?
+    };
+    Ok(Found {
+        input: image.to_vec(),
+        damaged,
+        usual: Usual::ImageNet,
+        about: ["image", "images"],
+        ..Found::new(all, None)
+    })
+}
+
+/// The rows of a table, by the columns that were trained on.
+fn rows(path: &Path, kept: &Kept) -> Result<Found, DataError> {
+    let Some(first) = kept.columns.first() else {
+        return Err(not_of_run(path, "a table", "other data"));
+    };
+    // Its columns of inputs are known, and for a target any of them will do: nobody looks at it.
+    let kept = Kept {
+        target: Some(first.clone()),
+        ..kept.clone()
+    };
+    let options = SampleOptions {
+        kept: Some(kept),
+        ..SampleOptions::default().numbers()
+    };
+    let found = table::found(&[PathBuf::from(path)], None, &options)?;
+    let samples = Dataset::new(found.train);
+    let samples = samples.map(|(x, _)| -> anyhow::Result<Pair> { Ok((x, nothing())) });
+    Ok(Found {
+        input: found.input,
+        usual: found.usual,
+        about: found.about,
+        ..Found::new(samples, None)
+    })
+}
+
+fn not_of_run(path: &Path, this: &str, other: &str) -> DataError {
+    let what = format!("this is {this}, but the model was trained on {other}");
+    DataError::bad_path(path, what)
+}
+
+fn inputs<A: Numbers>(array: A, options: &SampleOptions) -> Found {
+    let input = array.shape().get(1..).unwrap_or_default().to_vec();
+    let usual = match array.kind() {
+        Kind::Uint8 if !options.integers => Usual::Bytes,
+        _ => Usual::Plain,
+    };
+    let samples = Dataset::new(array).map(|x| -> anyhow::Result<Pair> { Ok((x, nothing())) });
+    Found {
+        input,
+        usual,
+        ..Found::new(samples, None)
+    }
+}

@@ -1,0 +1,338 @@
+//! `predict`: samples without targets, by models that were trained on others.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use gpipe::tch::{Kind, Tensor};
+use serde_json::{Value, json};
+
+use super::images::{RESNET, pictures};
+use super::programs::{arrays, floats, folder as programs, whole};
+use super::{FLAGS, as_json, fails, printed};
+
+/// The samples of `predict --json`.
+#[track_caller]
+fn told(folder: &Path, args: &str) -> Vec<Value> {
+    let told = as_json(folder, &format!("predict {args} --json"));
+    told["samples"].as_array().unwrap().clone()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+/// The likeliest class of a sample, and its probability.
+fn class(sample: &Value) -> (&str, f64) {
+    let first = &sample["classes"][0];
+    (text(&first["class"]), number(&first["probability"]))
+}
+
+/// A trained classifier could be used for nothing.
+#[test]
+fn images_are_told_as_eval_judges_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pictures(&folder.join("images"));
+    printed(
+        folder,
+        &format!("train --quiet --steps 6 {FLAGS} {RESNET} --out run"),
+    );
+    let all = told(folder, "--run run images --top 2");
+    assert_eq!(all.len(), 20);
+    let right = all.iter().filter(|own| {
+        let place = Path::new(text(&own["sample"]));
+        place.parent().unwrap().ends_with(class(own).0)
+    });
+    let judged = as_json(folder, "eval --run run --data images --json");
+    assert_eq!(json!(right.count() as f64 / 20.0), judged["accuracy"]);
+    for own in &all {
+        let both = own["classes"].as_array().unwrap();
+        let sum: f64 = both.iter().map(|own| number(&own["probability"])).sum();
+        assert!(both.len() == 2 && (sum - 1.0).abs() < 1e-6, "{own}");
+    }
+    // Each by itself, on other stages, in no folder of a class.
+    fs::create_dir(folder.join("loose")).unwrap();
+    for own in &all {
+        let place = text(&own["sample"]);
+        let name = format!("loose/{}", place.replace('/', "-"));
+        fs::copy(folder.join(place), folder.join(name)).unwrap();
+    }
+    let loose = told(folder, "--run run loose --batch 3 --devices cpu,cpu");
+    let one = told(folder, "--run run images/light/4.png images/dark");
+    assert_eq!((loose.len(), one.len()), (20, 11));
+    let find = |place: &str| all.iter().find(|own| text(&own["sample"]) == place);
+    for (own, place) in [
+        (&one[0], "images/light/4.png"),
+        (&one[3], "images/dark/2.png"),
+    ] {
+        assert_eq!(text(&own["sample"]), place);
+        let ((name, chance), (same, near)) = (class(own), class(find(place).unwrap()));
+        assert!(name == same && (chance - near).abs() < 1e-4, "{own}");
+    }
+    for (own, other) in loose.iter().zip(&all) {
+        assert_eq!(
+            text(&own["sample"])
+                .replace("loose/images-", "images/")
+                .replacen('-', "/", 1),
+            text(&other["sample"])
+        );
+        assert!(
+            (class(own).1 - class(other).1).abs() < 1e-4,
+            "{own} {other}"
+        );
+    }
+    let table = printed(folder, "predict --run run images/light/4.png");
+    let (name, chance) = class(find("images/light/4.png").unwrap());
+    assert!(table.contains(&format!("{name}  ")), "{table}");
+    assert!(
+        table.contains(&format!("{:.1} %", chance * 100.0)),
+        "{table}"
+    );
+    printed(folder, "predict --run run images -o told.csv --top 2");
+    let csv = fs::read_to_string(folder.join("told.csv")).unwrap();
+    let mut lines = csv.lines();
+    assert_eq!(
+        lines.next().unwrap(),
+        "sample,class,probability,class_2,probability_2"
+    );
+    let (name, chance) = class(&all[0]);
+    let first = format!("{},{name},{chance},", text(&all[0]["sample"]));
+    assert!(lines.next().unwrap().starts_with(&first), "{csv}");
+    assert_eq!(lines.count(), 19);
+    wrong_images(folder);
+}
+
+fn wrong_images(folder: &Path) {
+    fs::write(folder.join("cut.png"), "").unwrap();
+    fails(
+        folder,
+        "predict --run run cut.png",
+        2,
+        &["error: cut.png: the file is empty"],
+    );
+    fs::create_dir(folder.join("none")).unwrap();
+    fails(
+        folder,
+        "predict --run run none",
+        2,
+        &["none: there is no image in it"],
+    );
+    fails(folder, "predict --run run lost.png", 2, &["lost.png"]);
+    fails(
+        folder,
+        "predict --run run images -o told.json",
+        2,
+        &["--output told.json: a CSV file is written"],
+    );
+    fs::write(folder.join("t.csv"), "a,b\n1,2\n").unwrap();
+    let table = ["t.csv: this is a table, but the model was trained on other data"];
+    fails(folder, "predict --run run t.csv", 2, &table);
+    fails(
+        folder,
+        "generate --run run --prompt x",
+        2,
+        &["`predict` tells the classes or the numbers of its samples"],
+    );
+    // What is written for PyTorch is what is predicted with.
+    printed(folder, "export --run run -o out");
+    let read = Tensor::read_safetensors(folder.join("out/model.safetensors")).unwrap();
+    let names: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
+    for name in [
+        "conv1.weight",
+        "bn1.running_mean",
+        "layer1.0.conv1.weight",
+        "fc.bias",
+    ] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+}
+
+/// As many rows as `count` of what two columns tell.
+fn table(folder: &Path, name: &str, count: usize, row: impl Fn(usize) -> String, header: &str) {
+    let mut all = format!("{header}\n");
+    for number in 0..count {
+        writeln!(all, "{}", row(number)).unwrap();
+    }
+    fs::write(folder.join(name), all).unwrap();
+}
+
+#[test]
+fn rows_need_no_target_and_columns_no_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (size, age) = (|row: usize| row % 9, |row: usize| row % 7);
+    let price = |row| size(row) as f64 * 0.25 - age(row) as f64 * 0.1;
+    let kind = |row| if price(row) > 0.7 { "dear" } else { "cheap" };
+    let known = |row| format!("{},{},{},{}", size(row), age(row), price(row), kind(row));
+    table(folder, "known.csv", 80, known, "size,age,price,kind");
+    let numbers = |row| format!("{},{},{}", size(row), age(row), price(row));
+    table(folder, "numbers.csv", 80, numbers, "size,age,price");
+    let new = |row| format!("{},no. {row},{}", age(row), size(row));
+    table(folder, "new.csv", 80, new, "age,name,size");
+    let train = "train --quiet --model mlp --hidden 8 --depth 2 --batch 8 --steps 20 --lr 0.01";
+    printed(
+        folder,
+        &format!("{train} --loss mse --data numbers.csv --out numbers"),
+    );
+    let all = told(folder, "--run numbers new.csv");
+    assert_eq!(text(&all[79]["sample"]), "new.csv, line 81");
+    let off = all.iter().enumerate().map(|(row, own)| {
+        let [value] = &own["values"].as_array().unwrap()[..] else {
+            panic!("{own}")
+        };
+        (number(value) - price(row)).powi(2)
+    });
+    let judged = as_json(folder, "eval --run numbers --data numbers.csv --json");
+    let off = off.sum::<f64>() / 80.0 - number(&judged["loss"]);
+    assert!(off.abs() < 1e-5, "{off}");
+    let shown = printed(folder, "predict --run numbers new.csv");
+    assert!(shown.starts_with("sample"), "{shown}");
+    assert!(shown.lines().next().unwrap().ends_with("value"), "{shown}");
+
+    // The price is one of the inputs of the kind, and is asked for by its name.
+    printed(folder, &format!("{train} --data known.csv --out kinds"));
+    fails(
+        folder,
+        "predict --run kinds new.csv",
+        2,
+        &["new.csv, line 1: there is no column `price`"],
+    );
+    let all = told(folder, "--run kinds numbers.csv known.csv");
+    assert_eq!(all.len(), 160);
+    let right = (0..80).filter(|row| class(&all[*row]).0 == kind(*row));
+    let judged = as_json(folder, "eval --run kinds --data known.csv --json");
+    assert_eq!(json!(right.count() as f64 / 80.0), judged["accuracy"]);
+    for row in 0..80 {
+        assert_eq!(all[row]["classes"], all[80 + row]["classes"]);
+    }
+    fs::create_dir(folder.join("images")).unwrap();
+    fails(
+        folder,
+        "predict --run kinds images",
+        2,
+        &["images: this is images, but the model was trained on a table"],
+    );
+}
+
+#[test]
+fn arrays_are_told_in_whatever_batches_a_program_takes() {
+    let folder = programs(&["fixed", "mlp"]);
+    let folder = folder.path();
+    let x = floats(&[30, 8]);
+    arrays(
+        folder,
+        "d.safetensors",
+        &[("x", &x), ("y", &floats(&[30, 3]))],
+    );
+    arrays(folder, "x.safetensors", &[("some", &x)]);
+    arrays(folder, "two.safetensors", &[("a", &x), ("b", &x)]);
+    x.write_npy(folder.join("x.npy")).unwrap();
+    let train = "train --quiet --micro 2 --batch 4 --steps 3 --held-out 0";
+    printed(
+        folder,
+        &format!("{train} --model fixed.pt2 --loss mse --data d.safetensors --out run"),
+    );
+    let all = told(folder, "--run run d.safetensors");
+    assert_eq!(all.len(), 30);
+    let values: Vec<f64> = all
+        .iter()
+        .flat_map(|own| own["values"].as_array().unwrap().iter().map(number))
+        .collect();
+    // The two that fill no batch are told as well; eval leaves them out.
+    let off = (Tensor::from_slice(&values) - floats(&[90]).to_kind(Kind::Double)).square();
+    let off = off.narrow(0, 0, 84).mean(Kind::Double).double_value(&[]);
+    let judged = as_json(folder, "eval --run run --data d.safetensors --json");
+    assert!(
+        (off - number(&judged["loss"])).abs() < 1e-6,
+        "{off} {judged}"
+    );
+    for other in ["x.safetensors", "x.npy"] {
+        let same = told(folder, &format!("--run run {other}"));
+        let values = |all: &[Value]| {
+            all.iter()
+                .map(|own| own["values"].clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(values(&same), values(&all), "{other}");
+    }
+    let none = ["two.safetensors: there is no array `x`; there are [\"a\", \"b\"]"];
+    fails(folder, "predict --run run two.safetensors", 2, &none);
+    let row = printed(folder, "predict --run run x.npy");
+    assert!(
+        row.lines()
+            .next()
+            .unwrap()
+            .ends_with("value 1  value 2  value 3"),
+        "{row}"
+    );
+
+    // Several things that may be at once.
+    let shares = floats(&[30, 3]).abs();
+    arrays(folder, "s.safetensors", &[("x", &x), ("y", &shares)]);
+    printed(
+        folder,
+        &format!("{train} --model mlp.pt2 --loss bce --data s.safetensors --out shares"),
+    );
+    let all = told(folder, "--run shares x.npy");
+    for own in &all {
+        let chances = own["probabilities"].as_array().unwrap();
+        assert!(chances.len() == 3 && chances.iter().all(|own| (0.0..1.0).contains(&number(own))));
+    }
+    // Classes that have no names have numbers.
+    arrays(
+        folder,
+        "c.safetensors",
+        &[("x", &x), ("y", &whole(&[30], 3))],
+    );
+    printed(
+        folder,
+        &format!("{train} --model mlp.pt2 --loss cross-entropy --data c.safetensors --out classes"),
+    );
+    let all = told(folder, "--run classes x.npy");
+    assert!(
+        all.iter()
+            .all(|own| ["0", "1", "2"].contains(&class(own).0))
+    );
+}
+
+#[test]
+fn what_is_no_model_of_samples_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("x.csv"), "a\n1\n").unwrap();
+    let small = "--layers 1 --d-model 8 --heads 1 --context 8 --batch 2 --micro 1";
+    printed(
+        folder,
+        &format!("train --quiet --steps 1 {small} --out text"),
+    );
+    fails(
+        folder,
+        "predict --run text x.csv",
+        2,
+        &["`gpt` is a model of texts: `generate --prompt TEXT` goes on with a text"],
+    );
+    printed(
+        folder,
+        "train --quiet --steps 1 --model mlp --data synthetic --batch 4 --out made-up",
+    );
+    fails(
+        folder,
+        "predict --run made-up x.csv",
+        2,
+        &["it was not trained on samples of a file"],
+    );
+    for verb in ["classify", "inference"] {
+        fails(
+            folder,
+            &format!("{verb} x.csv"),
+            2,
+            &["predict --run RUN PATH"],
+        );
+    }
+    fails(folder, "predict --run text", 2, &["<PATH>"]);
+}
