@@ -102,8 +102,8 @@ pub struct Auto {
 /// # Errors
 /// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
 /// least excess: one candidate has a single micro-batch under way and joint
-/// backwards, which is the least memory that any schedule takes (for shapes of up
-/// to 20,000 stages times micro-batches); [`ScheduleError::Unsupported`] for a shape that no schedule has.
+/// backwards (for shapes of up to 20,000 stages times micro-batches), and of a pipeline
+/// with one chunk a device no order takes less memory; [`ScheduleError::Unsupported`] for a shape that no schedule has.
 ///
 /// # Determinism
 /// A function of its arguments alone.
