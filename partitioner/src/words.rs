@@ -35,19 +35,25 @@ pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Op
     })
 }
 
-/// The name that `wanted` is with a slip: at most one letter of three is wrong, or it is where the
-/// name begins. None where all names are others, as a guess would mislead.
+/// The name that `wanted` is with a slip: at most one letter of three is wrong, or its letters are in
+/// another order, or it is where the name begins. None where all names are others, as a guess would mislead.
 pub fn meant<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const SHORTEST_BEGINNING: usize = 2;
     let own = plain(wanted);
     let is_slip = |name: &str| {
         let name = plain(name);
         let length = own.chars().count().max(name.chars().count());
-        3 * strsim::osa_distance(&own, &name) <= length
+        3 * strsim::osa_distance(&own, &name) <= length || sorted(&own) == sorted(&name)
     };
     let begins = |name: &str| own.len() >= SHORTEST_BEGINNING && plain(name).starts_with(&own);
     let names = names.into_iter();
     nearest(wanted, names.filter(|name| is_slip(name) || begins(name)))
+}
+
+fn sorted(name: &str) -> Vec<char> {
+    let mut letters: Vec<char> = name.chars().collect();
+    letters.sort_unstable();
+    letters
 }
 
 /// The most names of a folder that are compared: with more a guess is not worth its time.

@@ -163,7 +163,15 @@ fn read_csv(file: &Path) -> Result<Checked, Failure> {
     let name = file
         .file_stem()
         .map_or("schedule".into(), |stem| stem.to_string_lossy());
-    let schedule = Schedule::from_csv(name, &input::text(file)?)
+    let text = input::text(file)?;
+    if text.trim_start().starts_with('{') {
+        return Err(Failure::Usage(format!(
+            "{}: this is JSON, and no CSV of actions such as `schedule export` writes; where it is a \
+             plan, `plan … --report FILE.html` draws its schedule",
+            file.display()
+        )));
+    }
+    let schedule = Schedule::from_csv(name, &text)
         .map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
     Ok(schedule.check())
 }

@@ -244,6 +244,12 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// What the model is called in the title of the [report](TrainerBuilder::report).
+    pub fn model_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.model = Some(name.into());
+        self
+    }
+
     /// Where to write the last step beside its prediction, besides the outcome: a page (`.html`)
     /// or a picture (`.svg`).
     pub fn report(mut self, path: impl Into<PathBuf>) -> Self {

@@ -197,7 +197,7 @@ impl Outcome {
         lines.push((
             "bubble",
             format!(
-                "devices idle {:.1} % of the time; the schedule predicts {:.1} %",
+                "devices idle {:.1} % of the time, {:.1} % as simulated (medians of all steps)",
                 100.0 * own.bubble_measured,
                 100.0 * own.bubble_predicted
             ),
@@ -259,7 +259,7 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
 fn beside(planned: f64, measured: f64) -> String {
     let times = measured / planned;
     format!(
-        "{planned:.1} ms predicted, {measured:.1} ms measured for forward and backward, {times:.2} \
+        "{planned:.1} ms planned, {measured:.1} ms measured for forward and backward, {times:.2} \
          times as long"
     )
 }

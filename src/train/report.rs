@@ -87,6 +87,14 @@ impl Comparison {
         })
     }
 
+    /// The same of a model that has a name.
+    pub(super) fn of_model(mut self, name: Option<&str>) -> Self {
+        if let Some(name) = name {
+            self.title = format!("{name}, {}", self.title);
+        }
+        self
+    }
+
     /// The same with the plan that the step was run by.
     pub(super) fn with_plan(mut self, plan: Option<&Plan>) -> Self {
         self.plan = plan.cloned();

@@ -18,6 +18,8 @@ pub(super) struct Settings {
     /// The target that does not count in the accuracy on held-out data, where that is measured.
     pub(super) accuracy: Option<i64>,
     pub(super) plan: Option<Plan>,
+    /// What the model is called.
+    pub(super) model: Option<String>,
     pub(super) files: Files,
 }
 

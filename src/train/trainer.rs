@@ -315,6 +315,7 @@ impl Trainer<'_> {
         let others = begun.and_then(|begun| begun.since());
         let called = (self.outcome.schedule.as_str(), &self.outcome.recompute);
         let comparison = Comparison::new(step, report, schedule, called)?
+            .of_model(self.settings.model.as_deref())
             .with_plan(self.settings.plan.as_ref())
             .with_input(self.outcome.input.as_ref())
             .with_others(others);

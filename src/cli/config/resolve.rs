@@ -111,7 +111,7 @@ impl Origins {
                 changed.to_owned()
             };
             self.notes.push(format!(
-                "{} = {value} ({origin}) went with {were}, and is not used",
+                "{} = {value} ({origin}) went with {were}, and is chosen anew",
                 key.name
             ));
         }

@@ -325,7 +325,7 @@ mod tests {
         let read = READ.load(Ordering::Relaxed) - before;
         assert_eq!(read, 3, "two keys of the file, one flag");
         assert_eq!(origins.of("own.many").unwrap().to_string(), "--how-many");
-        let note = "own.rest = 5 (a.toml:2) went with own.many = 6, and is not used";
+        let note = "own.rest = 5 (a.toml:2) went with own.many = 6, and is chosen anew";
         assert_eq!(origins.notes, [note]);
     }
 }

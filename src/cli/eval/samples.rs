@@ -163,6 +163,11 @@ impl Judged {
             decimals(loss, 4)
         );
         // Writing to a String cannot fail.
+        let absent = self.samples.absent_classes();
+        if !self.held_out && self.samples.held_out_len() == 0 && !absent.is_empty() {
+            let names: Vec<String> = absent.iter().map(|own| format!("`{own}`")).collect();
+            let _ = writeln!(lines, "classes     no sample is of {}", names.join(", "));
+        }
         if sum.left_out > 0 {
             let _ = writeln!(
                 lines,

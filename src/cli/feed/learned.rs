@@ -80,6 +80,11 @@ impl Learned {
             .map_or_else(Several::describe, Samples::describe)
     }
 
+    /// Classes of which there is no sample, as far as that is known.
+    pub(in crate::cli) fn absent_classes(&self) -> &[String] {
+        self.pairs().map_or(&[], Samples::absent_classes)
+    }
+
     /// What a run keeps of them.
     pub(in crate::cli) fn kept(&self) -> Value {
         self.pairs().map_or_else(Several::kept, Samples::kept)

@@ -193,8 +193,10 @@ impl Source {
         }
         let named = |why: String| match path {
             // Some errors name the file, or one inside, themselves.
-            Some(path) => Failure::Usage(match why.strip_prefix(&path.display().to_string()) {
-                Some(rest) if rest.starts_with([':', ',', '/']) => format!("--data: {why}"),
+            Some(path) => Failure::Usage(match why.split_once(&path.display().to_string()) {
+                Some(("" | "cannot read ", rest)) if rest.starts_with([':', ',', '/']) => {
+                    format!("--data: {why}")
+                }
                 _ => format!("--data {}: {why}", path.display()),
             }),
             None => Failure::Usage(format!("the data of `{}`: {why}", chosen.spec.name())),

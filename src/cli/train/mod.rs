@@ -1,6 +1,7 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
 mod again;
+mod asked;
 mod check;
 mod config;
 mod configured;
@@ -125,7 +126,10 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         ));
     }
     let stop = trainer.stop().clone();
+    let leads = world::leads(world);
+    let asked = leads.then(|| asked::Listening::begin(speak)).transpose()?;
     let outcome = trainer.run().map_err(failure)?;
+    drop(asked);
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {
         ended_early(&job, outcome)?;
         // Launchers take a process that ends otherwise than well for one that failed: who was asked
@@ -191,6 +195,7 @@ fn trainer<'a>(
         .samples_per_epoch(job.source.epoch())
         .flops(job.flops)
         .plan(job.plan.clone())
+        .model_name(spec.name())
         .hook(progress)
         .stop_on_signals();
     trainer = match (resume, &job.args.out) {

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::job::Job;
 use super::{Failure, called};
 use crate::cli::feed::Source;
+use crate::cli::feed::learned::Learned;
 use crate::cli::{limit, output};
 use crate::data::{Change, Diagnosis};
 use crate::train::{BEST, Outcome, Summary};
@@ -56,7 +57,13 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     });
     let sentence = last_step.filter(|_| !whole);
     let sentence = sentence.map(|own| ("last step", own.sentence()));
-    let matters = |title: &str| whole || title != LOADING || waits(outcome);
+    let on_gpus = job.recipe.devices.iter().any(|device| device.is_cuda());
+    let matters = |title: &str| match title {
+        LOADING => whole || waits(outcome),
+        // Of memory that is not its own a device has as much as there is.
+        ACTIVATIONS | "" => whole || on_gpus,
+        _ => true,
+    };
     let mut lines = lines(job, outcome);
     let place = lines.iter().position(|(title, _)| *title == "bubble");
     let behind = place.map_or(lines.len(), |place| place + 1);
@@ -67,6 +74,8 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     format!("{sample}{comparison}\n{}", lines.collect::<String>())
 }
 
+/// What each device kept, the first of which has the title.
+const ACTIVATIONS: &str = "activations";
 /// How the time of a batch is made up, which matters where batches are waited for.
 const LOADING: &str = "loading";
 
@@ -89,7 +98,11 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         let on = format!("{own} train --resume {run} --steps N");
         let verb = match job.source {
             Source::Text { .. } => format!("{own} generate --run {run} --prompt TEXT`, or `{on}"),
-            Source::Samples { .. } => format!("{own} eval --run {run} --data PATH`, or `{on}"),
+            Source::Samples {
+                samples: Learned::Pairs(_),
+                ..
+            } => format!("{own} predict --run {run} PATH`, or `{on}"),
+            Source::Samples { .. } => format!("{own} eval --run {run}`, or `{on}"),
             Source::Tokens { .. } | Source::Synthetic(_) => on,
         };
         lines.push(("next", format!("`{verb}`")));
@@ -140,7 +153,9 @@ fn in_flags(input: &Diagnosis) -> String {
         Some(Change::Workers(workers)) => format!(": --workers {workers}"),
         Some(Change::Prefetch(batches)) => format!(": --prefetch {batches}"),
         Some(Change::IntraOp(threads)) => format!(": --threads-per-stage {threads}"),
-        Some(Change::Cache) => ": `Dataset::cache`, in a program of one's own".to_owned(),
+        Some(Change::Cache) => {
+            ": save them once as arrays (.npz, .safetensors), as they come out of it".to_owned()
+        }
         _ => String::new(),
     }
 }

@@ -32,13 +32,21 @@ const LOST: f64 = 0.07;
 /// Cores are short where a step is longer for want of them by more than this share of what is
 /// waited for.
 const SHORT: f64 = 0.5;
+/// Steps that are shorter than some turns of the system's scheduler, of a few milliseconds each, are
+/// longer or shorter by whose turn it was, so that they do not tell who took cores from whom.
+const TELLING_MS: f64 = 10.0;
 /// A loader that is at work for less than this share of the time is fast enough.
 const BUSY: f64 = 0.8;
 
 impl Limit {
     /// What these measures say.
     pub fn of(measures: &InputMeasures) -> Self {
-        let (waited, contended) = (measures.waited_ms, measures.contended_ms());
+        let waited = measures.waited_ms;
+        let contended = if measures.step_ms() < TELLING_MS {
+            0.0
+        } else {
+            measures.contended_ms()
+        };
         if share(waited + contended, measures.period_ms) < LOST {
             return Self::Compute;
         }
@@ -81,7 +89,7 @@ impl Limit {
         matches!(self, Self::Io(_) | Self::Cpu(_) | Self::Uneven)
     }
 
-    /// A number for each kind, for curves: 0 is compute-bound, 1 uneven, 2 contended, 3 CPU-bound
+    /// A number for each kind, for curves: 0 is not input-bound, 1 uneven, 2 contended, 3 CPU-bound
     /// and 4 I/O-bound.
     pub fn number(self) -> u8 {
         match self {
@@ -100,7 +108,7 @@ fn most(of: impl Fn(Phase) -> f64) -> Phase {
     Phase::ALL.into_iter().fold(Phase::Read, first)
 }
 
-/// `I/O-bound in read`, `contended in map`, `compute-bound`
+/// `I/O-bound in read`, `contended in map`, `not input-bound`
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -108,7 +116,7 @@ impl fmt::Display for Limit {
             Self::Cpu(phase) => write!(f, "CPU-bound in {phase}"),
             Self::Contended(phase) => write!(f, "contended in {phase}"),
             Self::Uneven => write!(f, "uneven"),
-            Self::Compute => write!(f, "compute-bound"),
+            Self::Compute => write!(f, "not input-bound"),
         }
     }
 }

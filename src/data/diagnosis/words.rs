@@ -57,11 +57,7 @@ impl Diagnosis {
                  it only: some batches take far longer than others",
                 100.0 * share(own.busy_workers(), own.workers as f64)
             ),
-            Limit::Compute => format!(
-                "training waits for batches for {waited}, and the loader takes {}: the input holds \
-                 nothing back",
-                cores()
-            ),
+            Limit::Compute => format!("training waits for batches for {waited}"),
         }
     }
 

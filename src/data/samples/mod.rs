@@ -93,6 +93,8 @@ pub struct Samples {
     teaches_nothing: Option<String>,
     /// What is to be said of them.
     notes: Vec<String>,
+    /// Classes with names of which there is no sample, as far as that is known.
+    absent: Vec<String>,
     kept: Kept,
 }
 
@@ -200,6 +202,7 @@ impl Samples {
             ));
         }
         notes.extend(untrained(&found.known, held, (&names, seed)));
+        let absent = absent(&found.known, &names);
         let part = |source: &Pairs, range| part(source, range, seed);
         let scaling = match &options.kept {
             Some(kept) => {
@@ -239,6 +242,7 @@ impl Samples {
             may_ignore: found.may_ignore && classes.is_some(),
             teaches_nothing,
             notes,
+            absent,
             kept,
         })
     }
@@ -261,6 +265,12 @@ impl Samples {
     /// The names of the classes, in the order of their numbers, where they have any.
     pub fn class_names(&self) -> &[String] {
         &self.kept.names
+    }
+
+    /// Classes with names of which there is no sample outside of a test part, as far as that is known
+    /// without reading all.
+    pub(crate) fn absent_classes(&self) -> &[String] {
+        &self.absent
     }
 
     /// Why there is nothing to learn from them, where all targets are known to be one class.
@@ -328,6 +338,17 @@ impl Samples {
     pub fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         Kept::read(kept)?.check_same(&self.kept.data)
     }
+}
+
+/// Those of the names that no sample has, where classes are known.
+fn absent(known: &[i64], names: &[String]) -> Vec<String> {
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let there: BTreeSet<i64> = known.iter().copied().collect();
+    let all = names.iter().enumerate();
+    let all = all.filter(|(class, _)| !there.contains(&(*class as i64)));
+    all.map(|(_, name)| name.clone()).collect()
 }
 
 /// What is said of classes of which so many samples, all that are held out, leave none to train on.

@@ -17,6 +17,7 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
         ErrorKind::ArgumentConflict => return conflicts::explained(error),
         ErrorKind::InvalidSubcommand => return unknown_verb(command, error),
         ErrorKind::InvalidValue => return without_value(verb_of(command, args), error),
+        ErrorKind::MissingRequiredArgument => return missing(verb_of(command, args), error),
         _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
@@ -26,6 +27,9 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
     let verb = verb_of(command, args);
     let name = unknown.trim_start_matches('-').replace('_', "-");
     let tip = match verb {
+        Some(verb) if verb.get_name() == "launch" && command.find_subcommand(unknown).is_some() => {
+            Some(format!("put `--` before the verb: launch … -- {unknown} …"))
+        }
         Some(verb) if !unknown.starts_with('-') => positional(verb, unknown),
         Some(verb) => tip(verb, &name).or_else(|| of_another(command, &name)),
         None => None,
@@ -40,6 +44,16 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
 fn verb_of<'a>(command: &'a Command, args: &[OsString]) -> Option<&'a Command> {
     let mut texts = args.iter().filter_map(|arg| arg.to_str()).skip(1);
     texts.find_map(|arg| command.find_subcommand(arg))
+}
+
+/// What is missing of a plan depends on whether there is a profile: both ways are told.
+fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
+    if verb.is_none_or(|verb| verb.get_name() != "plan") {
+        return error;
+    }
+    let tip = "a plan needs a model and a machine: `plan --profile FILE --devices 4` (`profile` writes the \
+               file), or without a profile `plan --model-shape llama2-7b --cluster rtx-4090 --nodes 2 --batch 64`";
+    with_tip(error, tip.to_owned())
 }
 
 /// The same error, with what the flag that got no value is for, where clap lists no values.
@@ -97,6 +111,14 @@ fn unknown_verb(command: &Command, error: clap::Error) -> clap::Error {
         Some((_, line)) if has(line) => {
             let tip = format!("instead of `{asked}`, write: {} {line}", command.get_name());
             with_tip(error, tip)
+        }
+        // `help` guesses nothing by itself.
+        _ if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+            let verbs = command.get_subcommands().map(Command::get_name);
+            match meant(&asked, verbs) {
+                Some(verb) => with_tip(error, format!("a similar verb exists: `{verb}`")),
+                None => error,
+            }
         }
         _ => error,
     }

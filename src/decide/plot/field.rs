@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use gpipe_partitioner::words::{instead, meant};
+
 use super::history::History;
 
 /// Of these the first that every run has is the throughput.
@@ -74,10 +76,11 @@ impl Field {
         let wanted = wanted.iter().map(|key| key.trim());
         let missing = wanted.clone().find(|key| !in_any(runs, key));
         match missing {
-            Some(key) => Err(format!(
-                "--metrics: there is no number `{key}`: {}",
-                named(runs)
-            )),
+            Some(key) => {
+                let fields = runs.iter().flat_map(History::fields);
+                let instead = instead(meant(key, fields), &named(runs));
+                Err(format!("--metrics: there is no number `{key}`{instead}"))
+            }
             None => Ok(wanted.map(Self::new).collect()),
         }
     }

@@ -89,7 +89,7 @@ fn what_went_with_a_value_that_is_changed_is_given_up_and_told() {
 
     let told = over(&["devices", "--devices", "cpu"]);
     let wanted = "pipeline.balance = [1, 1, 1, 2] (first/config.toml:16) went with \
-                  pipeline.devices = [\"cpu\", \"cpu\"], and is not used";
+                  pipeline.devices = [\"cpu\", \"cpu\"], and is chosen anew";
     assert!(told.contains(wanted), "{told}");
     assert_eq!(chunks_and_stages(&config(folder, "devices")), (2, 2));
 

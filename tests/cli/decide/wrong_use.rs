@@ -9,6 +9,7 @@ fn wrong_use_is_told_in_a_line_that_helps() {
     let simulate = ["simulate", "--devices", "4", "--micro", "8"];
     for (flags, hint) in [
         (&["--schedule", "1fb1"][..], "did you mean `1f1b`?"),
+        (&["--schedule", "1b1f"], "did you mean `1f1b`?"),
         (&["--schedul", "1f1b"], "'--schedule'"),
         (&[], "--schedule <NAME>"),
         (&["--schedule", "1f1b", "--forward-us", "-1"], "not a time"),

@@ -31,12 +31,43 @@ fn a_misspelt_verb_is_answered_with_the_nearest() {
         ("profle", "profile"),
         ("plna", "plan"),
         ("simulat", "simulate"),
+        ("help trian", "train"),
     ] {
         let output = gpipe(Path::new("."), wrong);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains(&format!("'{right}'")), "{wrong}: {errors}");
+        let named = |quote: char| errors.contains(&format!("exists: {quote}{right}{quote}"));
+        assert!(named('\'') || named('`'), "{wrong}: {errors}");
     }
+}
+
+/// What was said of these was right, and of no help.
+#[test]
+fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("plan.json"), "{\"balance\": [1]}").unwrap();
+    let without_profile = "`plan --model-shape llama2-7b --cluster rtx-4090 --nodes 2 --batch 64`";
+    for (args, wanted) in [
+        ("plan", without_profile),
+        ("plan --cluster dgx-a100", without_profile),
+        (
+            "launch --processes 2 train --steps 1",
+            "put `--` before the verb: launch … -- train …",
+        ),
+        ("schedule show plan.json", "plan.json: this is JSON"),
+        (
+            "train --data lost.txt",
+            "error: --data: cannot read lost.txt: ",
+        ),
+    ] {
+        let output = gpipe(folder, args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+        assert!(errors.contains(wanted), "{args}: {errors}");
+    }
+    let output = gpipe(Path::new("."), without_profile.trim_matches('`'));
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// The nearest flag was another one altogether: `--depth` for `--epochs`, `--dropout` for `--fp16`.
@@ -94,7 +125,8 @@ fn verbs_of_other_tools_are_answered_with_what_does_the_same() {
         ("resume runs/1", "train --resume RUN"),
         ("fit", "gpipe-rs train"),
         ("test", "eval --run RUN"),
-        ("predict", "generate --run RUN"),
+        ("chat", "generate --run RUN"),
+        ("classify", "predict --run RUN PATH"),
         ("serve", "export --run RUN"),
         ("Benchmark", "profile --model NAME"),
         ("torchrun", "launch --processes N"),

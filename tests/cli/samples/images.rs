@@ -208,8 +208,12 @@ fn a_folder_of_one_class_is_told_so() {
         "put the images of another class in a folder beside it",
     ];
     fails(folder, &train("all/pets"), 2, &wanted);
-    // A run of two is judged by images of one all the same.
-    printed(folder, "eval --run two --data all/pets");
+    // A run of two is judged by images of one all the same, and it is said.
+    let judged = printed(folder, "eval --run two --data all/pets");
+    assert!(
+        judged.contains("\nclasses     no sample is of `light`\n"),
+        "{judged}"
+    );
 }
 
 #[test]

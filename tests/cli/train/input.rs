@@ -23,7 +23,7 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     let page = std::fs::read_to_string(page).unwrap();
     // In the box of warnings where something can be done about the input, and only there.
     let boxed = match limit {
-        "compute-bound" => "say",
+        "not input-bound" => "say",
         _ => "say warn",
     };
     let said = format!("<p class=\"{boxed}\">Input of the run: {limit}");
@@ -95,6 +95,6 @@ fn a_profile_predicts_the_verdict() {
     assert_eq!(diagnosis["measures"]["workers"], 2);
     let said = report["limit"].as_str().unwrap();
     let input = said.starts_with("input-bound: ");
-    assert_eq!(input, limit != "compute-bound", "{limit}: {said}");
+    assert_eq!(input, limit != "not input-bound", "{limit}: {said}");
     assert!(!input || said.contains(limit), "{limit}: {said}");
 }

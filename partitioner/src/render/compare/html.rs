@@ -1,7 +1,7 @@
 //! The comparison as one self-contained HTML page.
 
 use super::{causes, svg::picture};
-use crate::explain::{Explanation, noun};
+use crate::explain::{Explanation, StageRow, noun};
 use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
@@ -266,26 +266,28 @@ fn device_table(explanation: &Explanation) -> String {
 }
 
 fn stage_table(explanation: &Explanation) -> String {
-    let columns = [
-        "stage and work",
-        "actions",
-        "predicted, each",
+    // A step that is predicted by its own medians has one of both columns.
+    let apart = |own: &StageRow| own.predicted.to_string() != own.median.to_string();
+    let apart = explanation.stages().iter().any(apart);
+    let mut columns = vec!["stage and work", "actions"];
+    columns.extend(apart.then_some("predicted, each"));
+    columns.extend([
         "median",
         "longer, together",
         "warm-up",
         "this alone makes the step longer by",
-    ];
+    ]);
     let mut table = Table::new("Each stage\u{2019}s work", &columns);
     for stage in explanation.stages() {
         let effect = stage.effect.map(|effect| effect.to_string());
-        let cells = [
-            stage.count.to_string(),
-            stage.predicted.to_string(),
+        let mut cells = vec![stage.count.to_string()];
+        cells.extend(apart.then(|| stage.predicted.to_string()));
+        cells.extend([
             stage.median.to_string(),
             stage.extra.to_string(),
             stage.warm_up.to_string(),
             effect.unwrap_or_else(|| "-".to_owned()),
-        ];
+        ]);
         table.row(&format!("{} {}", stage.stage, noun(stage.kind)), &cells);
     }
     table.finish()

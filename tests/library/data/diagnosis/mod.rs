@@ -279,8 +279,8 @@ fn it_is_told_in_a_sentence_what_waited_for_what() {
         (
             Limit::Compute,
             [
-                "compute-bound: training waits",
-                "the input holds nothing back",
+                "not input-bound: training waits for batches for",
+                " of the time",
             ],
         ),
     ] {
