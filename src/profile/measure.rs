@@ -112,6 +112,17 @@ impl MeasureTask<'_> {
         Ok(outcome)
     }
 
+    /// The warm-up counts where it takes longer than this, and nothing is measured again: of one layer
+    /// its budget; of all in a row more, as the first of them warm up for the others.
+    fn most_of_a_warm_up(&self, budget: Duration) -> Duration {
+        const IN_A_ROW: u32 = 4;
+        if self.options.low_memory {
+            budget
+        } else {
+            budget * IN_A_ROW
+        }
+    }
+
     fn brief(&self) -> bool {
         self.options.low_memory && self.options.brief
     }
@@ -142,7 +153,7 @@ impl MeasureTask<'_> {
             outs.push(round(chain, flow, series, true)?);
         }
         self.watch.tell(ProfileProgress::WarmedUp);
-        let enough = self.brief() && start.elapsed() >= budget;
+        let enough = self.options.brief && start.elapsed() >= self.most_of_a_warm_up(budget);
         for (flow, bytes) in flows.iter().zip(&mut outcome.bytes) {
             bytes.extend(chain.bytes(flow)?);
         }

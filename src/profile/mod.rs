@@ -114,10 +114,11 @@ pub struct ProfileOptions {
     /// One layer at a time: no more than its parameters are in memory, and nobody
     /// competes. Gradients from behind are then made up.
     pub low_memory: bool,
-    /// With `low_memory`, nothing is measured more often than it must be: the warm-up of a
-    /// layer counts where it took longer than the budget, and layers with the same
-    /// parameters and the same shapes in and out as one before (the blocks of a
-    /// transformer) are run forward once, and taken for it if that takes about as long.
+    /// Nothing is measured more often than it must be: the warm-up counts where it took longer than
+    /// four times the budget of all layers and sizes. With `low_memory`, that of a layer counts where it
+    /// took longer than the budget, and layers with the same parameters and the same shapes in and out
+    /// as one before (the blocks of a transformer) are run forward once, and taken for it if that takes
+    /// about as long.
     pub brief: bool,
     /// How sure a micro-batch's time must be: half of its 95 % interval as a share.
     pub confidence: f64,

@@ -379,7 +379,7 @@ fn it_says_what_it_measures_and_that_it_was_stopped() {
         .unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
-    while !said.ends_with(": measuring\n") {
+    while !said.ends_with("; measuring\n") {
         assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
     }
     assert!(said.contains("4 layers: first run\n"), "{said}");

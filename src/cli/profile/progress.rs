@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpipe_partitioner::words::count;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -29,6 +30,8 @@ struct What {
     /// A layer of several.
     one_by_one: bool,
     begun: bool,
+    /// Since when it is run for the first time.
+    since: Option<Instant>,
 }
 
 impl Progress {
@@ -59,6 +62,7 @@ impl Progress {
             } else {
                 count(of, "layer")
             };
+            what.since = Some(Instant::now());
             // On all cores they are measured before, where one stage may be the best plan.
             if from == 0 && std::mem::replace(&mut what.begun, true) {
                 what.name += " again, with a device's share of the cores";
@@ -67,7 +71,13 @@ impl Progress {
         let name = &what.name;
         match at {
             ProfileProgress::Layers { .. } => format!("{name}: first run"),
-            ProfileProgress::WarmedUp => format!("{name}: measuring"),
+            ProfileProgress::WarmedUp => match what.since {
+                Some(since) => format!(
+                    "{name}: the first run took {:.1} s; measuring",
+                    since.elapsed().as_secs_f64()
+                ),
+                None => format!("{name}: measuring"),
+            },
             ProfileProgress::Round { rounds, sure_to } if sure_to.is_finite() => {
                 format!("{name}: round {rounds}, sure to {:.1} %", 100.0 * sure_to)
             }
