@@ -18,7 +18,7 @@ pub(super) enum Verb {
     /// Measure the loss of a trained model on a text or on other data, and the accuracy of a
     /// classifier.
     Eval(eval::Args),
-    /// Write the weights of a trained model: with Hugging Face's names, or those of a .pt2's modules.
+    /// Write the weights of a trained model for other programs, with Hugging Face's or PyTorch's names.
     Export(export::Args),
     /// Continue a text with a trained model.
     Generate(generate::Args),
