@@ -34,8 +34,11 @@ pub(super) struct Args {
     /// Samples of the kind that was trained on, without targets: images, or folders of images; a table
     /// with the columns of the inputs (.csv, .tsv, .parquet, .arrow); an array of inputs (.npy, or `x`
     /// in .npz or .safetensors).
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "named")]
     data: Vec<PathBuf>,
+    /// The same, by the flag that other verbs have for data.
+    #[arg(id = "named", long = "data", value_name = "PATH")]
+    named: Vec<PathBuf>,
     /// The K most likely classes of each sample.
     #[arg(long, value_name = "K", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     top: usize,
@@ -53,7 +56,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    for path in &args.data {
+    let paths = || args.data.iter().chain(&args.named);
+    for path in paths() {
         foreign::check(path).map_err(|why| wrong(path, &why))?;
     }
     if let Some(path) = &args.output {
@@ -63,7 +67,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let options = options(&trained)?;
     let chosen = Chosen::of_spec(zoo, &trained.spec);
     let mut all = Vec::new();
-    for path in &args.data {
+    for path in paths() {
         let here = local(path).map_err(|why| wrong(path, &why))?;
         let samples = unlabelled(&chosen, &here, &options);
         all.push(samples.map_err(Failure::Usage)?);

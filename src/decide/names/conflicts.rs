@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags that exclude those of the second list, and why. A name without dashes is an argument that
 /// is no flag.
-const REASONS: [(&[&str], &[&str], &str); 13] = [
+const REASONS: [(&[&str], &[&str], &str); 14] = [
     (
         &["plan"],
         &[
@@ -22,6 +22,11 @@ const REASONS: [(&[&str], &[&str], &str); 13] = [
         "the plan decides this already; leave one of them out, or make another plan with `plan`",
     ),
     (
+        &["output"],
+        &["json"],
+        "each says where the answers go; leave one of them out (`--json > FILE` writes JSON to a file)",
+    ),
+    (
         &["epochs"],
         &["steps"],
         "each says how long to train; leave one of them out",
@@ -29,7 +34,7 @@ const REASONS: [(&[&str], &[&str], &str); 13] = [
     (
         &["budget"],
         &["quick"],
-        "--quick measures as few times as possible, however long it takes; leave one of them out",
+        "--quick measures as few times as possible; leave one of them out",
     ),
     (
         &["run", "checkpoint"],

@@ -64,6 +64,11 @@ fn images_are_told_as_eval_judges_them() {
     }
     let loose = told(folder, "--run run loose --batch 3 --devices cpu,cpu");
     let one = told(folder, "--run run images/light/4.png images/dark");
+    let same = told(
+        folder,
+        "--run run --data images/light/4.png --data images/dark",
+    );
+    assert_eq!(same, one);
     assert_eq!((loose.len(), one.len()), (20, 11));
     let find = |place: &str| all.iter().find(|own| text(&own["sample"]) == place);
     for (own, place) in [
