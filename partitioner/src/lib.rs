@@ -80,7 +80,7 @@ pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
 pub use schedule::{Action, ActionKind, CsvError, OffloadMove, Placement, Schedule, Shape};
 pub use simulate::{Jitter, JitteredSteps, Simulation, simulate};
 pub use solve::{Problem, Solution, SolveError, Strategy, Transfer, When};
-pub use sweep::{JitterOutcome, Risk, Sweep, SweepOutcome, SweepPoint};
+pub use sweep::{JitterOutcome, Risk, RiskColumns, Sweep, SweepOutcome, SweepPoint};
 pub use timeline::{Exchange, Span, Timeline};
 pub use units::{Bytes, Micros};
 pub use urgency::urgencies;

@@ -1,5 +1,7 @@
 //! Many simulations at once: every schedule at every number of devices, chunks and micro-batches.
 
+pub(crate) mod columns;
+
 use std::fmt::Display;
 
 use crate::builtin::ScheduleKind;
@@ -8,6 +10,8 @@ use crate::ids::DeviceId;
 use crate::schedule::Shape;
 use crate::simulate::{Jitter, Simulation};
 use crate::units::{Bytes, Micros};
+
+pub use columns::RiskColumns;
 
 /// The share of steps with jitter that are no longer than the [late](JitterOutcome::late) ones.
 const LATE: f64 = 0.95;

@@ -183,6 +183,18 @@ impl Bytes {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// In words, rounded up: of what is enough, what is told is enough too.
+    pub(crate) fn rounded_up(self) -> String {
+        if self.0 < 1024 {
+            return self.to_string();
+        }
+        let unit = 1_u64 << (10 * (self.0.ilog2() / 10));
+        // A tenth of a unit is no whole number of bytes; one more byte does no harm.
+        let tenths = (u128::from(self.0) * 10).div_ceil(u128::from(unit));
+        let told = tenths * u128::from(unit) / 10;
+        Self(u64::try_from(told).unwrap_or(u64::MAX)).to_string()
+    }
 }
 
 impl Add for Bytes {
@@ -306,6 +318,27 @@ mod tests {
         assert_eq!(large * 2.0, large);
         assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
         assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn what_is_enough_is_enough_as_it_is_told() {
+        for bytes in [
+            1,
+            1023,
+            1024,
+            1025,
+            3_355_443,
+            2_097_152,
+            4_026_531_841,
+            u64::MAX / 3,
+        ] {
+            let told = Bytes(bytes).rounded_up();
+            let read: Bytes = told.parse().unwrap();
+            assert!(read.0 >= bytes, "{bytes}: {told}");
+            assert!(read.0 as f64 <= 1.1 * bytes as f64, "{bytes}: {told}");
+        }
+        assert_eq!(Bytes(2_097_152).rounded_up(), "2.0 MiB");
+        assert_eq!(Bytes(2_097_153).rounded_up(), "2.1 MiB");
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl StepMetrics {
     }
 }
 
-/// `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 % (predicted 6.1 %)`,
+/// `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 % (simulated 6.1 %)`,
 /// with what input was waited for where that is a tenth of a percent or more.
 impl fmt::Display for StepMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,7 +228,7 @@ impl fmt::Display for StepMetrics {
         let (measured, predicted) = (self.bubble_measured * 100.0, self.bubble_predicted * 100.0);
         write!(
             f,
-            "  {speed}  bubble {measured:.1} % (predicted {predicted:.1} %)"
+            "  {speed}  bubble {measured:.1} % (simulated {predicted:.1} %)"
         )?;
         if let Some(wait) = self.input_wait.filter(|wait| *wait >= 1e-3) {
             write!(f, "  input {:.1} %", wait * 100.0)?;

@@ -29,6 +29,8 @@ use crate::torch::{
 /// Micro-batches of a step. The first one makes the gradients of the parameters and
 /// the others add to them, as nearly all do in training: only these are measured.
 const MICROS: usize = 4;
+/// The fewest of which one is measured.
+const FEWEST: usize = 2;
 /// How long a device is occupied while an action is submitted, at first and at most, in
 /// microseconds.
 const OCCUPIED: f64 = 1000.0;
@@ -108,6 +110,9 @@ pub(super) struct Chain {
     loss: Option<Arc<dyn LossFn>>,
     /// On a CUDA device.
     stopwatch: Option<Stopwatch>,
+    /// Micro-batches of a step.
+    micros: usize,
+    hurry_from: Option<Instant>,
 }
 
 impl Chain {
@@ -158,6 +163,8 @@ impl Chain {
         };
         Ok(Self {
             stopwatch,
+            micros: MICROS,
+            hurry_from: None,
             range,
             device: plan.device,
             units,
@@ -169,6 +176,11 @@ impl Chain {
         self.units.len()
     }
 
+    /// From then on a step has as few micro-batches as can be measured.
+    pub(super) fn hurry_from(&mut self, then: Instant) {
+        self.hurry_from = Some(then);
+    }
+
     /// One training step of a few micro-batches; gives what leaves the last layer.
     pub(super) fn step(
         &mut self,
@@ -176,9 +188,12 @@ impl Chain {
         flow: &Flow,
         record: Record<'_>,
     ) -> Result<Flow, Error> {
+        if self.hurry_from.is_some_and(|then| Instant::now() >= then) {
+            self.micros = FEWEST;
+        }
         self.begin(way, flow)?;
         let mut out = Flow::default();
-        for micro in 0..MICROS {
+        for micro in 0..self.micros {
             let mut timed =
                 |unit: usize, kind: ActionKind, took: Took| record(unit, kind, micro == 0, took);
             out = self.forward(micro, flow, &mut timed)?;
@@ -202,7 +217,7 @@ impl Chain {
         let loss = self.loss.clone().unwrap_or_else(|| Arc::new(nothing));
         let mode = Mode::Train {
             loss,
-            shares: vec![1.0 / MICROS as f64; MICROS],
+            shares: vec![1.0 / self.micros as f64; self.micros],
             input_gradient: flow.main.present().any(Tensor::requires_grad),
             non_finite: NonFinite::Allow,
             loss_scale: None,

@@ -14,6 +14,7 @@ use super::alike::{self, Looks};
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
 use super::measurements::{LayerSeries, Measurements};
+use super::warm_up::MOST_IN_BRIEF;
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
@@ -112,17 +113,6 @@ impl MeasureTask<'_> {
         Ok(outcome)
     }
 
-    /// The warm-up counts where it takes longer than this, and nothing is measured again: of one layer
-    /// its budget; of all in a row more, as the first of them warm up for the others.
-    fn most_of_a_warm_up(&self, budget: Duration) -> Duration {
-        const IN_A_ROW: u32 = 4;
-        if self.options.low_memory {
-            budget
-        } else {
-            budget * IN_A_ROW
-        }
-    }
-
     fn brief(&self) -> bool {
         self.options.low_memory && self.options.brief
     }
@@ -147,11 +137,11 @@ impl MeasureTask<'_> {
         let layers = chain.len();
         let mut series = vec![vec![LayerSeries::default(); layers]; flows.len()];
         let budget = self.options.budget * u32::try_from(layers * flows.len()).unwrap_or(u32::MAX);
-        let mut outs = Vec::new();
         let start = Instant::now();
-        for (flow, series) in flows.iter().zip(&mut series) {
-            outs.push(round(chain, flow, series, true)?);
+        if self.options.brief {
+            chain.hurry_from(start + MOST_IN_BRIEF);
         }
+        let outs = self.warm_up(chain, flows, &mut series)?;
         self.watch.tell(ProfileProgress::WarmedUp);
         let enough = self.options.brief && start.elapsed() >= self.most_of_a_warm_up(budget);
         for (flow, bytes) in flows.iter().zip(&mut outcome.bytes) {
@@ -234,6 +224,10 @@ impl MeasureTask<'_> {
         let (true, Ok(mut chain), Ok(flows)) = (prepared, built, self.flows()) else {
             return;
         };
+        if self.options.brief {
+            // The last step is waited for, however little is measured.
+            chain.hurry_from(Instant::now());
+        }
         let mut ignore = |_, _, _, _| {};
         for flow in flows.iter().cycle() {
             for way in [Way::Joint, Way::Halves, Way::Again] {
@@ -273,7 +267,7 @@ pub(super) fn largest(sizes: &[usize]) -> usize {
 }
 
 /// Each way once.
-fn round(
+pub(super) fn round(
     chain: &mut Chain,
     flow: &Flow,
     series: &mut [LayerSeries],

@@ -17,6 +17,7 @@ pub(crate) mod others;
 mod series;
 mod stopwatch;
 mod times;
+mod warm_up;
 mod watch;
 
 use std::fmt;
@@ -115,7 +116,8 @@ pub struct ProfileOptions {
     /// competes. Gradients from behind are then made up.
     pub low_memory: bool,
     /// Nothing is measured more often than it must be: the warm-up counts where it took longer than
-    /// four times the budget of all layers and sizes. With `low_memory`, that of a layer counts where it
+    /// four times the budget of all layers and sizes, or than three seconds, and has fewer micro-batches
+    /// where it would take longer than that. With `low_memory`, that of a layer counts where it
     /// took longer than the budget, and layers with the same parameters and the same shapes in and out
     /// as one before (the blocks of a transformer) are run forward once, and taken for it if that takes
     /// about as long.

@@ -15,6 +15,11 @@ pub enum ProfileProgress {
         /// Those of the model.
         of: usize,
     },
+    /// Their first runs at two of the sizes are over.
+    FirstRuns {
+        /// About how many seconds those at all others take.
+        left: f64,
+    },
     /// Their first run at every size is over.
     WarmedUp,
     /// So many rounds of measurements of them are over.

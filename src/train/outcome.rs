@@ -76,6 +76,8 @@ pub struct Outcome {
     pub(super) recompute: Recompute,
     /// The step that the plan predicts, in milliseconds.
     pub(super) planned_ms: Option<f64>,
+    /// The share of the devices' time in which they are idle, as the plan predicts it.
+    pub(super) planned_bubble: Option<f64>,
 }
 
 /// What follows from how fast samples are trained on.
@@ -121,6 +123,7 @@ impl Outcome {
             chunks: 1,
             recompute: Recompute::Never,
             planned_ms: None,
+            planned_bubble: None,
         }
     }
 
@@ -138,6 +141,7 @@ impl Outcome {
         self.chunks = schedule.stages() / schedule.devices().max(1);
         self.recompute.clone_from(pipe.recompute());
         self.planned_ms = plan.map(|plan| plan.step.get() / 1e3);
+        self.planned_bubble = plan.map(|plan| plan.bubble_fraction);
         Ok(())
     }
 
@@ -194,10 +198,13 @@ impl Outcome {
             let said = format!("busy submitting work for {share:.1} % of the devices' time");
             lines.push(("host", said));
         }
+        let planned = (self.planned_bubble).map_or_else(String::new, |share| {
+            format!("; the plan said {:.1} %", 100.0 * share)
+        });
         lines.push((
             "bubble",
             format!(
-                "devices idle {:.1} % of the time, {:.1} % as simulated (medians of all steps)",
+                "devices idle {:.1} % of the time, {:.1} % as simulated (medians of all steps){planned}",
                 100.0 * own.bubble_measured,
                 100.0 * own.bubble_predicted
             ),
@@ -259,8 +266,8 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
 fn beside(planned: f64, measured: f64) -> String {
     let times = measured / planned;
     format!(
-        "{planned:.1} ms planned, {measured:.1} ms measured for forward and backward, {times:.2} \
-         times as long"
+        "{planned:.1} ms planned, {measured:.1} ms measured for forward and backward (median of all \
+         steps), {times:.2} times as long"
     )
 }
 
@@ -287,7 +294,7 @@ mod tests {
     #[test]
     fn a_plan_stands_beside_what_was_measured() {
         assert_eq!(
-            beside(2.0, 3.0).split_once("backward, ").unwrap().1,
+            beside(2.0, 3.0).split_once("steps), ").unwrap().1,
             "1.50 times as long"
         );
     }

@@ -233,7 +233,7 @@ pub enum PlanError {
 /// What would be enough.
 fn enough(more: Option<Bytes>, cards: Option<usize>) -> String {
     let cards = cards.map(|cards| format!("{cards} cards like these"));
-    let more = more.map(|more| format!("{more} ({} bytes) more on each", more.get()));
+    let more = more.map(|more| format!("{} more on each", more.rounded_up()));
     let ways: Vec<String> = [more, cards].into_iter().flatten().collect();
     if ways.is_empty() {
         return "neither more memory nor more cards were found to be enough".to_owned();

@@ -130,7 +130,7 @@ fn memory_decides_between_recompute_and_refusal() {
     assert_eq!(
         error.to_string(),
         "nothing fits the memory; nearest is 1f1b with 1 chunk and 4 micro-batches: device 1 \
-         needs 32.0 MiB for stage 1 (layers 2..5) and has 30.0 MiB; it fits with 2.0 MiB (2097152 bytes) more on device 1"
+         needs 32.0 MiB for stage 1 (layers 2..5) and has 30.0 MiB; it fits with 2.0 MiB more on device 1"
     );
 }
 

@@ -90,7 +90,7 @@ impl fmt::Display for Shortfall {
         write!(f, " and has {}; it fits with ", self.cap)?;
         for (index, (device, bytes)) in self.raise.iter().enumerate().take(8) {
             let lead = if index == 0 { "" } else { ", " };
-            write!(f, "{lead}{} more on device {device}", exact(*bytes))?;
+            write!(f, "{lead}{} more on device {device}", bytes.rounded_up())?;
         }
         if self.raise.len() > 8 {
             write!(f, ", and less on {} more", self.raise.len() - 8)?;
@@ -99,13 +99,5 @@ impl fmt::Display for Shortfall {
             f.write_str(" (not proved to be the least)")?;
         }
         Ok(())
-    }
-}
-
-/// An amount that rounding would make too small: with its bytes.
-fn exact(bytes: Bytes) -> String {
-    match bytes.0 {
-        few @ 0..1024 => format!("{few} bytes"),
-        many => format!("{bytes} ({many} bytes)"),
     }
 }

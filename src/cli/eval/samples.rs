@@ -165,8 +165,8 @@ impl Judged {
         // Writing to a String cannot fail.
         let absent = self.samples.absent_classes();
         if !self.held_out && self.samples.held_out_len() == 0 && !absent.is_empty() {
-            let names: Vec<String> = absent.iter().map(|own| format!("`{own}`")).collect();
-            let _ = writeln!(lines, "classes     no sample is of {}", names.join(", "));
+            let all = self.samples.named_classes();
+            let _ = writeln!(lines, "classes     {}", without(absent, all));
         }
         if sum.left_out > 0 {
             let _ = writeln!(
@@ -266,5 +266,40 @@ impl Sum {
         self.weight += count;
         self.samples += samples;
         Ok(())
+    }
+}
+
+/// Of how many of all classes there are samples, and of which there are none.
+fn without(absent: &[String], all: usize) -> String {
+    const NAMED: usize = 5;
+    let named = absent.iter().take(NAMED).map(|own| format!("`{own}`"));
+    let named: Vec<String> = named.collect();
+    let more = match absent.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let there = all.saturating_sub(absent.len());
+    format!(
+        "{there} of the model's {all}: no sample is of {}{more}",
+        named.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a thousand classes there may be ten.
+    #[test]
+    fn of_many_absent_classes_a_few_are_named() {
+        let absent: Vec<String> = (0..7).map(|class| class.to_string()).collect();
+        assert_eq!(
+            without(&absent[..1], 2),
+            "1 of the model's 2: no sample is of `0`"
+        );
+        assert_eq!(
+            without(&absent, 10),
+            "3 of the model's 10: no sample is of `0`, `1`, `2`, `3`, `4` and 2 more"
+        );
     }
 }

@@ -85,6 +85,11 @@ impl Learned {
         self.pairs().map_or(&[], Samples::absent_classes)
     }
 
+    /// How many classes have names.
+    pub(in crate::cli) fn named_classes(&self) -> usize {
+        self.pairs().map_or(0, |own| own.class_names().len())
+    }
+
     /// What a run keeps of them.
     pub(in crate::cli) fn kept(&self) -> Value {
         self.pairs().map_or_else(Several::kept, Samples::kept)

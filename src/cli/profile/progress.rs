@@ -14,6 +14,9 @@ use crate::cli::say;
 /// Lines of a profile that measures layer by layer, where there is no terminal.
 const LINES: usize = 20;
 
+/// What takes fewer seconds is over before its line is read.
+const WORTH_A_LINE: f64 = 2.0;
+
 /// A line that is written over, with each piece of news: a clock of its own would need a
 /// thread, and panic where there is none. Where there is no terminal, a line for each phase.
 #[derive(Clone, Debug)]
@@ -71,6 +74,9 @@ impl Progress {
         let name = &what.name;
         match at {
             ProfileProgress::Layers { .. } => format!("{name}: first run"),
+            ProfileProgress::FirstRuns { left } => {
+                format!("{name}: first run, about {left:.0} s more")
+            }
             ProfileProgress::WarmedUp => match what.since {
                 Some(since) => format!(
                     "{name}: the first run took {:.1} s; measuring",
@@ -100,6 +106,7 @@ fn begins_phase(at: ProfileProgress, one_by_one: bool) -> bool {
         ProfileProgress::Layers { from, of, .. } => {
             !one_by_one || from.is_multiple_of(of.div_ceil(LINES))
         }
+        ProfileProgress::FirstRuns { left } => !one_by_one && left >= WORTH_A_LINE,
         ProfileProgress::WarmedUp => !one_by_one,
         ProfileProgress::Round { .. } => false,
     }

@@ -127,7 +127,12 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     }
     let stop = trainer.stop().clone();
     let leads = world::leads(world);
-    let asked = leads.then(|| asked::Listening::begin(speak)).transpose()?;
+    let (run, checkpoints) = (trainer.folder().path(), trainer.folder().checkpoints());
+    let (run, saves) = (run.to_owned(), job.recipe.checkpoint_every > 0);
+    let left = move || asked::left(&run, &checkpoints, saves);
+    let asked = leads
+        .then(|| asked::Listening::begin(speak, left))
+        .transpose()?;
     let outcome = trainer.run().map_err(failure)?;
     drop(asked);
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {

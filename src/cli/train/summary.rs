@@ -7,7 +7,7 @@ use super::{Failure, called};
 use crate::cli::feed::Source;
 use crate::cli::feed::learned::Learned;
 use crate::cli::{limit, output};
-use crate::data::{Change, Diagnosis};
+use crate::data::{Change, Diagnosis, Limit};
 use crate::train::{BEST, Outcome, Summary};
 
 /// What `--json` prints.
@@ -55,10 +55,12 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let comparison = comparison.map_or_else(String::new, |own| {
         format!("\nthe last step:\n\n{}", own.text(width))
     });
-    let sentence = last_step.filter(|_| !whole);
+    // Of a short run any step may be the one that another program disturbed, and nobody waited for it.
+    let sentence = last_step.filter(|_| !whole && !is_short(outcome));
     let sentence = sentence.map(|own| ("last step", own.sentence()));
     let on_gpus = job.recipe.devices.iter().any(|device| device.is_cuda());
     let matters = |title: &str| match title {
+        INPUT => whole || !is_short(outcome) || is_limit(outcome),
         LOADING => whole || waits(outcome),
         // Of memory that is not its own a device has as much as there is.
         ACTIVATIONS | "" => whole || on_gpus,
@@ -78,6 +80,21 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
 const ACTIVATIONS: &str = "activations";
 /// How the time of a batch is made up, which matters where batches are waited for.
 const LOADING: &str = "loading";
+
+/// What the input has to do with the speed.
+const INPUT: &str = "input";
+
+/// Whether the input holds the training back, as far as is known.
+fn is_limit(outcome: &Outcome) -> bool {
+    let verdict = outcome.input.as_ref().map(|own| own.limit);
+    verdict.map_or_else(|| waits(outcome), |limit| limit != Limit::Compute)
+}
+
+/// Whether all steps together took no longer than what nobody minds.
+fn is_short(outcome: &Outcome) -> bool {
+    const MS: f64 = 5_000.0;
+    outcome.records.iter().map(|own| own.step_ms).sum::<f64>() < MS
+}
 
 /// Whether training waits for its input for longer than what is noise.
 fn waits(outcome: &Outcome) -> bool {

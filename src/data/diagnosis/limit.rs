@@ -102,6 +102,9 @@ impl Limit {
     }
 }
 
+/// What [`Limit::Compute`] was called in the metrics of runs that are still there to be resumed.
+const FORMERLY: &str = "compute-bound";
+
 /// The phase of which there is most.
 fn most(of: impl Fn(Phase) -> f64) -> Phase {
     let first = |a: Phase, b: Phase| if of(b) > of(a) { b } else { a };
@@ -135,6 +138,7 @@ impl TryFrom<String> for Limit {
         let with = phases.flat_map(|own| [Self::Io(own), Self::Cpu(own), Self::Contended(own)]);
         let mut all = with.chain([Self::Uneven, Self::Compute]);
         let found = all.find(|limit| limit.to_string() == text);
+        let found = found.or((text == FORMERLY).then_some(Self::Compute));
         found.ok_or_else(|| format!("`{text}` is no limit of an input pipeline"))
     }
 }

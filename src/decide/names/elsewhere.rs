@@ -28,7 +28,10 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
     let name = unknown.trim_start_matches('-').replace('_', "-");
     let tip = match verb {
         Some(verb) if verb.get_name() == "launch" && command.find_subcommand(unknown).is_some() => {
-            Some(format!("put `--` before the verb: launch … -- {unknown} …"))
+            Some(format!(
+                "put `--` before the verb: {}",
+                with_dashes(args, unknown)
+            ))
         }
         Some(verb) if !unknown.starts_with('-') => positional(verb, unknown),
         Some(verb) => tip(verb, &name).or_else(|| of_another(command, &name)),
@@ -44,6 +47,25 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
 fn verb_of<'a>(command: &'a Command, args: &[OsString]) -> Option<&'a Command> {
     let mut texts = args.iter().filter_map(|arg| arg.to_str()).skip(1);
     texts.find_map(|arg| command.find_subcommand(arg))
+}
+
+/// The command line with `--` before the verb that `launch` is to start.
+fn with_dashes(args: &[OsString], verb: &str) -> String {
+    let args: Vec<String> = args
+        .iter()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    let launch = args.iter().position(|arg| arg == "launch").unwrap_or(0);
+    let words = args.iter().enumerate().skip(launch).map(|(at, arg)| {
+        let word = if arg.contains(char::is_whitespace) {
+            format!("'{arg}'")
+        } else {
+            arg.clone()
+        };
+        let first = at > launch && arg == verb && !args[launch..at].contains(arg);
+        if first { format!("-- {word}") } else { word }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// What is missing of a plan depends on whether there is a profile: both ways are told.

@@ -32,7 +32,7 @@ const KNOWN: [(&str, &str, &str); 16] = [
     ),
     (
         "bubble_predicted",
-        "bubble, predicted",
+        "bubble, simulated",
         "share of device time",
     ),
     ("mfu", "model FLOP/s utilisation", "share of the peak"),

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::words::{count, long_time};
-use gpipe_partitioner::{Micros, ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render};
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{
+    Micros, RiskColumns, ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render,
+};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -198,19 +200,11 @@ fn numbers(points: &[SweepPoint]) -> Value {
 }
 
 fn table(points: &[SweepPoint]) -> String {
-    let jitter = points.iter().any(|point| point.risk.jitter.is_some());
-    let failures = points.iter().any(|point| point.risk.failures.is_some());
+    let risks = RiskColumns::of(points);
     let mut names = vec!["devices", "micro-batches", "chunks"];
-    names.extend(jitter.then_some("jitter"));
-    names.extend(failures.then_some("failure every"));
+    names.extend(risks.given_titles());
     names.extend(["step", "each", "bubble", "in flight", "peak memory"]);
-    names.extend(jitter.then_some("95 % within"));
-    names.extend(
-        failures
-            .then_some(["checkpoint every", "goodput"])
-            .into_iter()
-            .flatten(),
-    );
+    names.extend(risks.found_titles());
     let numbers = names.into_iter().map(|name| (name, Align::Right));
     let columns: Vec<_> = [("schedule", Align::Left)]
         .into_iter()
@@ -220,7 +214,7 @@ fn table(points: &[SweepPoint]) -> String {
     let mut refused: Vec<String> = Vec::new();
     for point in points {
         match &point.outcome {
-            Ok(own) => table.row(cells(point, own, (jitter, failures))),
+            Ok(own) => table.row(cells(point, own, risks)),
             Err(why) => {
                 let Shape {
                     devices,
@@ -248,8 +242,7 @@ fn table(points: &[SweepPoint]) -> String {
     text
 }
 
-fn cells(point: &SweepPoint, own: &SweepOutcome, (jitter, failures): (bool, bool)) -> Vec<String> {
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+fn cells(point: &SweepPoint, own: &SweepOutcome, risks: RiskColumns) -> Vec<String> {
     let shape = point.shape;
     let mut cells = vec![
         point.schedule.to_string(),
@@ -257,27 +250,14 @@ fn cells(point: &SweepPoint, own: &SweepOutcome, (jitter, failures): (bool, bool
         shape.micro_batches.to_string(),
         shape.chunks.to_string(),
     ];
-    let share = point.risk.jitter.map_or(0.0, |own| own.share());
-    cells.extend(jitter.then(|| percent(share)));
-    let between = point.risk.failures.map(|own| long_time(own.between()));
-    cells.extend(failures.then(|| between.unwrap_or_default()));
+    cells.extend(risks.given(point));
     cells.extend([
         own.step().to_string(),
         point.each().unwrap_or_default().to_string(),
-        percent(own.bubble()),
+        format!("{:.1} %", 100.0 * own.bubble()),
         report::in_flight(own.peak_in_flight),
         report::memory(own.peak_bytes),
     ]);
-    let late = own.jittered.map(|own| own.late.to_string());
-    cells.extend(jitter.then(|| late.unwrap_or_default()));
-    let interval = own
-        .interval
-        .map(|own| [count(own.steps, "step"), percent(own.goodput)]);
-    cells.extend(
-        failures
-            .then(|| interval.unwrap_or_default())
-            .into_iter()
-            .flatten(),
-    );
+    cells.extend(risks.found(own));
     cells
 }

@@ -193,9 +193,26 @@ fn one_is_singular_and_missing_bytes_have_a_unit() {
     let message = refused(&gpipe_in(folder.path(), &args), 1);
     let (_, more) = message.split_once("it fits with ").unwrap();
     assert!(
-        more.contains("MiB (") && more.contains(" bytes) more on device"),
+        more.contains("MiB more on device") && !more.contains("bytes"),
         "{more}"
     );
+    // What is told is enough.
+    let (amount, _) = more.split_once(" MiB").unwrap();
+    let enough = format!("{:.1}MiB", 16.0 + amount.parse::<f64>().unwrap());
+    let args = [
+        "plan",
+        "--profile",
+        "profile.json",
+        "--devices",
+        "2",
+        "--schedule",
+        "gpipe",
+        "--memory",
+        &enough,
+    ];
+    let args = [&args[..], &["-o", "plan.json"]].concat();
+    let output = gpipe_in(folder.path(), &args);
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// With one stage a device looped-bfs is gpipe and interleaved-zb is zb-h1: runners-up were

@@ -53,7 +53,7 @@ fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works()
         ("plan --cluster dgx-a100", without_profile),
         (
             "launch --processes 2 train --steps 1",
-            "put `--` before the verb: launch … -- train …",
+            "put `--` before the verb: launch --processes 2 -- train --steps 1",
         ),
         ("schedule show plan.json", "plan.json: this is JSON"),
         (

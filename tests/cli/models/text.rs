@@ -60,7 +60,9 @@ fn a_run_on_made_up_data_says_so_and_has_no_sample() {
     let args: Vec<&str> = args.split_whitespace().collect();
     let text = printed(folder.path(), &args);
     assert!(text.starts_with("\nloss "), "{text}");
-    assert!(text.contains("\nlast step      Step 3 took "), "{text}");
+    let long = &[&args[..], &["--out", "long", "--report", "page.html"]].concat();
+    let long = printed(folder.path(), long);
+    assert!(long.contains("\nStep 3 took "), "{long}");
     assert!(
         text.contains(" samples/s, ") && !text.contains("tokens/s"),
         "{text}"

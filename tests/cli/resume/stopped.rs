@@ -84,6 +84,28 @@ fn what_a_second_signal_costs_is_said_at_the_first() {
     assert!(behind.contains("\nstopped after step "), "{errors}");
 }
 
+/// Who pressed Ctrl-C twice was told nothing of what was left of the run.
+#[test]
+fn what_a_second_signal_leaves_is_the_last_that_is_said() {
+    for (every, left) in [("1", " train --resume run` then goes on after step "), ("0", ": nothing of the run is saved, as ")] {
+        let folder = place();
+        let folder = folder.path();
+        let flags = ["--steps", "100000", "--checkpoint-every", every, "--out", "run"];
+        let mut child = running(folder, &gpt(&flags));
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        signal("-INT", &child);
+        let mut last = String::new();
+        while !last.starts_with("stopping after this step; ") {
+            last.clear();
+            assert!(errors.read_line(&mut last).unwrap() > 0);
+        }
+        assert!(last.contains(left), "{last}");
+        // The run may have ended by itself meanwhile.
+        signal("-INT", &child);
+        child.wait().unwrap();
+    }
+}
+
 /// Held up between the two, it has them both when it goes on, and two threads may take one each
 /// at the same time. With a single flag that both looked at before they set it, one run in ten
 /// took them for one signal.

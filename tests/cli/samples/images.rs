@@ -211,7 +211,7 @@ fn a_folder_of_one_class_is_told_so() {
     // A run of two is judged by images of one all the same, and it is said.
     let judged = printed(folder, "eval --run two --data all/pets");
     assert!(
-        judged.contains("\nclasses     no sample is of `light`\n"),
+        judged.contains("\nclasses     1 of the model's 2: no sample is of `light`\n"),
         "{judged}"
     );
 }

@@ -98,3 +98,19 @@ fn a_profile_predicts_the_verdict() {
     assert_eq!(input, limit != "not input-bound", "{limit}: {said}");
     assert!(!input || said.contains(limit), "{limit}: {said}");
 }
+
+/// Runs of before have another word for it in their metrics: they could not be gone on with.
+#[test]
+fn a_run_with_the_verdict_of_an_older_version_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let limit = train(folder, "run", &[])["input"]["limit"].clone();
+    let path = folder.join("run/metrics.jsonl");
+    let lines = std::fs::read_to_string(&path).unwrap();
+    let now = format!("\"input_limit\":{limit}");
+    assert!(lines.contains(&now), "{lines}");
+    let formerly = lines.replace(&now, "\"input_limit\":\"compute-bound\"");
+    std::fs::write(&path, formerly).unwrap();
+    printed(folder, "train --resume run --steps 7");
+    assert_eq!(metrics(folder, "run").len(), 7);
+}

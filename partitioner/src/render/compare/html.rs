@@ -114,7 +114,10 @@ impl<'a> ComparePage<'a> {
             Fact::new(
                 "Predicted step",
                 predicted.makespan().to_string(),
-                format!("bubble {}", percent(predicted.bubble_fraction())),
+                format!(
+                    "bubble {}, by this step\u{2019}s own times",
+                    percent(predicted.bubble_fraction())
+                ),
             ),
             Fact::new(
                 "Difference",

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::sweep::SweepPoint;
+use crate::sweep::columns::{between_failures, jitter_percent};
 use crate::units::Micros;
 use crate::words::{count, long_time};
 
@@ -32,14 +33,8 @@ impl Axis {
             Self::MicroBatches => point.shape.micro_batches,
             Self::Devices => point.shape.devices,
             Self::Chunks => point.shape.chunks,
-            Self::Jitter => {
-                let share = point.risk.jitter.map_or(0.0, |own| own.share());
-                return (1e4 * share).round() / 100.0;
-            }
-            Self::Failures => {
-                let between = point.risk.failures.map(|own| own.between());
-                return between.map_or(f64::INFINITY, Micros::get);
-            }
+            Self::Jitter => return jitter_percent(point),
+            Self::Failures => return between_failures(point),
         };
         number as f64
     }

@@ -5,7 +5,7 @@ mod marks;
 mod svg;
 
 use crate::render::page::{Page, Table, escaped, percent};
-use crate::sweep::SweepPoint;
+use crate::sweep::{RiskColumns, SweepPoint};
 use crate::units::Bytes;
 use crate::words::count;
 use lines::{Axis, along, lines};
@@ -49,11 +49,9 @@ fn chunks(points: &[SweepPoint]) -> String {
 }
 
 fn table(points: &[SweepPoint]) -> String {
-    let jitter = points.iter().any(|point| point.risk.jitter.is_some());
-    let failures = points.iter().any(|point| point.risk.failures.is_some());
+    let risks = RiskColumns::of(points);
     let mut columns = vec!["schedule", "devices", "chunks", "micro-batches"];
-    columns.extend(jitter.then_some("jitter"));
-    columns.extend(failures.then_some("a failure every"));
+    columns.extend(risks.given_titles());
     columns.extend([
         "step",
         "for each micro-batch",
@@ -61,22 +59,14 @@ fn table(points: &[SweepPoint]) -> String {
         "in flight",
         "peak memory",
     ]);
-    columns.extend(jitter.then_some("95 % of steps at most"));
-    columns.extend(
-        failures
-            .then_some(["checkpoint every", "goodput"])
-            .into_iter()
-            .flatten(),
-    );
+    columns.extend(risks.found_titles());
     let mut table = Table::new("Each combination", &columns);
     for point in points {
         let shape = point.shape;
         let mut cells: Vec<String> = [shape.devices, shape.chunks, shape.micro_batches]
             .map(|n| n.to_string())
             .into();
-        let label = |axis: Axis| axis.label(axis.of(point));
-        cells.extend(jitter.then(|| label(Axis::Jitter)));
-        cells.extend(failures.then(|| label(Axis::Failures)));
+        cells.extend(risks.given(point));
         match &point.outcome {
             Ok(own) => {
                 cells.extend([
@@ -86,17 +76,7 @@ fn table(points: &[SweepPoint]) -> String {
                     format!("{:.2}", own.peak_in_flight),
                     memory(own.peak_bytes),
                 ]);
-                let late = own.jittered.map(|own| own.late.to_string());
-                cells.extend(jitter.then(|| late.unwrap_or_default()));
-                let interval = own
-                    .interval
-                    .map(|own| [count(own.steps, "step"), percent(own.goodput)]);
-                cells.extend(
-                    failures
-                        .then(|| interval.unwrap_or_default())
-                        .into_iter()
-                        .flatten(),
-                );
+                cells.extend(risks.found(own));
             }
             Err(why) => cells.push(format!("*{}", escaped(why))),
         }

@@ -30,7 +30,7 @@ fn what_does_not_fit_is_said_with_bytes() {
     assert_eq!(
         problem.solve().unwrap_err().to_string(),
         "no cut fits: at best device 0 needs 1000 B for stage 0 (layers 0..1) \
-         and has 800 B; it fits with 200 bytes more on device 0, 100 bytes \
+         and has 800 B; it fits with 200 B more on device 0, 100 B \
          more on device 1"
     );
     let full = problem.solve_by(&Cutting::Manual(vec![1, 3])).unwrap_err();

@@ -127,7 +127,7 @@ fn what_does_not_fit_says_what_would() {
         text.starts_with("nothing fits 2 cards of 1000 B: parameters, "),
         "{text}"
     );
-    assert!(text.contains("it fits with 2.9 KiB ("), "{text}");
+    assert!(text.contains("it fits with 3.0 KiB more on each"), "{text}");
     // With eight layers of as much in all more cards do.
     let small = profile(&layers(8, [250, 5, 1]));
     let error = plan_cluster(&small, &options).unwrap_err();

@@ -1,0 +1,69 @@
+//! What may go wrong, as columns of a table of a sweep.
+
+use super::{SweepOutcome, SweepPoint};
+use crate::units::Micros;
+use crate::words::{count, long_time};
+
+/// The columns about jitter and failures, each there where a point of the sweep has such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RiskColumns {
+    jitter: bool,
+    failures: bool,
+}
+
+impl RiskColumns {
+    /// Those that a table of these points has.
+    pub fn of(points: &[SweepPoint]) -> Self {
+        Self {
+            jitter: points.iter().any(|point| point.risk.jitter.is_some()),
+            failures: points.iter().any(|point| point.risk.failures.is_some()),
+        }
+    }
+
+    /// Titles of what may go wrong.
+    pub fn given_titles(self) -> Vec<&'static str> {
+        self.there(["jitter"], ["failure every"])
+    }
+
+    /// Titles of what comes of it.
+    pub fn found_titles(self) -> Vec<&'static str> {
+        self.there(["95 % within"], ["checkpoint every", "goodput"])
+    }
+
+    /// What may go wrong, in a cell for each of the titles.
+    pub fn given(self, point: &SweepPoint) -> Vec<String> {
+        let between = point.risk.failures.map(|own| own.between());
+        self.there(
+            [format!("{} %", jitter_percent(point))],
+            [between.map_or_else(String::new, long_time)],
+        )
+    }
+
+    /// What comes of it, in a cell for each of the titles.
+    pub fn found(self, outcome: &SweepOutcome) -> Vec<String> {
+        let late = outcome.jittered.map(|own| own.late.to_string());
+        let interval = outcome.interval;
+        let goodput = |share: f64| format!("{:.1} %", 100.0 * share);
+        let interval = interval.map(|own| [count(own.steps, "step"), goodput(own.goodput)]);
+        self.there([late.unwrap_or_default()], interval.unwrap_or_default())
+    }
+
+    fn there<T, const N: usize>(self, jitter: [T; 1], failures: [T; N]) -> Vec<T> {
+        let jitter = jitter.into_iter().filter(|_| self.jitter);
+        jitter
+            .chain(failures.into_iter().filter(|_| self.failures))
+            .collect()
+    }
+}
+
+/// The jitter of a point in percent, to a hundredth of one.
+pub(crate) fn jitter_percent(point: &SweepPoint) -> f64 {
+    let share = point.risk.jitter.map_or(0.0, |own| own.share());
+    (1e4 * share).round() / 100.0
+}
+
+/// The mean time between failures of a point, in microseconds; for ever where there are none.
+pub(crate) fn between_failures(point: &SweepPoint) -> f64 {
+    let between = point.risk.failures.map(|own| own.between());
+    between.map_or(f64::INFINITY, Micros::get)
+}
