@@ -87,10 +87,20 @@ fn what_a_second_signal_costs_is_said_at_the_first() {
 /// Who pressed Ctrl-C twice was told nothing of what was left of the run.
 #[test]
 fn what_a_second_signal_leaves_is_the_last_that_is_said() {
-    for (every, left) in [("1", " train --resume run` then goes on after step "), ("0", ": nothing of the run is saved, as ")] {
+    for (every, left) in [
+        ("1", " train --resume run` then goes on after step "),
+        ("0", ": nothing of the run is saved, as "),
+    ] {
         let folder = place();
         let folder = folder.path();
-        let flags = ["--steps", "100000", "--checkpoint-every", every, "--out", "run"];
+        let flags = [
+            "--steps",
+            "100000",
+            "--checkpoint-every",
+            every,
+            "--out",
+            "run",
+        ];
         let mut child = running(folder, &gpt(&flags));
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         signal("-INT", &child);
