@@ -330,7 +330,7 @@ mod tests {
             3_355_443,
             2_097_152,
             4_026_531_841,
-            u64::MAX / 3,
+            (5 << 40) + 1,
         ] {
             let told = Bytes(bytes).rounded_up();
             let read: Bytes = told.parse().unwrap();

@@ -70,7 +70,12 @@ fn with_dashes(args: &[OsString], verb: &str) -> String {
 
 /// What is missing of a plan depends on whether there is a profile: both ways are told.
 fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
-    if verb.is_none_or(|verb| verb.get_name() != "plan") {
+    let lacks = |flag: &str| match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(all)) => all.iter().any(|own| own.starts_with(flag)),
+        _ => false,
+    };
+    // Of a model's shape the machine alone is missing.
+    if verb.is_none_or(|verb| verb.get_name() != "plan") || !lacks("--profile") {
         return error;
     }
     let tip = "a plan needs a model and a machine: `plan --profile FILE --devices 4` (`profile` writes the \

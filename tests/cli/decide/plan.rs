@@ -206,7 +206,7 @@ fn a_plan_that_cannot_be_says_why() {
     };
     let message = refused(&plan(&["--devices", "2", "--memory", "1MiB"]), 1);
     assert!(
-        message.contains("nothing fits the memory") && message.contains("bytes"),
+        message.contains("nothing fits the memory") && message.contains("MiB more on device 0"),
         "{message}"
     );
     for (flags, hint) in [

@@ -25,7 +25,8 @@ fn trace_and_report_are_of_the_last_step_and_where_they_were_asked_for() {
     let spans = events.filter(|event| event["ph"] == "X").count();
 
     let page = fs::read_to_string(folder.join("run/why.html")).unwrap();
-    assert!(page.contains("<h1>zbv: 2 devices x 2 chunks, 3 micro-batches, recompute always</h1>"));
+    let title = "<h1>gpt, zbv: 2 devices x 2 chunks, 3 micro-batches, recompute always</h1>";
+    assert!(page.contains(title));
     assert!(page.contains("<p id=\"sentence\">Step 6 took "));
     for row in [
         "slow stage",

@@ -348,8 +348,10 @@ fn who_watches_is_told_how_far_it_is() {
         layers.copied().collect()
     };
     let told = watched(false);
-    assert_eq!(told[..2], [layers(0, 5), ProfileProgress::WarmedUp]);
-    assert!(matches!(told[2], ProfileProgress::Round { rounds: 1, .. }));
+    assert_eq!(told[0], layers(0, 5));
+    assert!(matches!(told[1], ProfileProgress::FirstRuns { left } if left >= 0.0));
+    assert_eq!(told[2], ProfileProgress::WarmedUp);
+    assert!(matches!(told[3], ProfileProgress::Round { rounds: 1, .. }));
     assert_eq!(begun(&told), [layers(0, 5)]);
     let one_by_one: Vec<ProfileProgress> = (0..5).map(|at| layers(at, at + 1)).collect();
     assert_eq!(begun(&watched(true)), one_by_one);

@@ -28,7 +28,15 @@ fn check(case: &Case) -> Option<Came> {
     let came = case.in_a_row(&mut row, &mut own);
     let expected = case.with_barriers(&mut oracle, &mut other);
     assert_eq!(came.told, expected.told, "{case:?}");
-    assert_eq!(came.error, expected.error, "{case:?}");
+    // What is computed for several steps may be another schedule than that of one, with the halves of
+    // backwards in other places.
+    let halves = |error: &Option<String>| match case.kind {
+        ScheduleKind::Auto => {
+            (error.as_ref()).map(|error| error.replace("backward of the input", "backward"))
+        }
+        _ => error.clone(),
+    };
+    assert_eq!(halves(&came.error), halves(&expected.error), "{case:?}");
     assert_eq!(own.lr().to_bits(), other.lr().to_bits());
     assert_eq!(
         (row.steps(), row.loss_scale_state()),
