@@ -48,15 +48,12 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
              nothing was written; an older checkpoint may be better: --checkpoint DIR"
         )));
     }
-    if let Some(model) = trained.spec.exported() {
-        let path = file(&args.output)?;
-        let saved = model.save_state_dict(&path, &trained.weights);
-        saved.map_err(|error| Failure::Usage(format!("--output: {error:#}")))?;
-        return told(args, &trained, &[path]);
-    }
     if !hugging_face::has(&trained.spec) {
         let path = file(&args.output)?;
-        let saved = save_tensors(&path, &trained.weights);
+        let saved = match trained.spec.exported() {
+            Some(model) => model.save_state_dict(&path, &trained.weights),
+            None => save_tensors(&path, &trained.weights),
+        };
         saved.map_err(|error| Failure::Usage(format!("--output: {error:#}")))?;
         return told(args, &trained, &[path]);
     }

@@ -102,8 +102,9 @@ pub struct Auto {
 /// # Errors
 /// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
 /// least excess: one candidate has a single micro-batch under way and joint
-/// backwards (for shapes of up to 20,000 stages times micro-batches), and of a pipeline
-/// with one chunk a device no order takes less memory; [`ScheduleError::Unsupported`] for a shape that no schedule has.
+/// backwards (for shapes of up to 20,000 stages times micro-batches). With one chunk a device no order
+/// that neither recomputes nor offloads takes less memory; with several, another one may.
+/// [`ScheduleError::Unsupported`] for a shape that no schedule has.
 ///
 /// # Determinism
 /// A function of its arguments alone.

@@ -15,8 +15,6 @@ use crate::data::{Diagnosis, InputMeasures, Limit};
 use crate::models::zoo::ModelSpec;
 use crate::{ProfileOptions, Profiled};
 
-/// What a quick profile takes at most where a pass takes no second.
-const QUICK: f64 = 6.0;
 /// Runners-up that are told.
 const RUNNERS_UP: usize = 2;
 
@@ -273,15 +271,9 @@ pub(super) fn beginning(spec: &ModelSpec, options: &ProfileOptions) -> anyhow::R
     let (parameters, layers) = (spec.parameters()?, spec.build().len());
     let sizes = &options.sizes;
     let seconds = (options.budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
-    let time = if options.brief {
-        // Once on all cores, and once on the share of a device.
-        format!("about {:.0} s", (2.0 * seconds).min(QUICK))
-    } else {
-        format!("at least {seconds} s")
-    };
     let listed: Vec<String> = sizes.iter().map(usize::to_string).collect();
     Ok(format!(
-        "measuring {}: {} parameters in {}, micro-batches of {} samples; {time}, \
+        "measuring {}: {} parameters in {}, micro-batches of {} samples; at least {seconds} s, \
          minutes where a pass takes seconds",
         spec.name(),
         thousands(parameters),

@@ -62,7 +62,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let matters = |title: &str| match title {
         INPUT => whole || !is_short(outcome) || is_limit(outcome),
         LOADING => whole || waits(outcome),
-        // Of memory that is not its own a device has as much as there is.
+        // CPU devices share the machine's memory: none runs out by itself.
         ACTIVATIONS | "" => whole || on_gpus,
         _ => true,
     };

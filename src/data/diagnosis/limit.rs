@@ -32,21 +32,13 @@ const LOST: f64 = 0.07;
 /// Cores are short where a step is longer for want of them by more than this share of what is
 /// waited for.
 const SHORT: f64 = 0.5;
-/// Steps that are shorter than some turns of the system's scheduler, of a few milliseconds each, are
-/// longer or shorter by whose turn it was, so that they do not tell who took cores from whom.
-const TELLING_MS: f64 = 10.0;
 /// A loader that is at work for less than this share of the time is fast enough.
 const BUSY: f64 = 0.8;
 
 impl Limit {
     /// What these measures say.
     pub fn of(measures: &InputMeasures) -> Self {
-        let waited = measures.waited_ms;
-        let contended = if measures.step_ms() < TELLING_MS {
-            0.0
-        } else {
-            measures.contended_ms()
-        };
+        let (waited, contended) = (measures.waited_ms, measures.contended_ms());
         if share(waited + contended, measures.period_ms) < LOST {
             return Self::Compute;
         }
@@ -102,9 +94,6 @@ impl Limit {
     }
 }
 
-/// What [`Limit::Compute`] was called in the metrics of runs that are still there to be resumed.
-const FORMERLY: &str = "compute-bound";
-
 /// The phase of which there is most.
 fn most(of: impl Fn(Phase) -> f64) -> Phase {
     let first = |a: Phase, b: Phase| if of(b) > of(a) { b } else { a };
@@ -129,6 +118,9 @@ impl From<Limit> for String {
         limit.to_string()
     }
 }
+
+/// What [`Limit::Compute`] was called in the metrics of runs that are still there to be resumed.
+const FORMERLY: &str = "compute-bound";
 
 impl TryFrom<String> for Limit {
     type Error = String;

@@ -158,7 +158,7 @@ impl InputMeasures {
     /// seen, cores that are all taken are shared by how much each has to do.
     pub(super) fn alone_ms(&self) -> f64 {
         let step = self.step_ms();
-        if let Some(alone) = self.step_alone_ms {
+        if let Some(alone) = self.step_alone_ms.filter(|_| step >= TELLING_MS) {
             // A pause may have come when other programs had less to do.
             let beside = self.loader_cpu_ms() * (1.0 - self.wait_share());
             return alone.max(step - SLOWS * beside).min(step);
@@ -198,6 +198,9 @@ impl InputMeasures {
     }
 }
 
+/// Steps that are shorter than some turns of the system's scheduler, of a few milliseconds each, are
+/// longer or shorter by whose turn it was: one without the loader tells nothing of it then.
+const TELLING_MS: f64 = 10.0;
 /// A millisecond of the loader's work makes a step longer by no more than so many: threads that wait for
 /// each other lose more than what was taken from one of them, but not more than that.
 const SLOWS: f64 = 2.0;

@@ -19,9 +19,6 @@ const PATIENCE: u32 = 4;
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 /// A step counts as one without workers where these paused for so much of it.
 const QUIET: f64 = 0.3;
-/// So many steps without workers tell what such a step takes: the median of fewer may be one of another
-/// program.
-const FEW: usize = 3;
 
 /// What the loader's threads have done up to a moment.
 #[derive(Debug, Clone, Copy, Default)]
@@ -135,12 +132,8 @@ impl Seen {
         self.first
     }
 
-    /// Milliseconds of a step without workers, and of one with them; none where there were too few to
-    /// tell them from steps in which another program had the cores.
+    /// Milliseconds of a step without workers, and of one with them.
     fn steps(&self) -> Option<(f64, f64)> {
-        if self.alone.len() < FEW {
-            return None;
-        }
         let ms = |steps| median(steps).map(|step| step as f64 / 1e6);
         ms(&self.alone).zip(ms(&self.steps))
     }

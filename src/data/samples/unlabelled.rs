@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::found::{Found, Labels};
 use super::images::{ENDINGS, Images, ending};
@@ -10,7 +10,6 @@ use super::kept::Kept;
 use super::kinds::{self, Kind as What};
 use super::labels::Counted;
 use super::numbers::Numbers;
-use super::scaling::Usual;
 use super::{Pair, SampleOptions, Samples, damage, table};
 use crate::data::arrays::NamedArrays;
 use crate::data::{Array, DataError, Dataset, Idx, Place};
@@ -59,12 +58,10 @@ impl Samples {
             match kinds::kind(path)? {
                 Some(What::Folder) => images(path, kept, &options)?,
                 Some(What::Table | What::Columns) => rows(path, kept)?,
-                Some(What::Npy) => inputs(Array::npy(path)?, &options),
-                Some(What::Npz) => inputs(NamedArrays::npz(path)?.inputs()?, &options),
-                Some(What::Safetensors) => {
-                    inputs(NamedArrays::safetensors(path)?.inputs()?, &options)
-                }
-                Some(What::Idx) => inputs(Idx::open(path)?, &options),
+                Some(What::Npy) => inputs(Array::npy(path)?),
+                Some(What::Npz) => inputs(NamedArrays::npz(path)?.inputs()?),
+                Some(What::Safetensors) => inputs(NamedArrays::safetensors(path)?.inputs()?),
+                Some(What::Idx) => inputs(Idx::open(path)?),
                 Some(What::TfRecord) | None => {
                     let what = format!("this is none of {KNOWN}");
                     return Err(DataError::bad_path(path, what));
@@ -113,7 +110,6 @@ fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, Da
     Ok(Found {
         input: image.to_vec(),
         damaged,
-        usual: Usual::ImageNet,
         about: ["image", "images"],
         ..Found::new(all, None)
     })
@@ -138,7 +134,6 @@ fn rows(path: &Path, kept: &Kept) -> Result<Found, DataError> {
     let samples = samples.map(|(x, _)| -> anyhow::Result<Pair> { Ok((x, nothing())) });
     Ok(Found {
         input: found.input,
-        usual: found.usual,
         about: found.about,
         ..Found::new(samples, None)
     })
@@ -149,16 +144,11 @@ fn not_of_run(path: &Path, this: &str, other: &str) -> DataError {
     DataError::bad_path(path, what)
 }
 
-fn inputs<A: Numbers>(array: A, options: &SampleOptions) -> Found {
+fn inputs<A: Numbers>(array: A) -> Found {
     let input = array.shape().get(1..).unwrap_or_default().to_vec();
-    let usual = match array.kind() {
-        Kind::Uint8 if !options.integers => Usual::Bytes,
-        _ => Usual::Plain,
-    };
     let samples = Dataset::new(array).map(|x| -> anyhow::Result<Pair> { Ok((x, nothing())) });
     Found {
         input,
-        usual,
         ..Found::new(samples, None)
     }
 }

@@ -199,18 +199,10 @@ fn one_is_singular_and_missing_bytes_have_a_unit() {
     // What is told is enough.
     let (amount, _) = more.split_once(" MiB").unwrap();
     let enough = format!("{:.1}MiB", 16.0 + amount.parse::<f64>().unwrap());
-    let args = [
-        "plan",
-        "--profile",
-        "profile.json",
-        "--devices",
-        "2",
-        "--schedule",
-        "gpipe",
-        "--memory",
-        &enough,
-    ];
-    let args = [&args[..], &["-o", "plan.json"]].concat();
+    let args: Vec<&str> = args
+        .into_iter()
+        .map(|arg| if arg == "16MiB" { &*enough } else { arg })
+        .collect();
     let output = gpipe_in(folder.path(), &args);
     assert!(output.status.success(), "{output:?}");
 }

@@ -69,21 +69,6 @@ fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
     }
 }
 
-/// Nothing was said until the step was done, and nobody knew what a second signal does.
-#[test]
-fn what_a_second_signal_costs_is_said_at_the_first() {
-    let folder = place();
-    let folder = folder.path();
-    let child = running(folder, &gpt(&["--steps", "100000", "--out", "run"]));
-    signal("-INT", &child);
-    let (_, errors) = ended(child);
-    let said = "\nstopping after this step; asked once more, the process ends at once";
-    let (_, behind) = errors
-        .split_once(said)
-        .unwrap_or_else(|| panic!("{errors}"));
-    assert!(behind.contains("\nstopped after step "), "{errors}");
-}
-
 /// Who pressed Ctrl-C twice was told nothing of what was left of the run.
 #[test]
 fn what_a_second_signal_leaves_is_the_last_that_is_said() {

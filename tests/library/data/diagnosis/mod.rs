@@ -31,6 +31,21 @@ fn what_other_programs_take_is_not_put_down_to_the_loader() {
     assert_eq!(Diagnosis::of(&measures).limit, Limit::Compute);
 }
 
+/// Steps of some milliseconds were called contended by whose turn it was on a core, as long as other
+/// programs had some of it; the same share of a longer step is no accident.
+#[test]
+fn a_pause_tells_nothing_of_steps_that_are_shorter_than_turns_of_the_scheduler() {
+    let of = |step: f64| {
+        let mut world = world(&[(Phase::Map, 0.3 * step)], &[]);
+        (world.step, world.cores) = (step, 4);
+        let mut measures = world.measures();
+        measures.step_alone_ms = Some(0.5 * measures.period_ms);
+        Diagnosis::of(&measures).limit
+    };
+    assert_eq!(of(26.0), Limit::Contended(Phase::Map));
+    assert_eq!(of(4.0), Limit::Compute);
+}
+
 /// Bottlenecks, and what each is.
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn bottlenecks() -> Vec<(&'static str, World, Limit)> {
