@@ -2,7 +2,7 @@
 
 Four network namespaces, two of which are a node, with a slow link between the nodes (wire.c). The links
 are measured by plain TCP, the plan is made for them from a profile, and each stage waits as long as the
-profile says. Needs root and /dev/net/tun.
+profile says; the plans have their turns one after the other. Needs root and /dev/net/tun.
 
     plans.py WORKER PROFILE
 """
@@ -26,6 +26,7 @@ def main():
     parse.add_argument("--batch", type=int, default=64)
     parse.add_argument("--micro", type=int, nargs="*", default=[8, 16])
     parse.add_argument("--steps", type=int, default=5)
+    parse.add_argument("--rounds", type=int, default=3, help="turns of each plan")
     parse.add_argument("--others", type=int, default=3)
     args = parse.parse_args()
     if os.geteuid() != 0 or not os.path.exists("/dev/net/tun"):
@@ -42,7 +43,7 @@ def main():
             inside, between = (spaces.lines(args.worker, {"what": "line"}, {}, pair)[0] for pair in ([0, 1], [1, 2]))
             for micro in args.micro:
                 task = dict(what="planned", profile=os.path.abspath(args.profile), batch=args.batch, micro_batches=micro,
-                            inside=inside, between=between, others=args.others, steps=args.steps)
+                            inside=inside, between=between, others=args.others, rounds=args.rounds, steps=args.steps)
                 for row in spaces.lines(args.worker, task, {}, [0, 1, 2, 3]):
                     off = 100 * (row["measured_ms"] / row["planned_ms"] - 1)
                     layers = " ".join(map(str, row["balance"]))

@@ -33,6 +33,8 @@ pub struct Planned {
     between: Line,
     /// Plans beside the chosen one.
     others: usize,
+    /// How often each plan has its turn, and the steps of a turn that count.
+    rounds: usize,
     steps: usize,
 }
 
@@ -77,13 +79,13 @@ impl Planned {
         Ok(plans)
     }
 
-    /// Milliseconds of a call as planned and as measured.
+    /// Milliseconds of a call as planned, and of each as measured.
     fn measure(
         &self,
         world: &Arc<World>,
         plan: &Plan,
         (profile, options): (&Profile, &PlanOptions),
-    ) -> anyhow::Result<(f64, f64)> {
+    ) -> anyhow::Result<(f64, Vec<f64>)> {
         let schedule = plan.generate()?;
         let costs = plan.costs(profile, options, &schedule);
         let joins = options.machine.joins(VOTES).unwrap_or_default();
@@ -137,7 +139,7 @@ impl Planned {
                 calls.push(begin.elapsed().as_secs_f64() * 1e3);
             }
         }
-        Ok((planned.get() / 1e3, median(calls)))
+        Ok((planned.get() / 1e3, calls))
     }
 }
 
@@ -145,15 +147,24 @@ pub fn run(world: &Arc<World>, task: &Planned) -> anyhow::Result<()> {
     let text = std::fs::read(&task.profile)?;
     let profile = Profile::from_json(&text, &task.profile.display().to_string())?;
     let options = task.options(world.size())?;
-    for plan in task.plans(&profile, &options)? {
-        let (planned, measured) = task.measure(world, &plan, (&profile, &options))?;
+    let plans = task.plans(&profile, &options)?;
+    let mut measured = vec![(0.0, Vec::new()); plans.len()];
+    // In turn, so that what else the machine does meets all of them.
+    for _ in 0..task.rounds {
+        for (plan, (planned, calls)) in plans.iter().zip(&mut measured) {
+            let (of_plan, turn) = task.measure(world, plan, (&profile, &options))?;
+            *planned = of_plan;
+            calls.extend(turn);
+        }
+    }
+    for (plan, (planned, calls)) in plans.iter().zip(measured) {
         if world.rank() == 0 {
             answer(&json!({
                 "schedule": plan.schedule.name(),
                 "chunks": plan.chunks,
                 "balance": plan.partition.balance(),
                 "planned_ms": planned,
-                "measured_ms": measured,
+                "measured_ms": median(calls),
             }))?;
         }
     }

@@ -82,10 +82,8 @@ fn names(schedules: &[ScheduleKind], all: bool) -> String {
     let mut own = schedules.to_vec();
     own.sort_unstable_by_key(|kind| (*kind != ScheduleKind::OneFOneB, *kind));
     let names: Vec<&str> = own.iter().map(|kind| kind.name()).collect();
-    match names.as_slice() {
-        [first, others @ ..] if !all && !others.is_empty() => {
-            format!("{first} (+ {})", others.len())
-        }
+    match names.first() {
+        Some(first) if !all => (*first).to_owned(),
         _ => names.join(", "),
     }
 }
