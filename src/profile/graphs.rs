@@ -66,7 +66,7 @@ fn replay(pipe: &mut Pipeline, sample: &Sample, layers: usize) -> Result<Micros,
         fastest = fastest.min(begin.elapsed().as_secs_f64());
         report.read()?;
     }
-    Ok(super::micros(fastest * 1e6 / (2 * layers) as f64))
+    Ok(super::layers::micros(fastest * 1e6 / (2 * layers) as f64))
 }
 
 /// Why a stage has no graphs.

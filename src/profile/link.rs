@@ -67,7 +67,7 @@ pub(super) fn measure(devices: &[Device], threads: usize) -> Result<Option<Measu
         }
     }
     // Half of the values may have met a thread that waited for a core.
-    let latency = super::micros(waits[0].quartiles().0);
+    let latency = super::layers::micros(waits[0].quartiles().0);
     let more = arrivals[1].median() - arrivals[0].median();
     let sure = arrivals[0].half_width() + arrivals[1].half_width();
     let bytes = ((SIZES[1] - SIZES[0]) * 4) as f64;
@@ -156,7 +156,7 @@ fn copies(
         let more = large[way].median() - latency;
         let bytes = ((MOVED[1] - MOVED[0]) * 4) as f64;
         let bandwidth = Bytes((bytes / more.max(1e-3) * 1e6).max(1.0) as u64);
-        let latency = super::micros(latency);
+        let latency = super::layers::micros(latency);
         Link::new(bandwidth, latency).unwrap_or_else(|_| Link::without_copy(latency))
     }))
 }

@@ -10,182 +10,40 @@ mod chain;
 mod doubts;
 mod flow;
 mod graphs;
+mod layers;
 mod link;
 mod measure;
 mod measurements;
+mod options;
 pub(crate) mod others;
+mod sample;
 mod series;
 mod stopwatch;
 mod times;
 mod warm_up;
 mod watch;
 
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
-
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{
-    ActionKind, Bytes, Cores, LayerProfile, LayerTimes, Micros, Profile, Spread,
-};
+use gpipe_partitioner::{ActionKind, Bytes, Cores, LayerProfile, Profile, Spread};
 use tch::Device;
 
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
-use crate::torch::batch;
 use crate::torch::{
-    self, Kernels, LossFn, Precision, Sequential, Values, libtorch_version, max_concurrent,
-    share_of_cores, shared_cores,
+    self, Kernels, Sequential, libtorch_version, max_concurrent, share_of_cores, shared_cores,
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
-use measure::{BUDGET, MeasureTask};
-use measurements::Measurements;
-use series::Series;
+use layers::{layers, spread};
+use measure::MeasureTask;
+use options::sizes;
 use watch::Watch;
 
 pub use doubts::Doubt;
+pub use layers::LayerSpread;
 pub use link::MeasuredLink;
+pub use options::ProfileOptions;
+pub use sample::Sample;
 pub use watch::ProfileProgress;
-
-/// Inputs to profile with, as training has them: a micro-batch of the largest size.
-///
-/// Costs may depend on the values (tokens out of range fail, denormal numbers are
-/// slow): real ones are best.
-pub struct Sample {
-    input: Values,
-    loss: Option<(Values, Arc<dyn LossFn>)>,
-}
-
-impl Sample {
-    /// Inputs of the model; dimension 0 is the samples.
-    pub fn new(input: impl Into<Values>) -> Self {
-        Self {
-            input: input.into(),
-            loss: None,
-        }
-    }
-
-    /// The same with targets and the loss function: its time and memory are then the
-    /// last layer's, as in training.
-    #[must_use]
-    pub fn with_loss(mut self, target: impl Into<Values>, loss: impl LossFn) -> Self {
-        self.loss = Some((target.into(), Arc::new(loss)));
-        self
-    }
-}
-
-/// Other handles to the same tensors.
-impl Clone for Sample {
-    fn clone(&self) -> Self {
-        let with_loss =
-            |(target, loss): &(Values, Arc<dyn LossFn>)| (target.shallow_clone(), Arc::clone(loss));
-        Self {
-            input: self.input.shallow_clone(),
-            loss: self.loss.as_ref().map(with_loss),
-        }
-    }
-}
-
-impl fmt::Debug for Sample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sample")
-            .field("input", &self.input)
-            .field("loss", &self.loss.is_some())
-            .finish()
-    }
-}
-
-/// How to measure.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct ProfileOptions {
-    /// The devices that are to train. Layers are measured on the first; as many of the
-    /// other CPU devices as there are cores for do the same meanwhile, as they compete for
-    /// memory in training.
-    pub devices: Vec<Device>,
-    /// Sizes of micro-batches in samples, at most those of the sample; empty: those
-    /// of the sample, a half and a quarter.
-    pub sizes: Vec<usize>,
-    /// The type of numbers that layers compute in.
-    pub precision: Precision,
-    /// Whose kernels compute products and convolutions on CPU devices.
-    pub kernels: Kernels,
-    /// Intra-op threads of a stage; by default the CPU devices share the cores.
-    pub threads_per_stage: Option<usize>,
-    /// One layer at a time: no more than its parameters are in memory, and nobody
-    /// competes. Gradients from behind are then made up.
-    pub low_memory: bool,
-    /// Nothing is measured more often than it must be: the warm-up counts where it took longer than
-    /// four times the budget of all layers and sizes, or than three seconds, and has fewer micro-batches
-    /// where it would take longer than that. With `low_memory`, that of a layer counts where it
-    /// took longer than the budget, and layers with the same parameters and the same shapes in and out
-    /// as one before (the blocks of a transformer) are run forward once, and taken for it if that takes
-    /// about as long.
-    pub brief: bool,
-    /// How sure a micro-batch's time must be: half of its 95 % interval as a share.
-    pub confidence: f64,
-    /// The time after which that no longer counts, for each layer and size.
-    pub budget: Duration,
-    /// Rounds at least; each has three measurements of each kind of action.
-    pub rounds: usize,
-    /// Seed of initial values and dropout.
-    pub seed: u64,
-}
-
-impl Default for ProfileOptions {
-    fn default() -> Self {
-        Self {
-            devices: vec![Device::Cpu],
-            sizes: Vec::new(),
-            precision: Precision::F32,
-            kernels: Kernels::Libtorch,
-            threads_per_stage: None,
-            low_memory: false,
-            brief: false,
-            confidence: 0.02,
-            budget: BUDGET,
-            rounds: 3,
-            seed: 0,
-        }
-    }
-}
-
-impl ProfileOptions {
-    /// Defaults for these devices.
-    pub fn new(devices: &[Device]) -> Self {
-        Self {
-            devices: devices.to_vec(),
-            ..Self::default()
-        }
-    }
-
-    /// The same with the fewest repeats: for a first look.
-    #[must_use]
-    pub fn quick(mut self) -> Self {
-        self.rounds = 1;
-        self.brief = true;
-        self.confidence = 0.1;
-        self.budget = BUDGET / 10;
-        self
-    }
-}
-
-/// How far the measurements of a layer are apart.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct LayerSpread {
-    /// The layer's name.
-    pub layer: String,
-    /// Measurements of each kind of action.
-    pub repeats: usize,
-    /// Distance of the forward's quartiles over its median.
-    pub forward: f64,
-    /// The same of the joint backward.
-    pub backward: f64,
-    /// What a micro-batch of the profile's size keeps between the halves of its
-    /// backward.
-    pub after_input: Bytes,
-}
 
 /// A profile, and how far it can be trusted.
 #[derive(Debug, Clone)]
@@ -377,114 +235,4 @@ fn try_graphs(model: &Sequential, sample: &Sample, options: &ProfileOptions) -> 
             replay: None,
         },
     }
-}
-
-/// The sizes to measure, without repeats, in increasing order.
-fn sizes(sample: &Sample, options: &ProfileOptions) -> Result<Vec<usize>, Error> {
-    let samples = batch::samples(&sample.input, "input", None)?;
-    if let Some((targets, _)) = &sample.loss {
-        batch::samples(targets, "target", Some(samples))?;
-    }
-    let samples = usize::try_from(samples).unwrap_or(0);
-    let mut sizes = options.sizes.clone();
-    if sizes.is_empty() {
-        sizes = [samples, samples / 2, samples / 4].to_vec();
-        sizes.retain(|&size| size > 0);
-    }
-    if let Some(size) = sizes.iter().find(|size| !(1..=samples).contains(*size)) {
-        let why = format!(
-            "a micro-batch of {size} samples cannot be taken from a sample of {samples}: sizes \
-             must be from 1 to {samples}"
-        );
-        return Err(SettingsError::invalid(Setting::Sizes, why).into());
-    }
-    sizes.sort_unstable();
-    sizes.dedup();
-    Ok(sizes)
-}
-
-fn layers(
-    names: &[&str],
-    sizes: &[usize],
-    outcome: &Measurements,
-    stages: usize,
-) -> Vec<LayerProfile> {
-    let main = measure::largest(sizes);
-    // A stage of several layers has the work of a stage only once.
-    let surplus = 1.0 - (stages.min(names.len()) as f64 / names.len() as f64);
-    let idle = outcome.idle.map(|micros| micros * surplus);
-    let idle_host = outcome.idle_host.map(|micros| micros * surplus);
-    let layer = |(number, name): (usize, &&str)| {
-        let at = |place: usize| {
-            times(
-                &outcome.series[place][number]
-                    .kinds
-                    .each_ref()
-                    .map(Series::median),
-                &idle,
-            )
-        };
-        let host = &outcome.series[main][number].host;
-        // What disturbs a thread of the host makes it slower, never faster.
-        let undisturbed = host.each_ref().map(|series| series.quartiles().0);
-        let submitted = (host[0].len() > 0).then(|| times(&undisturbed, &idle_host));
-        let others = || (0..sizes.len()).filter(|&place| place != main);
-        let bytes = outcome.bytes[main][number];
-        let layer = LayerProfile::new(*name, at(main))
-            .with_bytes(
-                Bytes(bytes.parameters),
-                Bytes(bytes.kept),
-                Bytes(bytes.output),
-            )
-            .with_after_input(Bytes(bytes.after_input))
-            .with_loss(Bytes(bytes.loss))
-            .with_temporary(Bytes(bytes.temporary))
-            .with_halves_temporary(Bytes(bytes.input_temporary), Bytes(bytes.weight_temporary))
-            .with_curve(others().map(|place| (sizes[place], at(place))).collect())
-            .with_footprints(
-                others()
-                    .map(|place| (sizes[place], outcome.bytes[place][number].footprint()))
-                    .collect(),
-            );
-        match submitted {
-            Some(times) => layer.with_host(times),
-            None => layer,
-        }
-    };
-    names.iter().enumerate().map(layer).collect()
-}
-
-type Kinds<T> = [T; ActionKind::ALL.len()];
-
-fn times(taken: &Kinds<f64>, idle: &Kinds<f64>) -> LayerTimes {
-    let of = |kind: ActionKind| micros(taken[kind as usize] - idle[kind as usize]);
-    let mut times = LayerTimes::new(
-        of(ActionKind::Forward),
-        of(ActionKind::BackwardInput),
-        of(ActionKind::BackwardWeight),
-    );
-    times.backward = Some(of(ActionKind::Backward));
-    times.recompute = Some(of(ActionKind::Recompute));
-    times
-}
-
-/// A duration; nothing where it is below zero.
-fn micros(time: f64) -> Micros {
-    Micros::new(time.max(0.0)).unwrap_or(Micros::ZERO)
-}
-
-fn spread(names: &[&str], outcome: &Measurements, main: usize) -> Vec<LayerSpread> {
-    let layers = names
-        .iter()
-        .zip(&outcome.series[main])
-        .zip(&outcome.bytes[main]);
-    layers
-        .map(|((name, series), bytes)| LayerSpread {
-            layer: (*name).to_owned(),
-            repeats: series.of(ActionKind::Backward).len(),
-            forward: doubts::relative_spread(series.of(ActionKind::Forward)),
-            backward: doubts::relative_spread(series.of(ActionKind::Backward)),
-            after_input: Bytes(bytes.after_input),
-        })
-        .collect()
 }

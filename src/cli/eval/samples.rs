@@ -129,6 +129,14 @@ impl Judged {
         self.report(args, trained, &sum)
     }
 
+    /// The classes of which the samples, where all of them are judged, have none.
+    fn absent(&self) -> &[String] {
+        match self.held_out || self.samples.held_out_len() > 0 {
+            true => &[],
+            false => self.samples.absent_classes(),
+        }
+    }
+
     fn report(&self, args: &Args, trained: &Trained, sum: &Sum) -> Result<(), Failure> {
         let loss = sum.loss / sum.weight;
         if !loss.is_finite() {
@@ -138,6 +146,7 @@ impl Judged {
             .right
             .map(|right| right as f64 / sum.targets.max(1) as f64);
         let step = trained.settings.step;
+        let absent = self.absent();
         if args.json {
             let mut object = json!({
                 "model": trained.spec.name(),
@@ -153,6 +162,9 @@ impl Judged {
             if let Some(step) = step {
                 object["step"] = step.into();
             }
+            if !absent.is_empty() {
+                object["absent_classes"] = absent.into();
+            }
             return output::print(&output::json(&object));
         }
         let held_out = if self.held_out { ", held out" } else { "" };
@@ -163,8 +175,7 @@ impl Judged {
             decimals(loss, 4)
         );
         // Writing to a String cannot fail.
-        let absent = self.samples.absent_classes();
-        if !self.held_out && self.samples.held_out_len() == 0 && !absent.is_empty() {
+        if !absent.is_empty() {
             let all = self.samples.named_classes();
             let _ = writeln!(lines, "classes     {}", without(absent, all));
         }

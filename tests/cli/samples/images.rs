@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use image::{Rgb, RgbImage};
+use serde_json::{Value, json};
 
 use super::{FLAGS, config, fails, printed, trained};
 use crate::run::{gpipe, succeeded};
@@ -214,6 +215,9 @@ fn a_folder_of_one_class_is_told_so() {
         judged.contains("\nclasses     1 of the model's 2: no sample is of `light`\n"),
         "{judged}"
     );
+    let judged = printed(folder, "eval --run two --data all/pets --json");
+    let judged: Value = serde_json::from_str(&judged).unwrap();
+    assert_eq!(judged["absent_classes"], json!(["light"]));
 }
 
 #[test]
