@@ -258,11 +258,11 @@ const BYTE_UNITS: [(&str, f64); 10] = [
 impl FromStr for Bytes {
     type Err = ValueError;
 
-    /// Reads `24GiB`, `1.5 MB`, `512`; a bare number is bytes.
+    /// Reads `24GiB`, `1.5 MB`, `24gib`, `512`; a bare number is bytes.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let bad = || ValueError::Parse {
             text: text.to_owned(),
-            expected: "an amount of memory such as 512, 1.5MB or 24GiB",
+            expected: "an amount of memory such as 1.5MB or 24GiB",
         };
         if let Ok(exact) = text.trim().parse() {
             return Ok(Self(exact));
@@ -292,7 +292,8 @@ fn unit_scale(unit: &str, units: &[(&str, f64)], bare: f64) -> Option<f64> {
     }
     units
         .iter()
-        .find(|(name, _)| *name == unit)
+        // `24gb` is what it says; `Gb` could be bits.
+        .find(|(name, _)| *name == unit || name.to_ascii_lowercase() == unit)
         .map(|&(_, scale)| scale)
 }
 

@@ -85,16 +85,26 @@ fn check_output(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// The file for weights that have nothing beside them, in a folder that is made where it is missing.
+/// The file for weights that have nothing beside them, in a folder that is made where it is missing;
+/// not the one that a configuration beside it is for.
 fn file(output: &Path) -> Result<PathBuf, Failure> {
-    if output.extension().is_some_and(|end| end == "safetensors") {
-        return Ok(output.to_owned());
+    let path = if output.extension().is_some_and(|end| end == "safetensors") {
+        output.to_owned()
+    } else {
+        std::fs::create_dir_all(output).map_err(|error| {
+            let folder = output.display();
+            Failure::Usage(format!("--output: {folder}: cannot be made: {error}"))
+        })?;
+        output.join(STATE_DICT)
+    };
+    let config = path.with_file_name(hugging_face::CONFIG);
+    if path.file_name().is_some_and(|name| name == STATE_DICT) && config.exists() {
+        return Err(Failure::Usage(format!(
+            "--output: {}: another model is there already: choose another folder, or remove it",
+            config.display()
+        )));
     }
-    std::fs::create_dir_all(output).map_err(|error| {
-        let folder = output.display();
-        Failure::Usage(format!("--output: {folder}: cannot be made: {error}"))
-    })?;
-    Ok(output.join(STATE_DICT))
+    Ok(path)
 }
 
 fn told(args: &Args, trained: &Trained, written: &[PathBuf]) -> Result<(), Failure> {

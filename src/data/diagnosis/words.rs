@@ -66,7 +66,7 @@ impl Diagnosis {
         let there = Phase::ALL.into_iter().filter_map(|phase| {
             let time = self.measures.of(phase);
             let worth = time.wall_ms >= 0.005;
-            worth.then(|| format!("{phase} {:.2} ms ({:.2})", time.wall_ms, time.cpu_ms))
+            worth.then(|| format!("{phase} {:.2} ms (CPU {:.2})", time.wall_ms, time.cpu_ms))
         });
         let all: Vec<String> = there.collect();
         if all.is_empty() {

@@ -40,6 +40,8 @@ pub(super) struct Found {
     pub(super) known: Arc<[i64]>,
     /// Why there is nothing to learn from it, where all targets are known to be one class.
     pub(super) teaches_nothing: Option<String>,
+    /// What is to be said of it.
+    pub(super) notes: Vec<String>,
     /// What cannot be read, as far as it is known, with why.
     pub(super) damaged: Vec<String>,
     /// Of a table: the columns of the inputs, and of the target.
@@ -63,6 +65,7 @@ impl Found {
             about: ["sample", "samples"],
             known: Arc::default(),
             teaches_nothing: None,
+            notes: Vec::new(),
             damaged: Vec::new(),
             columns: Vec::new(),
             column: None,

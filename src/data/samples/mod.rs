@@ -190,7 +190,7 @@ impl Samples {
             Some(_) => 0,
             None => (all as f64 * options.held_out) as usize,
         };
-        let mut notes = Vec::new();
+        let mut notes = found.notes;
         if !found.damaged.is_empty() {
             let skipped = damage::named(&found.damaged);
             notes.push(format!("cannot be read, and are skipped: {skipped}"));

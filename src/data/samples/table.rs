@@ -28,6 +28,11 @@ use text::{at, check_names, damaged, line, read, separator};
 /// What stands for there being no value.
 const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
 
+/// So many distinct numbers are classes in any case.
+const MOST_CLASSES: usize = 20;
+/// Targets may be so far from 0, and so far apart or together.
+const FAR: f64 = 30.0;
+
 /// The rows of a table in memory: numbers in, one target each.
 #[derive(Debug)]
 struct Table {
@@ -108,6 +113,13 @@ pub(super) fn found(
     });
     let shape = if options.classes { vec![] } else { vec![1] };
     let teaches_nothing = match &names {
+        Some(names) if are_numbers(names, train.len()) => Some(format!(
+            "column `{target}` has {} different numbers in {}, too many to be classes: name the column \
+             of the classes with --target, or take a model and a loss for numbers, such as `mlp` with \
+             --loss mse",
+            names.len(),
+            count(train.len(), "row")
+        )),
         Some(names) if names.len() == 1 => Some(format!(
             "column `{target}` is `{}` in all {}: there is nothing to tell apart; name the column of \
              the classes with --target, or give rows of another class, too",
@@ -117,7 +129,13 @@ pub(super) fn found(
         _ => None,
     };
     let known = if options.classes { &train.y[..] } else { &[] };
+    let notes = if options.classes || kept.is_some() {
+        None
+    } else {
+        far_from_outputs(&train.y, &target)
+    };
     Ok(Found {
+        notes: notes.into_iter().collect(),
         input: vec![columns.len() as i64],
         known: known.iter().map(|class| *class as i64).collect(),
         teaches_nothing,
@@ -316,6 +334,27 @@ impl Table {
     }
 }
 
+/// Whether what is told as classes is rather numbers: there are hardly two rows of any.
+fn are_numbers(names: &[String], rows: usize) -> bool {
+    names.len() > MOST_CLASSES.max(rows / 2) && names.iter().all(|name| name.parse::<f64>().is_ok())
+}
+
+/// What is to be said of targets that are so large, small or far from 0 that a model, whose outputs
+/// begin near 0 and about 1 apart, takes long to learn them.
+fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
+    let rows = targets.len() as f64;
+    let mean = targets.iter().sum::<f64>() / rows;
+    let deviation = (targets.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / rows).sqrt();
+    let near = mean.abs() <= FAR && (FAR.recip()..=FAR).contains(&deviation);
+    (!near && deviation > 0.0).then(|| {
+        format!(
+            "`{column}` is {mean:.4} on average with a standard deviation of {deviation:.4}, and outputs \
+             begin near 0: models learn it faster as (`{column}` - {mean:.4}) / {deviation:.4}, so \
+             write that to the file"
+        )
+    })
+}
+
 /// The classes, in the order of their numbers: numbers by size, names by letters.
 fn named(labels: &[String]) -> Result<Vec<String>, String> {
     let mut names = labels.to_vec();
@@ -357,6 +396,10 @@ fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
         Ok(number) if (number as f32).is_finite() => Ok(number),
         Ok(_) => Err(format!(
             "column `{column}`: {cell} is not finite in single precision"
+        )),
+        Err(_) if cell.replacen(',', ".", 1).parse::<f64>().is_ok() => Err(format!(
+            "column `{column}`: `{cell}` has a comma: write numbers with a point, `{}`",
+            cell.replacen(',', ".", 1)
         )),
         Err(_) => Err(format!(
             "column `{column}`: `{cell}` is no number: {instead}"

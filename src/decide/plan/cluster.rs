@@ -192,7 +192,7 @@ fn placed(options: &ClusterOptions, plan: &Plan) -> String {
 
 fn gap(plan: &Plan) -> Option<String> {
     let bound = plan.lower_bound?;
-    let gap = 1.0 - bound.get() / plan.step.get().max(f64::MIN_POSITIVE);
+    let gap = plan.step.get() / bound.get().max(f64::MIN_POSITIVE) - 1.0;
     // What f64 rounds.
     Some(if gap <= 1e-9 {
         "no plan with a built-in schedule is faster: all others were tried or cannot be".to_owned()

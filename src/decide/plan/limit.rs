@@ -87,7 +87,7 @@ pub(crate) fn sentence(
     // What idles for another reason than that devices have unequal work.
     let uneven = work.as_ref().map_or(0.0, Work::idle);
     if let Some(work) = work.filter(|_| uneven > IDLE && 2.0 * uneven >= plan.bubble_fraction) {
-        return unbalanced(profile, &work, options);
+        return unbalanced(profile, &work, is_tight(plan, options));
     }
     if plan.bubble_fraction > IDLE {
         // Where their number was chosen, more of them of the same batch were slower.
@@ -168,7 +168,7 @@ fn host_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<S
 
 /// The verdict where one device has more to do than the others, with what there is to be
 /// done: a layer is in the way only where no device could have it and be even with them.
-fn unbalanced(profile: &Profile, work: &Work, options: &PlanOptions) -> String {
+fn unbalanced(profile: &Profile, work: &Work, tight: bool) -> String {
     let time = |micros: f64| Micros::new(micros).unwrap_or(Micros::ZERO);
     let busiest = work.busiest();
     let slowest = work.layers.iter().copied().fold(0.0, f64::max);
@@ -178,8 +178,7 @@ fn unbalanced(profile: &Profile, work: &Work, options: &PlanOptions) -> String {
         .unwrap_or_default();
     let (takes, even) = (time(slowest), time(work.even));
     let why = if slowest <= work.even {
-        let memory = options.machine.devices().iter().any(|d| d.memory.is_some());
-        let more = if memory { ", or more --memory" } else { "" };
+        let more = if tight { ", or more --memory" } else { "" };
         format!(
             "each layer is less than an even share ({even}), so another number of devices or of \
              layers may divide better{more}"
@@ -202,6 +201,15 @@ fn unbalanced(profile: &Profile, work: &Work, options: &PlanOptions) -> String {
         time(work.mean()),
         100.0 * work.idle(),
     )
+}
+
+/// Whether a device holds more than half of what it may, so that other cuts may not have fitted.
+fn is_tight(plan: &Plan, options: &PlanOptions) -> bool {
+    let devices = options.machine.devices().iter().zip(&plan.peak_bytes);
+    let half = |memory: Bytes| memory.get() / 2;
+    devices
+        .filter_map(|(device, peak)| Some((device.memory?, peak)))
+        .any(|(memory, peak)| peak.get() > half(memory))
 }
 
 #[cfg(test)]

@@ -80,6 +80,8 @@ fn advice_is_given_only_where_it_can_be_followed() {
     );
     assert!(!limit.contains("smaller layers"), "{limit}");
     let (_, limit) = planned(&blocks, &format!("{flags} --memory 2GiB"));
+    assert!(!limit.contains("--memory"), "{limit}");
+    let (_, limit) = planned(&blocks, &format!("{flags} --memory 20MiB"));
     assert!(limit.ends_with("or more --memory"), "{limit}");
     // Two large blocks are more than an even share each.
     let mut times = [(1.0, 1.0, 1.0, 2.0); 4];
