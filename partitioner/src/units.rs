@@ -369,12 +369,14 @@ mod tests {
         for (text, bytes) in [
             ("24GiB", 24 << 30),
             ("1.5MB", 1_500_000),
+            ("32gb", 32_000_000_000),
+            ("2 mib", 2 << 20),
             ("512", 512),
             ("0 B", 0),
         ] {
             assert_eq!(text.parse::<Bytes>().unwrap(), Bytes(bytes), "{text}");
         }
-        for bad in ["", "GiB", "-1GiB", "99999999999TiB", "5us", "NaN"] {
+        for bad in ["", "GiB", "-1GiB", "99999999999TiB", "1Gb", "5us", "NaN"] {
             assert!(bad.parse::<Bytes>().is_err(), "{bad}");
         }
         assert_eq!(Bytes(1023).to_string(), "1023 B");

@@ -163,7 +163,9 @@ fn read_csv(file: &Path) -> Result<Checked, Failure> {
     let name = file
         .file_stem()
         .map_or("schedule".into(), |stem| stem.to_string_lossy());
-    let named = file.to_str().and_then(|name| name.parse::<ScheduleKind>().ok());
+    let named = file
+        .to_str()
+        .and_then(|name| name.parse::<ScheduleKind>().ok());
     if let (Some(kind), false) = (named, file.exists()) {
         return Err(Failure::Usage(format!(
             "{}: there is no such file; the built-in schedule is `--schedule {kind}`",

@@ -1,6 +1,6 @@
 //! What limits the plan, in one sentence, and what to change.
 
-use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
+use gpipe_partitioner::{Bytes, Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
 use super::super::singles;
 use super::work::Work;

@@ -57,6 +57,10 @@ fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works()
         ),
         ("schedule show plan.json", "plan.json: this is JSON"),
         (
+            "schedule show ZBV",
+            "ZBV: there is no such file; the built-in schedule is `--schedule zbv`",
+        ),
+        (
             "train --data lost.txt",
             "error: --data: cannot read lost.txt: ",
         ),

@@ -58,6 +58,26 @@ fn an_exported_model_is_the_same_model() {
     assert!(told["loss"].as_f64().unwrap() < 0.5 && told["step"].is_null());
 }
 
+/// Weights of a model that has no configuration replaced those of one that has, which stayed.
+#[test]
+fn weights_alone_do_not_replace_those_that_a_configuration_is_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let train = "train --quiet --model mlp --hidden 8 --depth 2 --steps 1 --out mlp";
+    assert!(gpipe(folder, train).status.success());
+    let gpt = format!("export --run run -o {}", folder.join("gpt").display());
+    assert!(gpipe(run(), &gpt).status.success());
+    let before = fs::read(folder.join("gpt/model.safetensors")).unwrap();
+    for name in ["gpt", "gpt/model.safetensors"] {
+        let wanted = "gpt/config.json: another model is there already: choose another folder";
+        refused(folder, &format!("export --run mlp -o {name}"), &[wanted]);
+    }
+    let after = fs::read(folder.join("gpt/model.safetensors")).unwrap();
+    assert!(before == after);
+    let beside = "export --run mlp -o gpt/mlp.safetensors";
+    assert!(gpipe(folder, beside).status.success());
+}
+
 #[test]
 fn files_are_named_and_other_models_refused() {
     let folder = tempfile::tempdir().unwrap();
