@@ -34,11 +34,13 @@ mutations: setup simulated-gpus
 
 # Leaves the command at target/release/gpipe-rs.
 build: setup
-	cargo build --release --locked
+	cargo build --release --locked $(FEATURES)
 
 # A wheel for `pip install`, beside torch==2.11.*, and an archive with libtorch's own files in it (see
 # src/packaging/pack.py): both in target/packages.
 # `--version` of what is packed names the revision.
+# Who installs these cannot build others, so they write PNG, too.
+wheel dist: FEATURES = --features png
 wheel dist: export GPIPE_REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
 wheel: build

@@ -89,7 +89,8 @@ pub(in crate::cli) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Res
     }
     Err(format!(
         "{}: it is another file than the one that was trained, whose checksum was {trained} and \
-         not {own}: put that one back, or name it with --model FILE",
+         not {own} (exported again, from a module of another name, say, it has another one): put \
+         that one back, or name it with --model FILE if it lies elsewhere",
         model.path().display()
     ))
 }

@@ -8,8 +8,8 @@ pub(super) fn available() -> Result<(), String> {
         return Ok(());
     }
     Err(
-        "this program was built without the feature `png` (cargo build --features png): choose a \
-         name that ends in .svg, which browsers show"
+        "this program was built without the feature `png` (`cargo build --features png`; wheels and archives \
+         have it): choose a name that ends in .svg, which browsers show"
             .to_owned(),
     )
 }
