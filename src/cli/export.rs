@@ -13,6 +13,8 @@ use crate::models::zoo::Zoo;
 
 /// What weights that have nothing beside them are called in a folder.
 const STATE_DICT: &str = "model.safetensors";
+/// What is beside the weights of a model that `transformers` has.
+const HUGGING_FACE_CONFIG: &str = "config.json";
 
 /// Arguments of `gpipe-rs export`.
 #[derive(Debug, clap::Args)]
@@ -97,7 +99,7 @@ fn file(output: &Path) -> Result<PathBuf, Failure> {
         })?;
         output.join(STATE_DICT)
     };
-    let config = path.with_file_name(hugging_face::CONFIG);
+    let config = path.with_file_name(HUGGING_FACE_CONFIG);
     if path.file_name().is_some_and(|name| name == STATE_DICT) && config.exists() {
         return Err(Failure::Usage(format!(
             "--output: {}: another model is there already: choose another folder, or remove it",

@@ -131,9 +131,10 @@ impl Judged {
 
     /// The classes of which the samples, where all of them are judged, have none.
     fn absent(&self) -> &[String] {
-        match self.held_out || self.samples.held_out_len() > 0 {
-            true => &[],
-            false => self.samples.absent_classes(),
+        if self.held_out || self.samples.held_out_len() > 0 {
+            &[]
+        } else {
+            self.samples.absent_classes()
         }
     }
 

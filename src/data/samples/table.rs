@@ -347,12 +347,20 @@ fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
     let deviation = (targets.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / rows).sqrt();
     let near = mean.abs() <= FAR && (FAR.recip()..=FAR).contains(&deviation);
     (!near && deviation > 0.0).then(|| {
+        let (mean, deviation) = (rounded(mean), rounded(deviation));
         format!(
-            "`{column}` is {mean:.4} on average with a standard deviation of {deviation:.4}, and outputs \
-             begin near 0: models learn it faster as (`{column}` - {mean:.4}) / {deviation:.4}, so \
-             write that to the file"
+            "`{column}` is about {mean} on average with a standard deviation of {deviation}, and outputs \
+             begin near 0: models learn it faster as (`{column}` - {mean}) / {deviation}, so write that \
+             to the file"
         )
     })
+}
+
+/// With three digits that count.
+fn rounded(number: f64) -> f64 {
+    let text = format!("{number:.2e}");
+    // Rust reads what it writes.
+    text.parse().unwrap_or(number)
 }
 
 /// The classes, in the order of their numbers: numbers by size, names by letters.

@@ -18,7 +18,7 @@ use crate::files;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-pub(crate) const CONFIG: &str = "config.json";
+pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The largest JSON file that is read: vocabularies have some megabytes.
