@@ -41,14 +41,6 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
             recipe.batch,
         )));
     }
-    let planned = plan.micro_batches * size;
-    if planned != recipe.batch {
-        say(&format!(
-            "warning: the plan is for --batch {planned}, and this run has {}: it does less than what \
-             the plan's times are of",
-            recipe.batch
-        ));
-    }
     let schedule = plan.generate();
     if let Err(error) = schedule {
         return Err(wrong(format!("its schedule {}: {error}", plan.schedule)));

@@ -30,7 +30,7 @@ const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
 
 /// So many distinct numbers are classes in any case.
 const MOST_CLASSES: usize = 20;
-/// Targets may be so far from 0, and so far apart or together.
+/// Targets may be so far from 0, and so far apart.
 const FAR: f64 = 30.0;
 
 /// The rows of a table in memory: numbers in, one target each.
@@ -339,14 +339,21 @@ fn are_numbers(names: &[String], rows: usize) -> bool {
     names.len() > MOST_CLASSES.max(rows / 2) && names.iter().all(|name| name.parse::<f64>().is_ok())
 }
 
-/// What is to be said of targets that are so large, small or far from 0 that a model, whose outputs
-/// begin near 0 and about 1 apart, takes long to learn them.
+/// What is to be said of targets that are so large that a model, whose outputs begin near 0, takes long
+/// to learn them.
 fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
     let rows = targets.len() as f64;
     let mean = targets.iter().sum::<f64>() / rows;
     let deviation = (targets.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / rows).sqrt();
-    let near = mean.abs() <= FAR && (FAR.recip()..=FAR).contains(&deviation);
-    (!near && deviation > 0.0).then(|| {
+    let far = mean.abs() > FAR || deviation > FAR;
+    (far && deviation > 0.0).then(|| {
+        // To the third digit of the deviation, or what is left of the mean would be no smaller.
+        let digits = 2 - deviation.log10().floor() as i32;
+        let place = 10_f64.powi(-digits);
+        let rounded = |number: f64| match usize::try_from(digits) {
+            Ok(digits) => format!("{number:.digits$}"),
+            Err(_) => ((number / place).round() * place).to_string(),
+        };
         let (mean, deviation) = (rounded(mean), rounded(deviation));
         format!(
             "`{column}` is about {mean} on average with a standard deviation of {deviation}, and outputs \
@@ -354,13 +361,6 @@ fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
              to the file"
         )
     })
-}
-
-/// With three digits that count.
-fn rounded(number: f64) -> f64 {
-    let text = format!("{number:.2e}");
-    // Rust reads what it writes.
-    text.parse().unwrap_or(number)
 }
 
 /// The classes, in the order of their numbers: numbers by size, names by letters.

@@ -1,6 +1,6 @@
 //! What limits the plan, in one sentence, and what to change.
 
-use gpipe_partitioner::{Bytes, Costs, Micros, Plan, PlanOptions, Profile, simulate};
+use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
 use super::super::singles;
 use super::work::Work;
@@ -206,10 +206,9 @@ fn unbalanced(profile: &Profile, work: &Work, tight: bool) -> String {
 /// Whether a device holds more than half of what it may, so that other cuts may not have fitted.
 fn is_tight(plan: &Plan, options: &PlanOptions) -> bool {
     let devices = options.machine.devices().iter().zip(&plan.peak_bytes);
-    let half = |memory: Bytes| memory.get() / 2;
     devices
         .filter_map(|(device, peak)| Some((device.memory?, peak)))
-        .any(|(memory, peak)| peak.get() > half(memory))
+        .any(|(memory, peak)| peak.get() > memory.get() / 2)
 }
 
 #[cfg(test)]
