@@ -71,10 +71,15 @@ fn a_rank_that_cannot_write_has_all_return_its_error_and_the_next_checkpoint_wor
     });
     assert_eq!(heard[0], heard[1]);
     assert_eq!(heard[0], heard[2]);
-    let named = |file: &str| heard[0].iter().filter(|one| one.contains(file)).count();
-    // Of the three stages of the others each is written in five operations.
-    for file in ["stage-1", "stage-2", "stage-4", "manifest.json"] {
-        assert!(named(file) >= 3, "{file}: {:#?}", heard[0]);
+    let named = |files: &[&str]| {
+        let names = |error: &&String| files.iter().any(|file| error.contains(file));
+        heard[0].iter().filter(names).count()
+    };
+    // Each stage is written in five operations. Those of a rank are written side by side: which of
+    // them meets the operation of a number is not the same every time, so they count together.
+    let rank_1: &[&str] = &["stage-1", "stage-4"];
+    for (files, least) in [(rank_1, 6), (&["stage-2"], 3), (&["manifest.json"], 3)] {
+        assert!(named(files) >= least, "{files:?}: {:#?}", heard[0]);
     }
 }
 
