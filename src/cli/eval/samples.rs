@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use gpipe_partitioner::words::{count, decimals};
 
@@ -18,8 +18,8 @@ use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::{Trained, TrainedOn};
 use crate::cli::{Failure, failure, output};
 use crate::data::Part;
-use crate::models::USUAL_IGNORED;
 use crate::models::zoo::{ModelSpec, Zoo};
+use crate::models::{LossKind, USUAL_IGNORED};
 use crate::torch::LossFn as _;
 use crate::train::{told_right, told_targets};
 use crate::{Pipeline, Values};
@@ -147,6 +147,7 @@ impl Judged {
             .right
             .map(|right| right as f64 / sum.targets.max(1) as f64);
         let step = trained.settings.step;
+        let error = sum.error(loss, self.samples.target_scale());
         let absent = self.absent();
         if args.json {
             let mut object = json!({
@@ -157,6 +158,10 @@ impl Judged {
                 "loss": loss,
                 "left_out": sum.left_out,
             });
+            if let Some(error) = error {
+                object["rmse"] = error.rmse.into();
+                object["r2"] = error.r2.into();
+            }
             if let Some(accuracy) = accuracy {
                 object["accuracy"] = accuracy.into();
             }
@@ -191,11 +196,27 @@ impl Judged {
         if let Some(accuracy) = accuracy {
             let _ = writeln!(lines, "accuracy    {:.2} %", accuracy * 100.0);
         }
+        if let Some(error) = error {
+            let rmse = decimals(error.rmse, 4);
+            let _ = writeln!(lines, "rmse        {rmse}, in the units of the data");
+            if let Some(r2) = error.r2 {
+                let _ = writeln!(lines, "r2          {}", decimals(r2, 4));
+            }
+        }
         if let Some(step) = step {
             let _ = writeln!(lines, "checkpoint  of step {step}");
         }
         output::print(&lines)
     }
+}
+
+/// How far a regression is from its targets.
+#[derive(Debug)]
+struct Error {
+    /// The root of the mean squared error, in the units of the data.
+    rmse: f64,
+    /// The share of the targets' variance that is explained; none where they do not vary.
+    r2: Option<f64>,
 }
 
 /// Means that are being made.
@@ -207,6 +228,8 @@ struct Sum {
     /// Classes to tell, and those that were told; none where targets are no classes.
     targets: i64,
     right: Option<i64>,
+    /// Of a regression of one number.
+    told: Option<Moments>,
     /// Samples at the end that make a smaller batch, which the model does not take.
     left_out: usize,
 }
@@ -251,7 +274,41 @@ fn samples(inputs: &Values) -> usize {
     first.and_then(|size| size.first().copied()).unwrap_or(0) as usize
 }
 
+/// Numbers' count, mean, and sum of squared differences from it.
+#[derive(Debug, Default)]
+struct Moments {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    /// Takes up more: Chan et al. 1979.
+    fn add(&mut self, numbers: &Tensor) -> Result<(), TchError> {
+        let numbers = numbers.f_to_kind(Kind::Double)?;
+        let count = numbers.numel() as f64;
+        let mean = numbers.f_mean(Kind::Double)?.f_double_value(&[])?;
+        let apart = numbers.f_sub_scalar(mean)?.f_square()?;
+        let squares = apart.f_sum(Kind::Double)?.f_double_value(&[])?;
+        let (all, between) = (self.count + count, mean - self.mean);
+        self.mean += between * count / all;
+        self.squares += squares + between * between * self.count * count / all;
+        self.count = all;
+        Ok(())
+    }
+}
+
 impl Sum {
+    /// Of this mean squared error, of targets that were scaled by this mean and deviation.
+    fn error(&self, loss: f64, scale: Option<(f64, f64)>) -> Option<Error> {
+        let told = self.told.as_ref()?;
+        let varies = told.squares > 0.0;
+        Some(Error {
+            rmse: loss.sqrt() * scale.map_or(1.0, |(_, std)| std),
+            r2: varies.then(|| 1.0 - loss * told.count / told.squares),
+        })
+    }
+
     fn add(
         &mut self,
         pipe: &mut Pipeline,
@@ -270,6 +327,10 @@ impl Sum {
         {
             *self.right.get_or_insert(0) += right;
             self.targets += counted;
+        }
+        let is_mse = (spec.named_loss()).is_some_and(|own| own.kind() == LossKind::Mse);
+        if let (true, Some(y)) = (is_mse, y.present().next().filter(|y| y.numel() == samples)) {
+            self.told.get_or_insert_default().add(y)?;
         }
         let things = y.present().map(Tensor::numel).sum::<usize>() as f64;
         let loss = spec.loss().loss(&outputs, &y)?;

@@ -85,6 +85,11 @@ impl Learned {
         self.pairs().map_or(&[], Samples::absent_classes)
     }
 
+    /// Mean and standard deviation by which targets are scaled, where they are.
+    pub(in crate::cli) fn target_scale(&self) -> Option<(f64, f64)> {
+        self.pairs().ok().and_then(Samples::target_scale)
+    }
+
     /// How many classes have names.
     pub(in crate::cli) fn named_classes(&self) -> usize {
         self.pairs().map_or(0, |own| own.class_names().len())

@@ -20,6 +20,8 @@ use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 pub(in crate::cli) struct DataOptions {
     /// The column of a table with the targets.
     pub(in crate::cli) target: Option<String>,
+    /// Those that are neither targets nor inputs.
+    pub(in crate::cli) drop_columns: Vec<String>,
     /// The share that is held out.
     pub(in crate::cli) held_out: f64,
     pub(in crate::cli) normalise: Normalise,
@@ -43,6 +45,7 @@ impl Default for DataOptions {
     fn default() -> Self {
         Self {
             target: None,
+            drop_columns: Vec::new(),
             held_out: HELD_OUT,
             normalise: Normalise::Auto,
             resize: None,
@@ -159,6 +162,7 @@ pub(super) fn wanted(
         .seed(own.seed)
         .normalise(own.normalise.clone())
         .augment(own.augment)
+        .drop_columns(own.drop_columns.iter().cloned())
         .skip_bad(own.skip_bad as u64);
     if let Some(column) = &own.target {
         options = options.target(column);
@@ -177,6 +181,8 @@ pub(super) fn wanted(
     options = match target.fill() {
         Fill::Classes(count) if !changes(chosen, CLASSES) => options.classes(count as usize),
         Fill::Classes(_) => options,
+        // A model that computes its loss itself may do anything with its target.
+        Fill::Normal if !chosen.spec.targets().is_empty() => options.numbers().scale_targets(),
         _ => options.numbers(),
     };
     if let Some(ignored) = chosen.loss().and_then(|own| own.ignored()) {

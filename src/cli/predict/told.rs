@@ -24,6 +24,8 @@ pub(super) struct Teller {
     /// Of how many classes one is told, where it is classes.
     classes: Option<usize>,
     names: Vec<String>,
+    /// Mean and standard deviation by which the numbers that it learned were scaled.
+    scale: (f64, f64),
     /// Whether a number is the log-odds of something: the sigmoid is still to be taken.
     odds: bool,
 }
@@ -35,6 +37,7 @@ impl Teller {
             name: spec.name().to_owned(),
             classes: samples.classes(),
             names: samples.class_names().to_vec(),
+            scale: samples.target_scale().unwrap_or((0.0, 1.0)),
             odds,
         }
     }
@@ -55,7 +58,12 @@ impl Teller {
             (Some(_), false) => self.classes(outputs),
             (classes, odds) => {
                 let numbers = outputs.f_reshape([rows, -1])?;
-                let numbers = if odds { numbers.f_sigmoid()? } else { numbers };
+                let (mean, std) = self.scale;
+                let numbers = if odds {
+                    numbers.f_sigmoid()?
+                } else {
+                    numbers.f_mul_scalar(std)?.f_add_scalar(mean)?
+                };
                 let rows = Vec::<Vec<f64>>::try_from(&numbers)?.into_iter();
                 Ok(match classes {
                     Some(2) if numbers.size()[1] == 1 => {

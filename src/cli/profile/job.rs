@@ -46,6 +46,7 @@ impl<'a> Job<'a> {
         (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
         let of_data = DataOptions {
             target: args.target.clone(),
+            drop_columns: args.drop_columns.clone(),
             held_out: args.held_out,
             normalise: args.normalise.clone(),
             workers: args.workers,

@@ -78,6 +78,9 @@ pub(in crate::cli) struct Args {
     /// The column of a table that has the targets, as for `train`; by default the last.
     #[arg(long, value_name = "NAME")]
     pub(super) target: Option<String>,
+    /// Columns of a table that are neither inputs nor the target, as for `train`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(super) drop_columns: Vec<String>,
     /// Share of the data that `train` holds out, as in its flag.
     #[arg(long, value_name = "SHARE", default_value_t = HELD_OUT, allow_negative_numbers = true, value_parser = values::SHARE.parse)]
     pub(super) held_out: f64,

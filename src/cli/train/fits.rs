@@ -25,6 +25,7 @@ impl Recipe {
     pub(super) fn data_options(&self) -> DataOptions {
         DataOptions {
             target: self.target.clone(),
+            drop_columns: self.drop_columns.clone(),
             held_out: self.held_out,
             normalise: self.normalise.clone(),
             resize: self.resize,

@@ -7,7 +7,7 @@ use tch::Device;
 
 use super::fits::same_program;
 use super::rows;
-use crate::cli::config::form::{FilePath, Form, Optional, Truth, UnlessZero};
+use crate::cli::config::form::{FilePath, Form, List, Optional, Truth, UnlessZero};
 use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
 use crate::cli::feed::samples::HELD_OUT;
@@ -271,6 +271,10 @@ settings! {
         /// The column of a table that has the targets; by default the last.
         target: Option<String> = flag("data.target", "NAME", Optional(values::TEXT), None).fixed();
 
+        /// Columns of a table that are neither inputs nor the target.
+        drop_columns: Vec<String> =
+            flag("data.drop_columns", "NAMES", List(values::TEXT), Vec::new()).fixed();
+
         /// Share of the data that is held out, if the data has no test part of its own: the end of
         /// a text, or samples drawn by the seed from other data. 0 holds out none.
         held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
@@ -279,8 +283,8 @@ settings! {
         held_out_batches: Option<usize> =
             flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
 
-        /// How the inputs of samples are scaled: auto (columns of a table by their statistics,
-        /// images by ImageNet's, arrays of bytes to 0..1), none, standard (by the statistics of the
+        /// How the inputs of samples are scaled: auto (columns of a table by their statistics, and
+        /// with them the target of --loss mse; images by ImageNet's, arrays of bytes to 0..1), none, standard (by the statistics of the
         /// training data), imagenet, or means and standard deviations such as 0.5/0.25.
         normalise: Normalise = flag("data.normalise", "HOW", values::NORMALISE, Normalise::Auto)
             .fixed()

@@ -1,5 +1,6 @@
 //! What a run came to: for people, or as JSON.
 
+use gpipe_partitioner::words::decimals;
 use serde::Serialize;
 
 use super::job::Job;
@@ -127,13 +128,29 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     lines
 }
 
+/// Of a regression whose targets were scaled, the error in the units of the data.
+fn error(job: &Job, outcome: &Outcome) -> String {
+    let Source::Samples { samples, .. } = &job.source else {
+        return String::new();
+    };
+    match (samples.target_scale(), outcome.summary().held_out_loss) {
+        (Some((_, std)), Some(mse)) => {
+            let rmse = decimals(mse.sqrt() * std, 4);
+            format!(", a root mean square error of {rmse} in the units of the data")
+        }
+        _ => String::new(),
+    }
+}
+
 /// What is told of the whole run, and what to do about it.
 fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let mut lines = outcome.lines();
     for (title, text) in &mut lines {
         match (*title, &job.plan) {
             ("held-out loss", _) if job.source.text().is_some() => *text += " per character",
-            ("held-out loss", _) if matches!(job.source, Source::Samples { .. }) => {}
+            ("held-out loss", _) if matches!(job.source, Source::Samples { .. }) => {
+                *text += &error(job, outcome);
+            }
             ("held-out loss", _) => *text += " per token",
             ("input", _) => *text += &outcome.input.as_ref().map_or_else(String::new, in_flags),
             ("lowest", _) if job.recipe.checkpoint_every > 0 => {

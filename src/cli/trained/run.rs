@@ -301,6 +301,8 @@ fn options(config: &toml::Table) -> DataOptions {
     let seed = number("train", "seed").map(|seed| seed as u64);
     DataOptions {
         target: text("target"),
+        // What the checkpoint has kept is without them.
+        drop_columns: Vec::new(),
         held_out: share.or(whole).unwrap_or(defaults.held_out),
         normalise: text("normalise")
             .and_then(|own| own.parse().ok())

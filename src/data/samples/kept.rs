@@ -17,6 +17,9 @@ pub(super) struct Kept {
     pub(super) data: String,
     /// How inputs are scaled.
     pub(super) scaling: Scaling,
+    /// How targets are scaled, where they are numbers.
+    #[serde(default, skip_serializing_if = "Scaling::is_none")]
+    pub(super) target_scaling: Scaling,
     /// How many classes there are, where targets are classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) classes: Option<usize>,
@@ -45,7 +48,9 @@ impl Kept {
         let kept = Self::deserialize(value).map_err(DataError::State)?;
         let names = kept.names.len();
         let named = names == 0 || kept.classes == Some(names);
-        if named && kept.classes.is_none_or(|own| own <= MOST_CLASSES) && kept.scaling.can_be() {
+        let scales = [&kept.scaling, &kept.target_scaling];
+        let scaled = scales.into_iter().all(Scaling::can_be);
+        if named && kept.classes.is_none_or(|own| own <= MOST_CLASSES) && scaled {
             return Ok(kept);
         }
         let what = "what the run has kept of its data is damaged: use another checkpoint";

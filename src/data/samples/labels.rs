@@ -1,11 +1,13 @@
 //! Targets that are classes.
 
+use std::collections::BTreeSet;
+
 use gpipe_partitioner::words::count;
 use tch::{Kind, Tensor};
 
-use super::SampleOptions;
 use super::kept::MOST_CLASSES;
-use crate::data::DataError;
+use super::{SampleOptions, damage};
+use crate::data::{DataError, Made, RandomPart};
 
 /// Classes that are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,4 +154,45 @@ pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Resul
         anyhow::ensure!(largest < classes as i64, out_of_range(largest, classes));
     }
     Ok(target)
+}
+
+/// Those of the names that no sample has, where classes are known.
+pub(super) fn absent(known: &[i64], names: &[String]) -> Vec<String> {
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let there: BTreeSet<i64> = known.iter().copied().collect();
+    let all = names.iter().enumerate();
+    let all = all.filter(|(class, _)| !there.contains(&(*class as i64)));
+    all.map(|(_, name)| name.clone()).collect()
+}
+
+/// What is said of classes of which so many samples, all that are held out, leave none to train on.
+pub(super) fn untrained(
+    known: &[i64],
+    held: usize,
+    (names, seed): (&[String], u64),
+) -> Option<String> {
+    if held == 0 || known.is_empty() {
+        return None;
+    }
+    let source = Made::new(known.len(), Ok);
+    let range = 0..known.len() - held;
+    let trained = RandomPart {
+        source,
+        range: range.clone(),
+        seed,
+    };
+    let trained: BTreeSet<i64> = range.map(|index| known[trained.origin(index)]).collect();
+    let all: BTreeSet<i64> = known.iter().copied().collect();
+    let left = all.difference(&trained);
+    let left = left.filter_map(|class| names.get(usize::try_from(*class).ok()?));
+    let left: Vec<String> = left.map(|name| format!("`{name}`")).collect();
+    (!left.is_empty()).then(|| {
+        format!(
+            "nothing is trained on of {}: all of it is held out, so take a smaller --held-out or give \
+             more samples",
+            damage::named(&left)
+        )
+    })
 }

@@ -30,7 +30,6 @@ mod shapes;
 mod table;
 mod unlabelled;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ use gpipe_partitioner::words::count;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use super::{DataError, Made, RandomPart, Source};
+use super::{DataError, RandomPart, Source};
 
 #[cfg(feature = "images")]
 pub use folder::ImageFolder;
@@ -49,8 +48,8 @@ pub(crate) use several::{Field, Several};
 
 use found::{Found, Labels};
 use kept::Kept;
-use scaling::Scaling;
-use shapes::{converted, floats};
+use scaling::{Scaling, Usual};
+use shapes::{Targets, converted, floats};
 
 /// An input and its target.
 type Pair = (Tensor, Tensor);
@@ -201,8 +200,8 @@ impl Samples {
                 options.held_out
             ));
         }
-        notes.extend(untrained(&found.known, held, (&names, seed)));
-        let absent = absent(&found.known, &names);
+        notes.extend(labels::untrained(&found.known, held, (&names, seed)));
+        let absent = labels::absent(&found.known, &names);
         let part = |source: &Pairs, range| part(source, range, seed);
         let scaling = match &options.kept {
             Some(kept) => {
@@ -215,9 +214,23 @@ impl Samples {
                 Scaling::choose(&options.normalise, found.usual, &found.input, &plain)?
             }
         };
+        let by_statistics = found.usual == Usual::Standard && options.scales_by_statistics();
+        let target_scaling = match &options.kept {
+            Some(kept) => kept.target_scaling.clone(),
+            None if classes.is_none() && options.scaled_targets && by_statistics => {
+                Scaling::of_targets(&found.target, part(&found.plain, 0..all - held))?
+            }
+            None => Scaling::default(),
+        };
+        if let (Some((mean, std)), Some(column)) = (target_scaling.one(), &found.column) {
+            notes.push(table::scaled(column, (mean, std)));
+        }
         let scaled = (!options.integers).then(|| scaling.clone());
-        let classes_of = classes.map(|count| (count, options.ignored));
-        let made = |pairs: Pairs| converted(pairs, scaled.clone(), classes_of);
+        let targets = match classes {
+            Some(count) => Targets::Classes(count, options.ignored),
+            None => Targets::Numbers(target_scaling.clone()),
+        };
+        let made = |pairs: Pairs| converted(pairs, scaled.clone(), targets.clone());
         let held_out = match found.test {
             Some(test) => Some(made(test)),
             None => (held > 0).then(|| made(part(&found.plain, all - held..all))),
@@ -225,6 +238,7 @@ impl Samples {
         let kept = Kept {
             data: found.plain.identity(),
             scaling: scaling.clone(),
+            target_scaling,
             classes,
             names,
             columns: found.columns,
@@ -255,6 +269,12 @@ impl Samples {
     /// The shape of a target: none, where it is a class or a number.
     pub fn target(&self) -> &[i64] {
         &self.target
+    }
+
+    /// Mean and standard deviation by which targets [are scaled](SampleOptions::scale_targets): an
+    /// output times the deviation, plus the mean, is in the units of the data.
+    pub fn target_scale(&self) -> Option<(f64, f64)> {
+        self.kept.target_scaling.one()
     }
 
     /// How many classes there are, where targets are classes.
@@ -338,43 +358,6 @@ impl Samples {
     pub fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         Kept::read(kept)?.check_same(&self.kept.data)
     }
-}
-
-/// Those of the names that no sample has, where classes are known.
-fn absent(known: &[i64], names: &[String]) -> Vec<String> {
-    if known.is_empty() {
-        return Vec::new();
-    }
-    let there: BTreeSet<i64> = known.iter().copied().collect();
-    let all = names.iter().enumerate();
-    let all = all.filter(|(class, _)| !there.contains(&(*class as i64)));
-    all.map(|(_, name)| name.clone()).collect()
-}
-
-/// What is said of classes of which so many samples, all that are held out, leave none to train on.
-fn untrained(known: &[i64], held: usize, (names, seed): (&[String], u64)) -> Option<String> {
-    if held == 0 || known.is_empty() {
-        return None;
-    }
-    let source = Made::new(known.len(), Ok);
-    let range = 0..known.len() - held;
-    let trained = RandomPart {
-        source,
-        range: range.clone(),
-        seed,
-    };
-    let trained: BTreeSet<i64> = range.map(|index| known[trained.origin(index)]).collect();
-    let all: BTreeSet<i64> = known.iter().copied().collect();
-    let left = all.difference(&trained);
-    let left = left.filter_map(|class| names.get(usize::try_from(*class).ok()?));
-    let left: Vec<String> = left.map(|name| format!("`{name}`")).collect();
-    (!left.is_empty()).then(|| {
-        format!(
-            "nothing is trained on of {}: all of it is held out, so take a smaller --held-out or give \
-             more samples",
-            damage::named(&left)
-        )
-    })
 }
 
 /// Some items of a source that the seed draws, or all of them as they are.

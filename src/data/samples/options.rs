@@ -102,6 +102,8 @@ impl From<Normalise> for String {
 #[must_use]
 pub struct SampleOptions {
     pub(super) column: Option<String>,
+    pub(super) dropped: Vec<String>,
+    pub(super) scaled_targets: bool,
     pub(super) held_out: f64,
     pub(super) seed: u64,
     pub(super) normalise: Normalise,
@@ -120,6 +122,8 @@ impl Default for SampleOptions {
     fn default() -> Self {
         Self {
             column: None,
+            dropped: Vec::new(),
+            scaled_targets: false,
             held_out: 0.1,
             seed: 0,
             normalise: Normalise::Auto,
@@ -140,6 +144,20 @@ impl SampleOptions {
     /// The column of a table that has the targets; the last by default.
     pub fn target(mut self, column: impl Into<String>) -> Self {
         self.column = Some(column.into());
+        self
+    }
+
+    /// Columns of a table that are neither inputs nor the target, such as one that numbers the rows.
+    pub fn drop_columns(mut self, columns: impl IntoIterator<Item = String>) -> Self {
+        self.dropped = columns.into_iter().collect();
+        self
+    }
+
+    /// Targets of a table that are [numbers](SampleOptions::numbers) are scaled, too, where its inputs
+    /// are scaled by their statistics: by mean and standard deviation of what is trained on, which
+    /// [`Samples::target_scale`](super::Samples::target_scale) tells. By default they stay as they are.
+    pub fn scale_targets(mut self) -> Self {
+        self.scaled_targets = true;
         self
     }
 
@@ -227,6 +245,11 @@ impl SampleOptions {
     pub fn kept(mut self, kept: &Value) -> Result<Self, DataError> {
         self.kept = Some(Kept::read(kept)?);
         Ok(self)
+    }
+
+    /// Whether columns of a table are scaled by what is trained on.
+    pub(super) fn scales_by_statistics(&self) -> bool {
+        matches!(self.normalise, Normalise::Auto | Normalise::Standard)
     }
 
     /// What images become.

@@ -1,11 +1,13 @@
 //! Inputs to the range that models learn from.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::{Normalise, Pairs};
 use crate::TorchError;
-use crate::data::{DataError, Source as _, Stack};
+use crate::data::{DataError, Dataset, Source as _, Stack};
 
 /// Mean and standard deviation of the channels of ImageNet's training images, from 0 to 1.
 const IMAGENET: ([f64; 3], [f64; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -49,6 +51,29 @@ impl Default for Scaling {
 }
 
 impl Scaling {
+    /// Whether it changes nothing.
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The mean and the standard deviation that all numbers share.
+    pub(super) fn one(&self) -> Option<(f64, f64)> {
+        match (&self.mean[..], &self.std[..]) {
+            (&[mean], &[std]) => Some((mean, std)),
+            _ => None,
+        }
+    }
+
+    /// Of targets of this shape that are numbers; `train` are those that are trained on.
+    ///
+    /// # Errors
+    /// A sample cannot be read.
+    pub(super) fn of_targets(shape: &[i64], train: Pairs) -> Result<Self, DataError> {
+        let turned = Dataset::new(train).map(|(x, y)| -> anyhow::Result<_> { Ok((y, x)) });
+        let turned: Pairs = Arc::new(turned);
+        Self::of(&turned, shape)
+    }
+
     /// Whether it is one, wherever it was read.
     pub(super) fn can_be(&self) -> bool {
         let finite = self.mean.iter().all(|own| own.is_finite());
@@ -157,7 +182,7 @@ impl Scaling {
         })
     }
 
-    /// An input of floats, scaled.
+    /// Numbers, scaled in their own precision.
     pub(super) fn apply(&self, x: Tensor) -> Result<Tensor, TorchError> {
         let mut x = x;
         if self.divisor.total_cmp(&1.0).is_ne() {
@@ -167,7 +192,7 @@ impl Scaling {
             return Ok(x);
         }
         let along = |values: &[f64]| -> Result<Tensor, TorchError> {
-            let values = Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?;
+            let values = Tensor::f_from_slice(values)?.f_to_kind(x.kind())?;
             let dims = x.dim().max(1);
             let mut shape = vec![1; dims];
             shape[0] = values.numel() as i64;

@@ -88,21 +88,31 @@ pub(super) fn floats(pairs: &Pairs) -> Pairs {
     Arc::new(pairs.map(|(x, y)| Ok((x.f_to_kind(Kind::Float)?, y))))
 }
 
+/// What targets become.
+#[derive(Debug, Clone)]
+pub(super) enum Targets {
+    /// Of so many classes, with a number that is left out.
+    Classes(usize, i64),
+    /// Numbers.
+    Numbers(Scaling),
+}
+
 /// Inputs and targets as a model takes them: inputs scaled, or as whole numbers where they are not
-/// to be; targets as numbers, or as so many classes with a number that is left out.
-pub(super) fn converted(
-    pairs: Pairs,
-    scaling: Option<Scaling>,
-    classes: Option<(usize, i64)>,
-) -> Pairs {
+/// to be.
+pub(super) fn converted(pairs: Pairs, scaling: Option<Scaling>, targets: Targets) -> Pairs {
     let convert = move |(x, y): Pair| -> anyhow::Result<Pair> {
         let x = match &scaling {
             Some(scaling) => scaling.apply(x.f_to_kind(Kind::Float)?)?,
             None => Check::whole("input").of(x)?,
         };
-        let y = match classes {
-            Some((classes, ignored)) => labels::of(&y, classes, ignored)?,
-            None => y.f_to_kind(Kind::Float)?,
+        let y = match &targets {
+            Targets::Classes(classes, ignored) => labels::of(&y, *classes, *ignored)?,
+            Targets::Numbers(scaling) if scaling.is_none() => y.f_to_kind(Kind::Float)?,
+            // Of large numbers that are close to each other, single precision has nothing left.
+            Targets::Numbers(scaling) => {
+                let scaled = scaling.apply(y.f_to_kind(Kind::Double)?)?;
+                scaled.f_to_kind(Kind::Float)?
+            }
         };
         Ok((x, y))
     };

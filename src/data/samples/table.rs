@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use csv::{ReaderBuilder, StringRecord};
 use gpipe_partitioner::words::count;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
+mod cell;
 mod layout;
+mod said;
 mod text;
 
 use super::found::{Found, Labels};
@@ -20,18 +22,13 @@ use crate::TorchError;
 #[cfg(feature = "parquet")]
 use crate::data::Columns;
 use crate::data::{DataError, Place, Source};
+use cell::{INPUTS, TARGETS, is_missing, missing, number};
 use layout::{Layout, Wanted, listed};
+pub(super) use said::scaled;
+use said::{are_numbers, counting, far_from_outputs};
 #[cfg(feature = "parquet")]
 use text::refuse_large;
 use text::{at, check_names, damaged, line, read, separator};
-
-/// What stands for there being no value.
-const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
-
-/// So many distinct numbers are classes in any case.
-const MOST_CLASSES: usize = 20;
-/// Targets may be so far from 0, and so far apart.
-const FAR: f64 = 30.0;
 
 /// The rows of a table in memory: numbers in, one target each.
 #[derive(Debug)]
@@ -101,13 +98,26 @@ pub(super) fn found(
         .column
         .clone()
         .or_else(|| kept.and_then(|kept| kept.target.clone()));
-    let wanted = (columns, target);
+    let wanted = Wanted {
+        // What a run has kept is without them.
+        dropped: if columns.is_some() {
+            &[]
+        } else {
+            &options.dropped
+        },
+        columns,
+        target,
+    };
     let (train, names, layout) = Table::read(train, &wanted, options.classes, known)?;
     let columns: Vec<String> = layout.inputs.into_iter().map(|(name, _)| name).collect();
     let target = layout.target.0;
     let names = names.filter(|_| options.classes);
     let test = test.map(|test| {
-        let same = (Some(columns.clone()), Some(target.clone()));
+        let same = Wanted {
+            columns: Some(columns.clone()),
+            target: Some(target.clone()),
+            dropped: &[],
+        };
         let read = Table::read(test, &same, options.classes, names.clone())?;
         Ok::<_, DataError>(read.0)
     });
@@ -129,13 +139,19 @@ pub(super) fn found(
         _ => None,
     };
     let known = if options.classes { &train.y[..] } else { &[] };
-    let notes = if options.classes || kept.is_some() {
+    let scaled = options.scaled_targets && options.scales_by_statistics();
+    let far = if options.classes || kept.is_some() || scaled {
         None
     } else {
         far_from_outputs(&train.y, &target)
     };
+    let numbered = if kept.is_some() {
+        None
+    } else {
+        counting(&columns, &train.x)
+    };
     Ok(Found {
-        notes: notes.into_iter().collect(),
+        notes: far.into_iter().chain(numbered).collect(),
         input: vec![columns.len() as i64],
         known: known.iter().map(|class| *class as i64).collect(),
         teaches_nothing,
@@ -155,7 +171,7 @@ pub(super) fn found(
 impl Table {
     fn read(
         paths: &[PathBuf],
-        wanted: &Wanted,
+        wanted: &Wanted<'_>,
         classes: bool,
         known: Option<Vec<String>>,
     ) -> Result<(Self, Option<Vec<String>>, Layout), DataError> {
@@ -174,7 +190,7 @@ impl Table {
 
     fn text(
         path: &Path,
-        wanted: &Wanted,
+        wanted: &Wanted<'_>,
         classes: bool,
     ) -> Result<(Self, Vec<String>, Layout), DataError> {
         let text = read(path)?;
@@ -211,7 +227,7 @@ impl Table {
     #[cfg(feature = "parquet")]
     fn columns(
         paths: &[PathBuf],
-        wanted: &Wanted,
+        wanted: &Wanted<'_>,
         classes: bool,
     ) -> Result<(Self, Vec<String>, Layout), DataError> {
         let rows = Columns::open(paths)?;
@@ -237,8 +253,8 @@ impl Table {
             let other = own.find(|(_, place)| cells[*place].is_none());
             if let Some((name, _)) = other {
                 let what = format!(
-                    "column `{name}` has neither a number nor a text here: leave it out, or make arrays \
-                     of it"
+                    "column `{name}` has neither a number nor a text here: leave it out with \
+                     --drop-columns, or make arrays of it"
                 );
                 return Err(bad(what));
             }
@@ -296,7 +312,7 @@ impl Table {
         let (name, place) = &layout.target;
         let cell = &record[*place];
         if self.classes {
-            if MISSING.contains(&cell.to_lowercase().as_str()) {
+            if is_missing(cell) {
                 return Err(missing(name));
             }
             labels.push(cell.to_owned());
@@ -334,35 +350,6 @@ impl Table {
     }
 }
 
-/// Whether what is told as classes is rather numbers: there are hardly two rows of any.
-fn are_numbers(names: &[String], rows: usize) -> bool {
-    names.len() > MOST_CLASSES.max(rows / 2) && names.iter().all(|name| name.parse::<f64>().is_ok())
-}
-
-/// What is to be said of targets that are so large that a model, whose outputs begin near 0, takes long
-/// to learn them.
-fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
-    let rows = targets.len() as f64;
-    let mean = targets.iter().sum::<f64>() / rows;
-    let deviation = (targets.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / rows).sqrt();
-    let far = mean.abs() > FAR || deviation > FAR;
-    (far && deviation > 0.0).then(|| {
-        // To the third digit of the deviation, or what is left of the mean would be no smaller.
-        let digits = 2 - deviation.log10().floor() as i32;
-        let place = 10_f64.powi(-digits);
-        let rounded = |number: f64| match usize::try_from(digits) {
-            Ok(digits) => format!("{number:.digits$}"),
-            Err(_) => ((number / place).round() * place).to_string(),
-        };
-        let (mean, deviation) = (rounded(mean), rounded(deviation));
-        format!(
-            "`{column}` is about {mean} on average with a standard deviation of {deviation}, and outputs \
-             begin near 0: models learn it faster as (`{column}` - {mean}) / {deviation}, so write that \
-             to the file"
-        )
-    })
-}
-
 /// The classes, in the order of their numbers: numbers by size, names by letters.
 fn named(labels: &[String]) -> Result<Vec<String>, String> {
     let mut names = labels.to_vec();
@@ -388,37 +375,6 @@ fn named(labels: &[String]) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What to do about an input that is a text.
-const INPUTS: &str = "inputs are numbers; leave the column out, or make a column of 0 and 1 for each \
-                      of its values";
-/// The same of a target.
-const TARGETS: &str = "this model learns numbers: name the column that has them with --target, or \
-                       take a model and a loss for classes";
-
-/// The number in a cell; `instead` is what to do where it is a text.
-fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
-    if MISSING.contains(&cell.to_lowercase().as_str()) {
-        return Err(missing(column));
-    }
-    match cell.parse::<f64>() {
-        Ok(number) if (number as f32).is_finite() => Ok(number),
-        Ok(_) => Err(format!(
-            "column `{column}`: {cell} is not finite in single precision"
-        )),
-        Err(_) if cell.replacen(',', ".", 1).parse::<f64>().is_ok() => Err(format!(
-            "column `{column}`: `{cell}` has a comma: write numbers with a point, `{}`",
-            cell.replacen(',', ".", 1)
-        )),
-        Err(_) => Err(format!(
-            "column `{column}`: `{cell}` is no number: {instead}"
-        )),
-    }
-}
-
-fn missing(column: &str) -> String {
-    format!("column `{column}` has no value: fill it in, or leave out the row or the column")
-}
-
 impl Source for Table {
     type Item = Pair;
 
@@ -432,7 +388,7 @@ impl Source for Table {
             let y = if self.classes {
                 Tensor::from(self.y[index] as i64)
             } else {
-                Tensor::f_from_slice(&[self.y[index]])?.f_to_kind(Kind::Float)?
+                Tensor::f_from_slice(&[self.y[index]])?
             };
             Ok((Tensor::f_from_slice(x)?, y))
         };

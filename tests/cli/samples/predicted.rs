@@ -193,7 +193,7 @@ fn rows_need_no_target_and_columns_no_order() {
         (number(value) - price(row)).powi(2)
     });
     let judged = as_json(folder, "eval --run numbers --data numbers.csv --json");
-    let off = off.sum::<f64>() / 80.0 - number(&judged["loss"]);
+    let off = off.sum::<f64>() / 80.0 - number(&judged["rmse"]).powi(2);
     assert!(off.abs() < 1e-5, "{off}");
     let shown = printed(folder, "predict --run numbers new.csv");
     assert!(shown.starts_with("sample"), "{shown}");

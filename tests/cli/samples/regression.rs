@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{as_json, config, fails, printed, trained};
+use crate::run::gpipe;
 
 /// Eighty rows whose price is told by two columns, and whether it is high.
 fn table(folder: &Path) {
@@ -116,4 +117,105 @@ fn what_does_not_fit_is_told() {
         &format!("{MLP} --target price"),
         &["has numbers such as", "--loss mse"],
     );
+}
+
+/// Prices of some hundred thousand went nowhere: nothing scaled them, and no error was in their units.
+#[test]
+fn targets_far_from_zero_are_learnt_scaled_and_told_in_their_own_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut text = String::from("id,size,city,price\n");
+    let price = |row: usize| 1_000_000 + 50_000 * (row * 5 % 9);
+    for row in 0..90 {
+        let (size, price) = (row * 5 % 9, price(row));
+        writeln!(text, "{},{size},Rome,{price}", row + 100).unwrap();
+    }
+    fs::write(folder.join("h.csv"), &text).unwrap();
+    let train =
+        "train --model mlp --hidden 16 --depth 2 --data h.csv --loss mse --batch 9 --out run";
+    // A text is told with the flag that leaves it out.
+    let wanted = ["column `city`: `Rome` is no number", "--drop-columns"];
+    fails(folder, train, 2, &wanted);
+    let with_id = format!("{train} --steps 1 --drop-columns city");
+    let told = gpipe_rs(folder, &with_id);
+    let wanted =
+        "`id` counts the rows, and is an input as any other: leave it out with --drop-columns id";
+    assert!(told.contains(wanted), "{told}");
+    let flags = "--steps 200 --lr 0.01 --drop-columns id,city";
+    let told = gpipe_rs(folder, &format!("{train}2 {flags}"));
+    assert!(told.contains("`price` is learnt as (`price` - 1"), "{told}");
+    assert!(!told.contains("counts the rows"), "{told}");
+    assert!(told.contains("a root mean square error of "), "{told}");
+    assert!(told.contains("in the units of the data"), "{told}");
+    let own = config(folder, "run2");
+    assert_eq!(own["model"]["inputs"].as_integer(), Some(1));
+    assert_eq!(own["data"]["drop_columns"].as_array().unwrap().len(), 2);
+
+    let judged = as_json(folder, "eval --run run2 --json --data h.csv");
+    let (rmse, r2) = (
+        judged["rmse"].as_f64().unwrap(),
+        judged["r2"].as_f64().unwrap(),
+    );
+    assert!(rmse < 20_000.0 && r2 > 0.98, "{judged}");
+    // Of all rows: the loss is in deviations of those that were trained on.
+    let told = printed(folder, "eval --run run2 --data h.csv");
+    assert!(
+        told.contains("rmse        ") && told.contains("r2          0.9"),
+        "{told}"
+    );
+
+    let predicted = as_json(folder, "predict --run run2 h.csv --json");
+    let samples = predicted["samples"].as_array().unwrap();
+    let squares: f64 = samples
+        .iter()
+        .enumerate()
+        .map(|(row, own)| (own["values"][0].as_f64().unwrap() - price(row) as f64).powi(2))
+        .sum();
+    let own = (squares / 90.0).sqrt();
+    assert!((own / rmse - 1.0).abs() < 1e-3, "{own} and {rmse}");
+
+    // Nothing is scaled where that is asked for, and what is large is told.
+    let told = gpipe_rs(
+        folder,
+        &format!("{train}3 --steps 1 --drop-columns id,city --normalise none"),
+    );
+    assert!(
+        told.contains("models learn it faster as (`price` - 1"),
+        "{told}"
+    );
+    for (columns, wanted) in [
+        (
+            "color",
+            "there is no column `color`; there are `id`, `size`, `city`, `price`",
+        ),
+        (
+            "price --target price",
+            "column `price` is the target and cannot be dropped",
+        ),
+        (
+            "id,size,city",
+            "beside the target `price` there is no column",
+        ),
+    ] {
+        fails(
+            folder,
+            &format!("{train}4 --drop-columns {columns}"),
+            2,
+            &[wanted],
+        );
+    }
+    // The last that is left is the target.
+    let profile =
+        "profile --quick --batch 8 --model mlp --data h.csv --drop-columns city,price --loss mse";
+    as_json(folder, &format!("{profile} --json"));
+}
+
+/// All that a command says, wherever it goes.
+#[track_caller]
+fn gpipe_rs(folder: &Path, args: &str) -> String {
+    let output = gpipe(folder, args);
+    let all = [output.stdout, output.stderr].concat();
+    let all = String::from_utf8(all).unwrap();
+    assert!(output.status.success(), "{args}: {all}");
+    all.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -273,7 +273,7 @@ fn numbers_are_no_classes_and_those_that_are_far_from_outputs_are_told() {
         "`mlp` with --loss mse",
     ];
     fails(folder, &format!("{train} houses.csv"), 2, &wanted);
-    let numbers = format!("{train} houses.csv --loss mse");
+    let numbers = format!("{train} houses.csv --loss mse --normalise none");
     let (_, said) = succeeded(gpipe(folder, &numbers), &numbers);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let note = "`price` is about 239500 on average with a standard deviation of 23100, and outputs \
@@ -282,7 +282,7 @@ fn numbers_are_no_classes_and_those_that_are_far_from_outputs_are_told() {
     let rows = (0..80).map(|row| format!("{row}.5,{}\n", f64::from(row) / 40.0 - 1.0));
     let scaled = format!("size,price\n{}", rows.collect::<String>());
     fs::write(folder.join("scaled.csv"), scaled).unwrap();
-    let numbers = format!("{train} scaled.csv --loss mse").replace("--out run", "--out near");
+    let numbers = format!("{train} scaled.csv --loss mse --normalise none").replace("--out run", "--out near");
     let (_, said) = succeeded(gpipe(folder, &numbers), &numbers);
     assert!(!said.contains("on average"), "{said}");
     fs::write(folder.join("comma.csv"), "size;price\n1,5;2\n2;1\n").unwrap();

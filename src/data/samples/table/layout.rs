@@ -2,8 +2,15 @@
 
 use csv::StringRecord;
 
-/// Names of the columns of inputs, and of the target, where they are known.
-pub(super) type Wanted = (Option<Vec<String>>, Option<String>);
+/// Which columns are to be what.
+pub(super) struct Wanted<'a> {
+    /// Those of inputs, where they are known.
+    pub(super) columns: Option<Vec<String>>,
+    /// That of the target; by default the last.
+    pub(super) target: Option<String>,
+    /// Those that are neither.
+    pub(super) dropped: &'a [String],
+}
 
 /// What columns are what, and the names of the classes.
 pub(super) struct Layout {
@@ -13,7 +20,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn of(header: &StringRecord, (columns, target): &Wanted) -> Result<Self, String> {
+    pub(super) fn of(header: &StringRecord, wanted: &Wanted<'_>) -> Result<Self, String> {
         let all: Vec<&str> = header.iter().collect();
         let find = |name: &str| {
             let mut places = all.iter().enumerate().filter(|(_, own)| **own == name);
@@ -32,14 +39,24 @@ impl Layout {
         if let Some(place) = all.iter().position(|name| name.is_empty()) {
             return Err(format!("column {} has no name", place + 1));
         }
-        let last = all.last().copied().unwrap_or_default();
-        let target = find(target.as_deref().unwrap_or(last))?;
-        let inputs: Vec<_> = if let Some(columns) = columns {
+        let drops = |name: &str| wanted.dropped.iter().any(|own| own == name);
+        let dropped = wanted.dropped.iter();
+        let dropped: Vec<_> = dropped.map(|name| find(name)).collect::<Result<_, _>>()?;
+        let last = all.iter().rev().find(|name| !drops(name));
+        let last = last.ok_or("all columns are dropped: keep some")?;
+        let target = find(wanted.target.as_deref().unwrap_or(last))?;
+        if dropped.contains(&target) {
+            return Err(format!(
+                "column `{}` is the target and cannot be dropped: name another one with --target",
+                target.0
+            ));
+        }
+        let inputs: Vec<_> = if let Some(columns) = &wanted.columns {
             let own = columns.iter().map(|name| find(name));
             own.collect::<Result<_, _>>()?
         } else {
             let others = all.iter().enumerate();
-            let others = others.filter(|(place, _)| *place != target.1);
+            let others = others.filter(|(place, name)| *place != target.1 && !drops(name));
             let own = others.map(|(_, name)| find(name));
             own.collect::<Result<_, _>>()?
         };

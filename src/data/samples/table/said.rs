@@ -1,0 +1,65 @@
+//! What is said of the columns of a table.
+
+/// So many distinct numbers are classes in any case.
+const MOST_CLASSES: usize = 20;
+/// Targets may be so far from 0, and so far apart.
+const FAR: f64 = 30.0;
+/// Of fewer rows, each may have one more by chance.
+const LEAST_COUNTED: usize = 8;
+
+/// What is said of targets that are scaled.
+pub(in super::super) fn scaled(column: &str, (mean, std): (f64, f64)) -> String {
+    format!(
+        "`{column}` is learnt as (`{column}` - {}) / {}",
+        digits(mean, std),
+        digits(std, std)
+    )
+}
+
+/// A number to the third digit of a deviation.
+fn digits(number: f64, deviation: f64) -> String {
+    let digits = 2 - deviation.log10().floor() as i32;
+    let place = 10_f64.powi(-digits);
+    match usize::try_from(digits) {
+        Ok(digits) => format!("{number:.digits$}"),
+        Err(_) => ((number / place).round() * place).to_string(),
+    }
+}
+
+/// Whether what is told as classes is rather numbers: there are hardly two rows of any.
+pub(super) fn are_numbers(names: &[String], rows: usize) -> bool {
+    names.len() > MOST_CLASSES.max(rows / 2) && names.iter().all(|name| name.parse::<f64>().is_ok())
+}
+
+/// What is to be said of targets that are so large that a model, whose outputs begin near 0, takes long
+/// to learn them.
+pub(super) fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
+    let rows = targets.len() as f64;
+    let mean = targets.iter().sum::<f64>() / rows;
+    let deviation = (targets.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / rows).sqrt();
+    let far = mean.abs() > FAR || deviation > FAR;
+    (far && deviation > 0.0).then(|| {
+        // With fewer digits what is left of the mean would be no smaller.
+        let (mean, deviation) = (digits(mean, deviation), digits(deviation, deviation));
+        format!(
+            "`{column}` is about {mean} on average with a standard deviation of {deviation}, and outputs \
+             begin near 0: models learn it faster as (`{column}` - {mean}) / {deviation}, so write that \
+             to the file"
+        )
+    })
+}
+
+/// What is said of a column of inputs that counts the rows, and tells nothing else: the first such of
+/// the numbers `x`, row after row.
+pub(super) fn counting(columns: &[String], x: &[f32]) -> Option<String> {
+    let rows = x.len() / columns.len().max(1);
+    let counts = |column: usize| {
+        let value = |row: usize| x[row * columns.len() + column];
+        rows >= LEAST_COUNTED && (1..rows).all(|row| value(row) == value(row - 1) + 1.0)
+    };
+    let name = &columns[(0..columns.len()).find(|column| counts(*column))?];
+    Some(format!(
+        "`{name}` counts the rows, and is an input as any other: leave it out with --drop-columns \
+         {name}"
+    ))
+}
