@@ -7,6 +7,8 @@ use crate::data::{SampleOptions, Samples};
 
 /// The side of images that a first try is soon over with.
 const SIDE: i64 = 64;
+/// Inputs of which a small model learns what there is to learn.
+const FEW: i64 = 256;
 
 /// What is said behind why a model does not take the data of a path: the whole command for one that
 /// does; nothing where none is known, or the data is what is wrong.
@@ -43,9 +45,18 @@ fn model(path: &Path) -> Option<String> {
     if let Ok(samples) = Samples::open(path, &options) {
         return Some(match samples.input() {
             [3, SIDE, SIDE] => format!("resnet50 --image {SIDE}"),
-            _ => "mlp".to_owned(),
+            shape => mlp(shape).to_owned(),
         });
     }
-    let numbers = Samples::open(path, &options.numbers());
-    numbers.ok().map(|_| "mlp --loss mse".to_owned())
+    let numbers = Samples::open(path, &options.numbers()).ok()?;
+    Some(format!("{} --loss mse", mlp(numbers.input())))
+}
+
+/// An MLP for inputs of a shape.
+fn mlp(input: &[i64]) -> &'static str {
+    if input.iter().product::<i64>() <= FEW {
+        "mlp --hidden 64 --depth 3"
+    } else {
+        "mlp"
+    }
 }

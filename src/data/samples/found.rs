@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::labels::Counted;
 use super::scaling::Usual;
+use super::table::Words;
 use super::{Pair, Pairs};
 use crate::data::Source;
 
@@ -46,6 +47,7 @@ pub(super) struct Found {
     pub(super) damaged: Vec<String>,
     /// Of a table: the columns of the inputs, and of the target.
     pub(super) columns: Vec<String>,
+    pub(super) words: Words,
     pub(super) column: Option<String>,
 }
 
@@ -68,6 +70,7 @@ impl Found {
             notes: Vec::new(),
             damaged: Vec::new(),
             columns: Vec::new(),
+            words: Words::new(),
             column: None,
         }
     }

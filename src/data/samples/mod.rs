@@ -242,6 +242,7 @@ impl Samples {
             classes,
             names,
             columns: found.columns,
+            words: found.words,
             target: found.column,
         };
         Ok(Self {

@@ -100,6 +100,7 @@ impl From<Normalise> for String {
 /// What is to become of samples: [`Samples::open`](super::Samples::open) takes it.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
+#[allow(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
 pub struct SampleOptions {
     pub(super) column: Option<String>,
     pub(super) dropped: Vec<String>,

@@ -1,6 +1,5 @@
 //! Tables: CSV with a header, and files of columns, whose cells are taken as those of CSV are.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use csv::{ReaderBuilder, StringRecord};
@@ -8,9 +7,12 @@ use gpipe_partitioner::words::count;
 use tch::Tensor;
 
 mod cell;
+mod classes;
 mod layout;
+mod origin;
 mod said;
 mod text;
+mod words;
 
 use super::found::{Found, Labels};
 #[cfg(not(feature = "parquet"))]
@@ -23,62 +25,38 @@ use crate::TorchError;
 use crate::data::Columns;
 use crate::data::{DataError, Place, Source};
 use cell::{INPUTS, TARGETS, is_missing, missing, number};
-use layout::{Layout, Wanted, listed};
+use layout::{Input, Layout, Wanted};
+use origin::Origin;
 pub(super) use said::scaled;
 use said::{are_numbers, counting, far_from_outputs};
 #[cfg(feature = "parquet")]
 use text::refuse_large;
-use text::{at, check_names, damaged, line, read, separator};
+use text::{at, check_names, damaged, line, separator};
+use words::Search;
+pub(super) use words::Words;
+
+/// What targets are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Learns {
+    Classes,
+    Numbers,
+    /// Nobody knows them, and none is read.
+    Nothing,
+}
 
 /// The rows of a table in memory: numbers in, one target each.
 #[derive(Debug)]
 struct Table {
     origin: Origin,
     columns: usize,
+    /// Numbers of a row.
+    width: usize,
     /// Row after row.
     x: Vec<f32>,
     /// Numbers, or the numbers of classes.
     y: Vec<f64>,
-    classes: bool,
+    learns: Learns,
     sum: u32,
-}
-
-/// Where rows come from.
-#[derive(Debug)]
-enum Origin {
-    /// A text, and the line of each row.
-    Text { path: PathBuf, lines: Vec<u64> },
-    #[cfg(feature = "parquet")]
-    Columns(Columns),
-}
-
-impl Origin {
-    fn place(&self, row: usize) -> Place {
-        match self {
-            Self::Text { path, lines } => Place::Line {
-                path: path.clone(),
-                line: lines[row],
-            },
-            #[cfg(feature = "parquet")]
-            Self::Columns(own) => own.place(0, row),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Text { path, .. } => path,
-            #[cfg(feature = "parquet")]
-            Self::Columns(own) => own.path(),
-        }
-    }
-
-    fn rows(&self) -> usize {
-        match self {
-            Self::Text { lines, .. } => lines.len(),
-            #[cfg(feature = "parquet")]
-            Self::Columns(own) => own.len(),
-        }
-    }
 }
 
 /// The rows of a table, and of one that is not to be trained on: a text each, or files of columns.
@@ -87,6 +65,22 @@ pub(super) fn found(
     test: Option<&[PathBuf]>,
     options: &SampleOptions,
 ) -> Result<Found, DataError> {
+    let learns = if options.classes {
+        Learns::Classes
+    } else {
+        Learns::Numbers
+    };
+    self::read(train, test, options, learns)
+}
+
+/// The same, whatever it learns.
+pub(super) fn read(
+    train: &[PathBuf],
+    test: Option<&[PathBuf]>,
+    options: &SampleOptions,
+    learns: Learns,
+) -> Result<Found, DataError> {
+    let classes = learns == Learns::Classes;
     let kept = options.kept.as_ref();
     let known = kept
         .map(|kept| kept.names.clone())
@@ -105,23 +99,33 @@ pub(super) fn found(
         } else {
             &options.dropped
         },
+        words: columns
+            .is_some()
+            .then(|| kept.map_or_else(Words::new, |own| own.words.clone())),
         columns,
         target,
     };
-    let (train, names, layout) = Table::read(train, &wanted, options.classes, known)?;
-    let columns: Vec<String> = layout.inputs.into_iter().map(|(name, _)| name).collect();
+    let (train, names, layout) = Table::read(train, &wanted, learns, known)?;
+    let words = layout.words();
+    let numbered = if kept.is_some() {
+        None
+    } else {
+        counting(&layout, &train.x)
+    };
+    let columns: Vec<String> = layout.inputs.into_iter().map(|own| own.name).collect();
     let target = layout.target.0;
-    let names = names.filter(|_| options.classes);
+    let names = names.filter(|_| classes);
     let test = test.map(|test| {
         let same = Wanted {
             columns: Some(columns.clone()),
             target: Some(target.clone()),
             dropped: &[],
+            words: Some(words.clone()),
         };
-        let read = Table::read(test, &same, options.classes, names.clone())?;
+        let read = Table::read(test, &same, learns, names.clone())?;
         Ok::<_, DataError>(read.0)
     });
-    let shape = if options.classes { vec![] } else { vec![1] };
+    let shape = if classes { vec![] } else { vec![1] };
     let teaches_nothing = match &names {
         Some(names) if are_numbers(names, train.len()) => Some(format!(
             "column `{target}` has {} different numbers in {}, too many to be classes: name the column \
@@ -138,21 +142,17 @@ pub(super) fn found(
         )),
         _ => None,
     };
-    let known = if options.classes { &train.y[..] } else { &[] };
+    let known = if classes { &train.y[..] } else { &[] };
     let scaled = options.scaled_targets && options.scales_by_statistics();
-    let far = if options.classes || kept.is_some() || scaled {
+    let far = if classes || kept.is_some() || scaled {
         None
     } else {
         far_from_outputs(&train.y, &target)
     };
-    let numbered = if kept.is_some() {
-        None
-    } else {
-        counting(&columns, &train.x)
-    };
+    let notes = words::said(&words).into_iter().chain(far).chain(numbered);
     Ok(Found {
-        notes: far.into_iter().chain(numbered).collect(),
-        input: vec![columns.len() as i64],
+        notes: notes.collect(),
+        input: vec![train.width as i64],
         known: known.iter().map(|class| *class as i64).collect(),
         teaches_nothing,
         target: shape,
@@ -163,6 +163,7 @@ pub(super) fn found(
         usual: Usual::Standard,
         about: ["row of a table", "rows of a table"],
         columns,
+        words,
         column: Some(target),
         ..Found::new(train, test.transpose()?)
     })
@@ -172,13 +173,13 @@ impl Table {
     fn read(
         paths: &[PathBuf],
         wanted: &Wanted<'_>,
-        classes: bool,
+        learns: Learns,
         known: Option<Vec<String>>,
     ) -> Result<(Self, Option<Vec<String>>, Layout), DataError> {
         let (table, labels, layout) = match paths {
-            [path] if !has_columns(path) => Self::text(path, wanted, classes)?,
+            [path] if !has_columns(path) => Self::text(path, wanted, learns)?,
             #[cfg(feature = "parquet")]
-            paths => Self::columns(paths, wanted, classes)?,
+            paths => Self::columns(paths, wanted, learns)?,
             #[cfg(not(feature = "parquet"))]
             paths => {
                 let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
@@ -191,22 +192,37 @@ impl Table {
     fn text(
         path: &Path,
         wanted: &Wanted<'_>,
-        classes: bool,
+        learns: Learns,
     ) -> Result<(Self, Vec<String>, Layout), DataError> {
-        let text = read(path)?;
+        let text = text::read(path)?;
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-        let mut reader = ReaderBuilder::new()
-            .delimiter(separator(text))
-            .trim(csv::Trim::All)
-            .from_reader(text);
-        let header = reader.headers().map_err(|error| damaged(path, &error))?;
-        check_names(header).map_err(|why| at(path, 1, why))?;
-        let layout = Layout::of(header, wanted).map_err(|why| at(path, 1, why))?;
+        let begin = || {
+            let mut reader = ReaderBuilder::new();
+            let reader = reader.delimiter(separator(text)).trim(csv::Trim::All);
+            let mut reader = reader.from_reader(text);
+            // Without it, what is wrong further down has no line.
+            let header = reader.headers();
+            let header = header.map_err(|error| damaged(path, &error))?.clone();
+            Ok::<_, DataError>((reader, header))
+        };
+        let (mut reader, header) = begin()?;
+        check_names(&header).map_err(|why| at(path, 1, why))?;
+        let mut layout = Layout::of(&header, wanted).map_err(|why| at(path, 1, why))?;
+        if wanted.words.is_none() {
+            let mut search = Search::new(&layout);
+            for record in begin()?.0.records() {
+                if !search.row(&record.map_err(|error| damaged(path, &error))?) {
+                    break;
+                }
+            }
+            let words = search.words().map_err(|why| at(path, 1, why))?;
+            layout.take(words);
+        }
         let origin = Origin::Text {
             path: path.to_owned(),
             lines: Vec::new(),
         };
-        let mut table = Self::empty(origin, &layout, classes, crc32c::crc32c(text));
+        let mut table = Self::empty(origin, &layout, learns, crc32c::crc32c(text));
         let (mut labels, mut lines) = (Vec::new(), Vec::new());
         for record in reader.records() {
             let record = record.map_err(|error| damaged(path, &error))?;
@@ -228,17 +244,28 @@ impl Table {
     fn columns(
         paths: &[PathBuf],
         wanted: &Wanted<'_>,
-        classes: bool,
+        learns: Learns,
     ) -> Result<(Self, Vec<String>, Layout), DataError> {
         let rows = Columns::open(paths)?;
         let header = StringRecord::from(rows.columns());
-        let layout = Layout::of(&header, wanted);
-        let layout = layout.map_err(|why| DataError::bad_path(rows.path(), why))?;
+        let wrong = |why| DataError::bad_path(rows.path(), why);
+        let mut layout = Layout::of(&header, wanted).map_err(wrong)?;
+        if wanted.words.is_none() {
+            let mut search = Search::new(&layout);
+            for row in 0..rows.len() {
+                let cells = rows.shown(row)?.into_iter().map(Option::unwrap_or_default);
+                if !search.row(&cells.collect()) {
+                    break;
+                }
+            }
+            let words = search.words().map_err(wrong)?;
+            layout.take(words);
+        }
         // Of each row its numbers, and what its target is in words.
-        let needed = rows.len() as u64 * (4 * layout.inputs.len() as u64 + 32);
+        let needed = rows.len() as u64 * (4 * layout.width() as u64 + 32);
         refuse_large(rows.path(), needed)?;
         let sum = crc32c::crc32c(rows.identity().as_bytes());
-        let mut table = Self::empty(Origin::Columns(rows), &layout, classes, sum);
+        let mut table = Self::empty(Origin::Columns(rows), &layout, learns, sum);
         let mut labels = Vec::new();
         for row in 0..table.origin.rows() {
             let Origin::Columns(rows) = &table.origin else {
@@ -249,9 +276,9 @@ impl Table {
                 what,
             };
             let cells = rows.shown(row)?;
-            let mut own = layout.inputs.iter().chain([&layout.target]);
-            let other = own.find(|(_, place)| cells[*place].is_none());
-            if let Some((name, _)) = other {
+            let inputs = layout.inputs.iter().map(|own| (&own.name, own.place));
+            let mut own = inputs.chain([(&layout.target.0, layout.target.1)]);
+            if let Some((name, _)) = own.find(|(_, place)| cells[*place].is_none()) {
                 let what = format!(
                     "column `{name}` has neither a number nor a text here: leave it out with \
                      --drop-columns, or make arrays of it"
@@ -267,36 +294,16 @@ impl Table {
         Ok((table, labels, layout))
     }
 
-    fn empty(origin: Origin, layout: &Layout, classes: bool, sum: u32) -> Self {
+    fn empty(origin: Origin, layout: &Layout, learns: Learns, sum: u32) -> Self {
         Self {
             origin,
             columns: layout.inputs.len(),
+            width: layout.width(),
             x: Vec::new(),
             y: Vec::new(),
-            classes,
+            learns,
             sum,
         }
-    }
-
-    /// With the numbers of its classes, where it has such.
-    fn named(
-        mut self,
-        labels: &[String],
-        known: Option<Vec<String>>,
-        layout: Layout,
-    ) -> Result<(Self, Option<Vec<String>>, Layout), DataError> {
-        if !self.classes {
-            return Ok((self, None, layout));
-        }
-        let names = match known {
-            Some(names) => names,
-            None => named(labels).map_err(|why| {
-                let what = format!("column `{}` {why}", layout.target.0);
-                DataError::bad_path(self.origin.path(), what)
-            })?,
-        };
-        self.number(labels, &names, &layout.target.0)?;
-        Ok((self, Some(names), layout))
     }
 
     /// Takes up a row.
@@ -306,12 +313,21 @@ impl Table {
         record: &StringRecord,
         labels: &mut Vec<String>,
     ) -> Result<(), String> {
-        for (name, place) in &layout.inputs {
-            self.x.push(number(&record[*place], name, INPUTS)? as f32);
+        for Input { name, place, words } in &layout.inputs {
+            let cell = &record[*place];
+            if words.is_empty() {
+                self.x.push(number(cell, name, INPUTS)? as f32);
+            } else if is_missing(cell) {
+                return Err(missing(name));
+            } else {
+                self.x.extend(words::numbers(cell, name, words)?);
+            }
         }
         let (name, place) = &layout.target;
         let cell = &record[*place];
-        if self.classes {
+        if self.learns == Learns::Nothing {
+            self.y.push(0.0);
+        } else if self.learns == Learns::Classes {
             if is_missing(cell) {
                 return Err(missing(name));
             }
@@ -321,58 +337,6 @@ impl Table {
         }
         Ok(())
     }
-
-    /// Class names to their numbers.
-    fn number(
-        &mut self,
-        labels: &[String],
-        names: &[String],
-        column: &str,
-    ) -> Result<(), DataError> {
-        let numbers = names
-            .iter()
-            .enumerate()
-            .map(|(number, name)| (name.as_str(), number));
-        let numbers: HashMap<&str, usize> = numbers.collect();
-        for (row, label) in labels.iter().enumerate() {
-            let number = numbers.get(label.as_str()).ok_or_else(|| {
-                let what = format!(
-                    "column `{column}`: there was no class `{label}` in what was trained on; there \
-                     were {}",
-                    listed(names)
-                );
-                let place = self.origin.place(row);
-                DataError::Bad { place, what }
-            })?;
-            self.y.push(*number as f64);
-        }
-        Ok(())
-    }
-}
-
-/// The classes, in the order of their numbers: numbers by size, names by letters.
-fn named(labels: &[String]) -> Result<Vec<String>, String> {
-    let mut names = labels.to_vec();
-    names.sort_unstable();
-    names.dedup();
-    let numbers: Option<Vec<f64>> = names.iter().map(|name| name.parse().ok()).collect();
-    let Some(numbers) = numbers else {
-        return Ok(names);
-    };
-    if let Some(broken) = numbers.iter().position(|number| number.fract() != 0.0) {
-        return Err(format!(
-            "has numbers such as {}, and this model tells classes: name the column of the classes \
-             with --target, or take a model and a loss for numbers, such as `mlp` with --loss mse",
-            names[broken]
-        ));
-    }
-    names.sort_by(|one, other| {
-        let number = |name: &String| name.parse::<f64>().unwrap_or_default();
-        number(one)
-            .total_cmp(&number(other))
-            .then_with(|| one.cmp(other))
-    });
-    Ok(names)
 }
 
 impl Source for Table {
@@ -384,8 +348,8 @@ impl Source for Table {
 
     fn get(&self, epoch: u64, index: usize) -> Result<Pair, DataError> {
         let pair = || -> Result<Pair, TorchError> {
-            let x = &self.x[index * self.columns..][..self.columns];
-            let y = if self.classes {
+            let x = &self.x[index * self.width..][..self.width];
+            let y = if self.learns == Learns::Classes {
                 Tensor::from(self.y[index] as i64)
             } else {
                 Tensor::f_from_slice(&[self.y[index]])?

@@ -10,6 +10,7 @@ use super::kept::Kept;
 use super::kinds::{self, Kind as What};
 use super::labels::Counted;
 use super::numbers::Numbers;
+use super::table::Learns;
 use super::{Pair, SampleOptions, Samples, damage, table};
 use crate::data::arrays::NamedArrays;
 use crate::data::{Array, DataError, Dataset, Idx, Place};
@@ -127,9 +128,9 @@ fn rows(path: &Path, kept: &Kept) -> Result<Found, DataError> {
     };
     let options = SampleOptions {
         kept: Some(kept),
-        ..SampleOptions::default().numbers()
+        ..SampleOptions::default()
     };
-    let found = table::found(&[PathBuf::from(path)], None, &options)?;
+    let found = table::read(&[PathBuf::from(path)], None, &options, Learns::Nothing)?;
     let samples = Dataset::new(found.train);
     let samples = samples.map(|(x, _)| -> anyhow::Result<Pair> { Ok((x, nothing())) });
     Ok(Found {

@@ -210,8 +210,12 @@ fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() 
         let flags = format!("--model {model} --data {data} --batch 8 --steps 1");
         printed(folder, &format!("train --quiet {flags}"));
     };
-    fits("", "mlp", "classes.safetensors");
-    fits("", "mlp --loss mse", "numbers.safetensors");
+    fits("", "mlp --hidden 64 --depth 3", "classes.safetensors");
+    fits(
+        "",
+        "mlp --hidden 64 --depth 3 --loss mse",
+        "numbers.safetensors",
+    );
     fs::copy(folder.join("table.csv"), folder.join("t.csv")).unwrap();
     let text = fs::read_to_string(folder.join("t.csv")).unwrap();
     let rows = text.lines().map(|line| {
@@ -219,12 +223,12 @@ fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() 
         format!("{numbers},{kind}\n")
     });
     fs::write(folder.join("t.csv"), rows.collect::<String>()).unwrap();
-    fits("--model resnet50", "mlp", "t.csv");
+    fits("--model resnet50", "mlp --hidden 64 --depth 3", "t.csv");
     // A table is a text, too, and may be meant as one.
     let train = "train --data t.csv --steps 1 --layers 1 --d-model 16 --heads 1 --seq 16 --batch 4";
     let (_, said) = succeeded(gpipe(folder, train), train);
     let note = "t.csv is read as a text; to learn a column from the others: `gpipe-rs train --model mlp \
-                --data t.csv`";
+                --hidden 64 --depth 3 --data t.csv`";
     assert!(said.contains(note), "{said}");
 }
 
@@ -282,7 +286,8 @@ fn numbers_are_no_classes_and_those_that_are_far_from_outputs_are_told() {
     let rows = (0..80).map(|row| format!("{row}.5,{}\n", f64::from(row) / 40.0 - 1.0));
     let scaled = format!("size,price\n{}", rows.collect::<String>());
     fs::write(folder.join("scaled.csv"), scaled).unwrap();
-    let numbers = format!("{train} scaled.csv --loss mse --normalise none").replace("--out run", "--out near");
+    let numbers = format!("{train} scaled.csv --loss mse --normalise none")
+        .replace("--out run", "--out near");
     let (_, said) = succeeded(gpipe(folder, &numbers), &numbers);
     assert!(!said.contains("on average"), "{said}");
     fs::write(folder.join("comma.csv"), "size;price\n1,5;2\n2;1\n").unwrap();

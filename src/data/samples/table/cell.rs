@@ -3,12 +3,12 @@
 /// What stands for there being no value.
 const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
 
-/// What to do about an input that is a text.
-pub(super) const INPUTS: &str = "inputs are numbers; leave the column out with --drop-columns, or make a column of \
-                      0 and 1 for each of its values";
+/// What to do about a text among the numbers of a column of inputs.
+pub(super) const INPUTS: &str = "other rows of this column have numbers; mend the cell, or leave the \
+                                 column out with --drop-columns";
 /// The same of a target.
-pub(super) const TARGETS: &str = "this model learns numbers: name the column that has them with --target, or \
-                       take a model and a loss for classes";
+pub(super) const TARGETS: &str = "this model learns numbers: name the column that has them with --target, \
+                                  or take a model and a loss for classes";
 
 /// The number in a cell; `instead` is what to do where it is a text.
 pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
@@ -20,14 +20,23 @@ pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, Str
         Ok(_) => Err(format!(
             "column `{column}`: {cell} is not finite in single precision"
         )),
-        Err(_) if cell.replacen(',', ".", 1).parse::<f64>().is_ok() => Err(format!(
+        Err(_) if with_point(cell).parse::<f64>().is_ok() => Err(format!(
             "column `{column}`: `{cell}` has a comma: write numbers with a point, `{}`",
-            cell.replacen(',', ".", 1)
+            with_point(cell)
         )),
         Err(_) => Err(format!(
             "column `{column}`: `{cell}` is no number: {instead}"
         )),
     }
+}
+
+fn with_point(cell: &str) -> String {
+    cell.replacen(',', ".", 1)
+}
+
+/// Whether a cell has a number, if one that is written otherwise.
+pub(super) fn is_number(cell: &str) -> bool {
+    !is_missing(cell) && with_point(cell).parse::<f64>().is_ok()
 }
 
 pub(super) fn missing(column: &str) -> String {

@@ -2,6 +2,8 @@
 
 use csv::StringRecord;
 
+use super::words::Words;
+
 /// Which columns are to be what.
 pub(super) struct Wanted<'a> {
     /// Those of inputs, where they are known.
@@ -10,12 +12,25 @@ pub(super) struct Wanted<'a> {
     pub(super) target: Option<String>,
     /// Those that are neither.
     pub(super) dropped: &'a [String],
+    /// Those of words, with these, where they are known.
+    pub(super) words: Option<Words>,
 }
 
-/// What columns are what, and the names of the classes.
+/// A column of inputs.
+#[derive(Debug)]
+pub(super) struct Input {
+    pub(super) name: String,
+    /// Where it is.
+    pub(super) place: usize,
+    /// Its words, where it has none but such.
+    pub(super) words: Vec<String>,
+}
+
+/// What columns are what.
+#[derive(Debug)]
 pub(super) struct Layout {
-    /// Names of the inputs' columns, and where they are.
-    pub(super) inputs: Vec<(String, usize)>,
+    pub(super) inputs: Vec<Input>,
+    /// The name of the target's column, and where it is.
     pub(super) target: (String, usize),
 }
 
@@ -66,7 +81,37 @@ impl Layout {
                 target.0
             ));
         }
-        Ok(Self { inputs, target })
+        let inputs = inputs.into_iter().map(|(name, place)| Input {
+            name,
+            place,
+            words: Vec::new(),
+        });
+        let mut own = Self {
+            inputs: inputs.collect(),
+            target,
+        };
+        own.take(wanted.words.clone().unwrap_or_default());
+        Ok(own)
+    }
+
+    /// Takes up which columns are of which words.
+    pub(super) fn take(&mut self, mut words: Words) {
+        for input in &mut self.inputs {
+            input.words = words.remove(&input.name).unwrap_or_default();
+        }
+    }
+
+    /// Which columns are of which words.
+    pub(super) fn words(&self) -> Words {
+        let all = self.inputs.iter().filter(|own| !own.words.is_empty());
+        let all = all.map(|own| (own.name.clone(), own.words.clone()));
+        all.collect()
+    }
+
+    /// Numbers of a row.
+    pub(super) fn width(&self) -> usize {
+        let inputs = self.inputs.iter();
+        inputs.map(|own| own.words.len().max(1)).sum()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is said of the columns of a table.
 
+use super::layout::Layout;
+
 /// So many distinct numbers are classes in any case.
 const MOST_CLASSES: usize = 20;
 /// Targets may be so far from 0, and so far apart.
@@ -51,13 +53,22 @@ pub(super) fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> 
 
 /// What is said of a column of inputs that counts the rows, and tells nothing else: the first such of
 /// the numbers `x`, row after row.
-pub(super) fn counting(columns: &[String], x: &[f32]) -> Option<String> {
-    let rows = x.len() / columns.len().max(1);
-    let counts = |column: usize| {
-        let value = |row: usize| x[row * columns.len() + column];
-        rows >= LEAST_COUNTED && (1..rows).all(|row| value(row) == value(row - 1) + 1.0)
+pub(super) fn counting(layout: &Layout, x: &[f32]) -> Option<String> {
+    let width = layout.width();
+    let rows = x.len() / width.max(1);
+    let counts = |place: usize| {
+        let value = |row: usize| x[row * width + place];
+        let next = |row: usize| (value(row - 1) + 1.0).total_cmp(&value(row)).is_eq();
+        rows >= LEAST_COUNTED && (1..rows).all(next)
     };
-    let name = &columns[(0..columns.len()).find(|column| counts(*column))?];
+    let mut place = 0;
+    let mut inputs = layout.inputs.iter();
+    let counting = inputs.find(|own| {
+        let first = place;
+        place += own.words.len().max(1);
+        own.words.is_empty() && counts(first)
+    });
+    let name = &counting?.name;
     Some(format!(
         "`{name}` counts the rows, and is an input as any other: leave it out with --drop-columns \
          {name}"

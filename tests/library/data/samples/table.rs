@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gpipe::data::{SampleOptions, Samples};
+use gpipe::data::{Normalise, SampleOptions, Samples};
 
 use super::{all, floats, open, refused};
 
@@ -128,4 +128,86 @@ fn what_is_wrong_is_told_with_line_and_column() {
         &SampleOptions::default(),
         &["a.csv, line 2", "not UTF-8"],
     );
+}
+
+/// A column of words ended training, and every table of real life has one.
+#[test]
+fn columns_of_words_are_an_input_for_each_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
+    fs::write(
+        &path,
+        "city,size,kind\nRome,1,a\nOslo,3,b\n\"Rome, GA\",5,a\nOslo,7,b\n",
+    )
+    .unwrap();
+    let plain = SampleOptions::default()
+        .held_out(0.0)
+        .normalise(Normalise::None);
+    let samples = Samples::open(&path, &plain).unwrap();
+    assert_eq!(samples.input(), [4]);
+    let wanted = "`city` is 3 inputs, one for each of its words";
+    assert!(
+        samples.describe().contains(wanted),
+        "{}",
+        samples.describe()
+    );
+    let (x, y) = all(&samples);
+    // In the order of the letters: Oslo, Rome, Rome, GA; then the size.
+    let wanted = [
+        0., 1., 0., 1., 1., 0., 0., 3., 0., 0., 1., 5., 1., 0., 0., 7.,
+    ];
+    assert_eq!(
+        (floats(&x), floats(&y)),
+        (wanted.to_vec(), vec![0., 1., 0., 1.])
+    );
+
+    // What a run kept is the order in all that comes later.
+    let kept = plain.clone().kept(&samples.kept()).unwrap();
+    fs::write(&other, "size,city\n9,Rome\n").unwrap();
+    let new = Samples::unlabelled(&other, &kept).unwrap();
+    assert_eq!(floats(&all(&new).0), [0., 1., 0., 9.]);
+    fs::write(&other, "size,city\n9,Paris\n").unwrap();
+    let error = Samples::unlabelled(&other, &kept).unwrap_err().to_string();
+    let wanted = "b.csv, line 2: column `city`: there was no `Paris` in what was trained on; there were \
+                  `Oslo`, `Rome`, `Rome, GA`";
+    assert!(error.contains(wanted), "{error}");
+
+    let dropped = plain.clone().drop_columns(["city".to_owned()]);
+    assert_eq!(Samples::open(&path, &dropped).unwrap().input(), [1]);
+    let rows = (0..101).map(|row| format!("2026-11-{row},{row},1\n"));
+    let rows: String = rows.collect();
+    fs::write(&path, format!("day,size,kind\n{rows}")).unwrap();
+    let wanted = [
+        "column `day` has texts, such as `2026-11-0`, `2026-11-1`, and more than 100 different ones",
+        "leave it out with --drop-columns",
+    ];
+    refused(&path, &plain, &wanted);
+    fs::write(&path, "city,kind\nRome,a\n,b\n").unwrap();
+    refused(&path, &plain, &["line 3", "column `city` has no value"]);
+}
+
+/// They were learnt as they are, which from near 0 takes a model for ever; in single precision large
+/// ones that are close to each other would be one.
+#[test]
+fn numbers_to_learn_are_scaled_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, "x,y\n1,1000000001\n2,1000000003\n").unwrap();
+    let own = SampleOptions::default().held_out(0.0).numbers();
+    let scaled = Samples::open(&path, &own.clone().scale_targets()).unwrap();
+    assert_eq!(scaled.target_scale(), Some((1_000_000_002.0, 1.0)));
+    assert_eq!(floats(&all(&scaled).1), [-1.0, 1.0]);
+    // Later data is scaled as the run's was.
+    let other = folder.path().join("b.csv");
+    fs::write(&other, "x,y\n1,1000000006\n").unwrap();
+    let kept = own.clone().kept(&scaled.kept()).unwrap();
+    assert_eq!(
+        floats(&all(&Samples::open(&other, &kept).unwrap()).1),
+        [4.0]
+    );
+    for plain in [own.clone(), own.scale_targets().normalise(Normalise::None)] {
+        let samples = Samples::open(&path, &plain).unwrap();
+        assert_eq!(samples.target_scale(), None);
+        assert_eq!(floats(&all(&samples).1), [1e9_f32 as f64; 2]);
+    }
 }
