@@ -1,5 +1,6 @@
 //! The comparison in a sentence.
 
+use super::beside;
 use super::{Cause, Delta, Difference, EdgeRow, Explanation, StageRow};
 use crate::schedule::ActionKind;
 use crate::units::Micros;
@@ -86,7 +87,7 @@ fn named(difference: Difference) -> &'static str {
 fn detail(explanation: &Explanation, largest: Difference) -> String {
     let longer = largest.delta >= Delta::ZERO;
     let detail = match largest.cause {
-        Cause::SlowStage => slow_stage(&explanation.stages, longer),
+        Cause::SlowStage => slow_stage(explanation, longer),
         Cause::WarmUp => warm_up(&explanation.stages),
         Cause::Pairs => None,
         Cause::Link => link(&explanation.edges, longer),
@@ -97,12 +98,12 @@ fn detail(explanation: &Explanation, largest: Difference) -> String {
 }
 
 /// The stage and kind that alone would change the step most in that direction.
-fn slow_stage(rows: &[StageRow], longer: bool) -> Option<String> {
+fn slow_stage(explanation: &Explanation, longer: bool) -> Option<String> {
     let weight = |row: &&StageRow| {
         let key = (row.effect.unwrap_or_default().nanos(), row.extra.nanos());
         if longer { key } else { (-key.0, -key.1) }
     };
-    let row = rows.iter().rev().max_by_key(weight)?;
+    let row = explanation.stages.iter().rev().max_by_key(weight)?;
     let work = format!("stage {}'s {}", row.stage, noun(row.kind));
     let (micro, time) = row.slowest;
     let excess = Delta::between(row.predicted, time);
@@ -124,7 +125,14 @@ fn slow_stage(rows: &[StageRow], longer: bool) -> Option<String> {
     if share.abs() < SAME || (share < 0.0) == longer {
         return Some("single actions differ, the averages of stages do not".to_owned());
     }
-    Some(format!("{took}, {}", relative(share)))
+    let why = beside::of(row, &explanation.measured).filter(|_| !longer);
+    let why = why.map_or_else(String::new, |own| {
+        format!(
+            "; {} while the other devices were idle, {} beside them, as they share the machine",
+            own.alone, own.beside
+        )
+    });
+    Some(format!("{took}, {}{why}", relative(share)))
 }
 
 fn warm_up(rows: &[StageRow]) -> Option<String> {

@@ -121,6 +121,32 @@ fn a_faster_stage_is_named_too() {
     );
 }
 
+/// The first command's summary had a fast stage of which nobody said why it was fast.
+#[test]
+fn passes_that_are_faster_while_others_are_idle_are_told_so() {
+    let schedule = schedule(ScheduleKind::OneFOneB, 2, 4);
+    let costs = uniform(&schedule, 100.0);
+    // Device 1 has nothing to do yet, and nothing more.
+    let alone: Vec<Action> = ["0F0", "0B3"].map(|own| own.parse().unwrap()).into();
+    let timeline = run(&schedule, &costs, Micros::ZERO, |action| {
+        let usual = costs.stage(action.stage).of(action.kind);
+        if alone.contains(&action) {
+            usual * 0.5
+        } else {
+            usual
+        }
+    });
+    let prediction = simulate(&schedule, &costs);
+    let sentence = explain(&prediction, &timeline).unwrap().sentence("Step 9");
+    assert!(
+        sentence.ends_with(
+            "stage 0's backward took 175.0 µs on average where 200.0 µs was predicted, 12 % shorter; \
+             100.0 µs while the other devices were idle, 200.0 µs beside them, as they share the machine."
+        ),
+        "{sentence}"
+    );
+}
+
 /// With two micro-batches the median is the mean: once a stage's average was named that was
 /// as predicted, "0.0 % longer" in a step that was shorter.
 #[test]

@@ -1,6 +1,6 @@
 //! Numbers that a model takes: whole ones, those of a range, and of which kind.
 
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 /// What numbers must be, and the kind that they become.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,22 +64,44 @@ impl Check {
     /// # Errors
     /// One is not what it must be: which.
     pub(crate) fn of(&self, numbers: Tensor) -> anyhow::Result<Tensor> {
-        let what = self.what;
-        let article = if what.starts_with('i') { "an" } else { "a" };
-        if self.whole
-            && let Some(broken) = first(&numbers, &broken(&numbers)?)?
-        {
-            anyhow::bail!("{article} {what} is {broken}, which is no whole number");
-        }
-        if let Some((least, most, why)) = &self.within
-            && let Some(other) = first(&numbers, &self.outside(&numbers, *least, *most)?)?
-        {
-            anyhow::bail!("{article} {what} is {other}, {why}");
+        if !self.takes_one(&numbers)? {
+            self.look(&numbers)?;
         }
         match self.kind {
             Some(kind) => Ok(numbers.f_to_kind(kind)?),
             None => Ok(numbers),
         }
+    }
+
+    /// Whether it is a single number, as most targets are, and taken: soon seen without libtorch.
+    fn takes_one(&self, numbers: &Tensor) -> Result<bool, TchError> {
+        /// The largest of which all whole numbers are doubles.
+        const EXACT: f64 = 9e15;
+        if numbers.numel() != 1 {
+            return Ok(false);
+        }
+        let number = numbers.f_double_value(&vec![0; numbers.dim()])?;
+        let within = self.within.as_ref().is_none_or(|(least, most, _)| {
+            (*least..=*most).contains(&number) || self.also.is_some_and(|own| number == own as f64)
+        });
+        Ok(number.abs() < EXACT && within && !(self.whole && number.fract() != 0.0))
+    }
+
+    /// Looks for a number that is not taken.
+    fn look(&self, numbers: &Tensor) -> anyhow::Result<()> {
+        let what = self.what;
+        let article = if what.starts_with('i') { "an" } else { "a" };
+        if self.whole
+            && let Some(broken) = first(numbers, &broken(numbers)?)?
+        {
+            anyhow::bail!("{article} {what} is {broken}, which is no whole number");
+        }
+        if let Some((least, most, why)) = &self.within
+            && let Some(other) = first(numbers, &self.outside(numbers, *least, *most)?)?
+        {
+            anyhow::bail!("{article} {what} is {other}, {why}");
+        }
+        Ok(())
     }
 
     /// Which are outside of a range. A number that is none is, too.

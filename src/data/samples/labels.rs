@@ -147,6 +147,13 @@ pub(super) fn whole(target: &Tensor, ignored: i64) -> Result<Tensor, String> {
 /// # Errors
 /// One is none.
 pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Result<Tensor> {
+    // A single class is soon seen without libtorch.
+    if target.numel() == 1 && target.kind() == Kind::Int64 {
+        let class = target.f_int64_value(&vec![0; target.dim()])?;
+        if (0..classes as i64).contains(&class) || class == ignored {
+            return Ok(target.shallow_clone());
+        }
+    }
     let target = whole(target, ignored).map_err(anyhow::Error::msg)?;
     if target.numel() > 0 {
         let counted = target.f_masked_fill(&target.f_eq(ignored)?, -1)?;
