@@ -31,6 +31,17 @@ impl Failure {
         }
     }
 
+    /// The same with more behind what it says.
+    pub(crate) fn with(self, more: &str) -> Self {
+        let said = self.said() + more;
+        match self {
+            Self::Usage(_) => Self::Usage(said),
+            Self::Run(_) => Self::Run(anyhow::Error::msg(said)),
+            Self::Exit(_, code) => Self::Exit(said, code),
+            Self::Asked(signal) => Self::Asked(signal),
+        }
+    }
+
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {

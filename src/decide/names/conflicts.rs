@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags that exclude those of the second list, and why. A name without dashes is an argument that
 /// is no flag.
-const REASONS: [(&[&str], &[&str], &str); 14] = [
+const REASONS: [(&[&str], &[&str], &str); 15] = [
     (
         &["plan"],
         &[
@@ -109,10 +109,16 @@ const REASONS: [(&[&str], &[&str], &str); 14] = [
             "pipeline",
             "micro-size",
             "shard-optimizer",
-            "model-shape",
         ],
         "--devices is instead of a cluster (--cluster, or --nodes and --per-node); leave one of them \
          out",
+    ),
+    (
+        &["model-shape"],
+        &["devices"],
+        "the costs of shapes are computed for known cards: name these with --cluster, a ready-made node \
+         (rtx-4090, dgx-a100, …; --nodes N of it, --memory of each card) or a file that says what its \
+         cards compute and move",
     ),
     (
         &["model-shape", "schedule"],

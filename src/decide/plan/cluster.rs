@@ -52,6 +52,13 @@ pub(super) fn of(args: &Args) -> Result<Option<Cluster>, Failure> {
     let usage = |error: ClusterError| Failure::Usage(error.to_string());
     let cluster = match (&args.cluster.cluster, args.cluster.per_node) {
         (Some(name), _) => Some(named(args, name)?),
+        (None, Some(_)) if args.shape.is_given() => {
+            let why = "--per-node: the costs of a --model-shape are computed for known cards: name \
+                       these with --cluster instead, a ready-made node (rtx-4090, dgx-a100, …; \
+                       --nodes N of it, --memory of each card) or a file that says what its cards \
+                       compute and move";
+            return Err(Failure::Usage(why.to_owned()));
+        }
         (None, Some(cards)) => {
             let card = Card::default();
             let nodes = nodes(args)?;
@@ -107,7 +114,12 @@ fn named(args: &Args, name: &str) -> Result<Cluster, Failure> {
         }
         return Cluster::read(path).map_err(wrong);
     }
-    let known = KnownNode::named(name).map_err(wrong)?;
+    let known = KnownNode::named(name).map_err(|error| {
+        wrong(error).with(
+            "; other cards are described in a file: --cluster FILE.toml with cards, memory, \
+             teraflops, memory_bandwidth and the links",
+        )
+    })?;
     let kind = known.kind(nodes(args)?);
     let link = args.spread.node_link.unwrap_or(known.link_between());
     let cluster = Cluster::new(vec![kind], Some(link)).map_err(wrong)?;

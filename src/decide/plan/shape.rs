@@ -3,7 +3,7 @@
 use gpipe_partitioner::analytic::Efficiency;
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
-    Cluster, ClusterOptions, Micros, Plan, Profile, Transformer, TransformerOptions,
+    Cluster, ClusterOptions, Micros, Plan, PlanError, Profile, Transformer, TransformerOptions,
     TransformerPlan, plan_transformer,
 };
 
@@ -25,10 +25,10 @@ pub(crate) struct ShapeFlags {
     model_shape: Option<Transformer>,
     /// Cards of a node that share every layer of a --model-shape, as one larger and faster device
     /// whose all-reduces are priced, or auto: chosen. Replicas and --pipeline then count such
-    /// groups.
+    /// groups. `train` has no such groups: plans with them are for frameworks that have.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
-        long, value_name = "T", default_value = "auto", allow_negative_numbers = true,
+        long, value_name = "T", default_value = "1", allow_negative_numbers = true,
         requires = "model_shape", value_parser = input::count_or_auto
     )]
     tensor_parallel: std::option::Option<usize>,
@@ -74,7 +74,14 @@ pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure>
     // By byte of a parameter of two.
     options.cluster.optimizer_state = f64::from(args.shape.optimizer_bytes) / 2.0;
     options.sequence_parallel = !args.shape.no_sequence_parallel;
-    let chosen = plan_transformer(model, &options).map_err(failure)?;
+    let chosen = plan_transformer(model, &options);
+    let chosen = chosen.map_err(|error| match (&error, args.shape.tensor_parallel) {
+        (PlanError::Shortage { .. }, Some(1)) => failure(error).with(
+            "; --tensor-parallel auto looks at groups of cards that share layers, too, for \
+             frameworks that have them",
+        ),
+        _ => failure(error),
+    })?;
     let paragraphs = paragraphs(model, &chosen, cards);
     let TransformerPlan {
         profile,
@@ -110,7 +117,7 @@ fn paragraphs(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Ve
     if plan.tensor_parallel > 1 {
         paragraphs.push(
             "`train` has no tensor parallelism and refuses this plan: it is for those who have it \
-             elsewhere; `--tensor-parallel 1` plans without"
+             elsewhere; without --tensor-parallel the plan is one that it takes"
                 .to_owned(),
         );
     }
@@ -121,8 +128,13 @@ fn paragraphs(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Ve
 
 /// What groups of other sizes would take.
 fn groups(plan: &Plan, others: &[(usize, Option<Micros>)]) -> String {
-    if others.is_empty() {
+    if others.is_empty() && plan.tensor_parallel > 1 {
         return String::new();
+    }
+    if others.is_empty() {
+        return "no layer is shared among cards, as `train` shares none; for frameworks that do, \
+                --tensor-parallel auto"
+            .to_owned();
     }
     let own = match plan.tensor_parallel {
         1 => "no layer is shared among cards".to_owned(),

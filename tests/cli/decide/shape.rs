@@ -43,7 +43,8 @@ fn memory_is_that_of_each_card_of_a_group() {
     assert!(text.contains("(each a group of 4 cards)"), "{text}");
     // Nothing said that such a plan is none for `train`.
     assert!(
-        text.contains("`--tensor-parallel 1` plans without"),
+        text.replace('\n', " ")
+            .contains("without --tensor-parallel the plan is one that it takes"),
         "{text}"
     );
     let table = text.split("peak memory of each card\n").nth(1).unwrap();
@@ -56,10 +57,56 @@ fn memory_is_that_of_each_card_of_a_group() {
     assert!((0.24..0.26).contains(&share), "{share}: {text}");
 }
 
+/// The first plan of a small cluster was one that `train` refuses, which stood near its end.
+#[test]
+fn a_plan_is_one_that_train_takes() {
+    let text = stdout(&gpipe(&SMALL[..7])).replace('\n', " ");
+    let wanted = "no layer is shared among cards, as `train` shares none; for frameworks that do, \
+                  --tensor-parallel auto";
+    assert!(text.contains(wanted), "{text}");
+    let own = planned(&[]);
+    assert_eq!(own.get("tensor_parallel"), None);
+    // Where nothing fits so, groups may.
+    let args = [
+        "plan",
+        "--model-shape",
+        "llama3-70b",
+        "--cluster",
+        "dgx-h100",
+        "--batch",
+        "512",
+    ];
+    let said = refused(&gpipe(&args), 1);
+    assert!(
+        said.contains("; --tensor-parallel auto looks at groups of cards"),
+        "{said}"
+    );
+}
+
+/// One error after the other asked for a cluster, then its links, then what its cards compute.
+#[test]
+fn a_shape_without_known_cards_is_told_what_to_name_at_once() {
+    let shape = ["plan", "--model-shape", "llama2-7b"];
+    let said = |flags: &[&str]| refused(&gpipe(&[&shape, flags].concat()), 2);
+    let wanted = "name these with --cluster";
+    for flags in [
+        &["--devices", "4", "--memory", "24GiB"][..],
+        &["--nodes", "2", "--per-node", "4", "--memory", "80GiB"],
+    ] {
+        let said = said(flags).replace('\n', " ");
+        assert!(said.contains(wanted) && said.contains("rtx-4090"), "{said}");
+    }
+    let said = said(&["--cluster", "rtx-5090"]);
+    assert!(
+        said.contains("--cluster FILE.toml with cards, memory, teraflops"),
+        "{said}"
+    );
+}
+
 #[test]
 fn what_is_left_open_is_no_slower_than_what_is_fixed() {
     let step = |flags: &[&str]| planned(flags)["step_us"].as_f64().unwrap();
-    let best = step(&[]);
+    let best = step(&["--tensor-parallel", "auto"]);
     for group in ["1", "2", "8"] {
         assert!(best <= step(&["--tensor-parallel", group]), "{group}");
     }
