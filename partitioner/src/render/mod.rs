@@ -8,6 +8,7 @@ mod html;
 mod memory;
 mod page;
 mod profile;
+mod schedules;
 mod svg;
 mod sweep;
 mod text;
@@ -17,6 +18,7 @@ pub use compare::{ComparePage, StepMemory, compare_html, compare_svg, compare_te
 pub use grid::grid;
 pub use html::{html, in_a_row_html, simulation_html};
 pub use profile::{PageError, ProfilePage};
+pub use schedules::{Compared, schedules_html};
 pub use svg::{in_a_row_svg, svg};
 pub use sweep::sweep_html;
 pub use text::text;

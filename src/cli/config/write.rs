@@ -18,10 +18,11 @@ pub(in crate::cli) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String
     text
 }
 
-/// A paragraph for each table, in lines of at most `columns`: `train     steps=400 batch=32 seed=0`.
+/// What is not as in `usual`, a paragraph for each table, in lines of at most `columns`:
+/// `train     steps=400 batch=32 seed=0`.
 pub(in crate::cli) fn lines<T: 'static>(
     schema: &Schema<T>,
-    config: &T,
+    (config, usual): (&T, &T),
     columns: usize,
 ) -> Vec<String> {
     let width = schema.tables().iter().map(|table| table.len()).max();
@@ -34,7 +35,12 @@ pub(in crate::cli) fn lines<T: 'static>(
         let keys = output::wrapped(&keys, columns.saturating_sub(width + 2));
         format!("{table:<width$}  {}", keys.replace('\n', &hanging))
     };
-    by_table(schema, config).into_iter().map(line).collect()
+    let mut tables = by_table(schema, config);
+    for (_, keys) in &mut tables {
+        keys.retain(|(key, value)| (key.get)(usual).as_ref() != Some(value));
+    }
+    tables.retain(|(_, keys)| !keys.is_empty());
+    tables.into_iter().map(line).collect()
 }
 
 type Table<'a, T> = (&'a str, Vec<(&'a Key<T>, super::Value)>);

@@ -36,9 +36,9 @@ settings! {
     /// Everything that is chosen about a run: what makes its numbers, its speed and its
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
-        /// The model: a name that the verb `models` lists, a .pt2 that PyTorch's torch.export.save
-        /// wrote, or a file (- is standard input) with what `models NAME --json` prints. The flags
-        /// of sizes below come on top, but for a .pt2.
+        /// The model: a name that the verb `models` lists with its sizes (--layers, --d-model, --hidden,
+        /// …), a .pt2 that PyTorch's torch.export.save wrote, or a file (- is standard input) with
+        /// what `models NAME --json` prints. The flags of sizes below come on top, but for a .pt2.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
 
         /// Checksum of the program in `model.name`, where PyTorch has exported it: runs write it

@@ -18,7 +18,7 @@ use crate::models::ExportedModel;
 pub(super) struct Resolved {
     /// The file.
     pub(super) toml: String,
-    /// The same for people, a paragraph for each table.
+    /// For people what is not usual, a paragraph for each table.
     pub(super) lines: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Resolved {
         let simulated = simulated.map_or_else(String::new, |words| format!("# {words}\n"));
         Self {
             toml: head + &simulated + &toml(&schema, &recipe),
-            lines: lines(&schema, &recipe, output::width(None)),
+            lines: lines(&schema, (&recipe, &usual(&recipe)), output::width(None)),
         }
     }
 }
@@ -65,6 +65,16 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         // What it decides stands in the other fields.
         plan: None,
         ..recipe.with_optimizer_in_full()
+    }
+}
+
+/// What nobody has to be told: defaults, and what stands in a sentence of its own.
+fn usual(recipe: &Recipe) -> Recipe {
+    Recipe {
+        balance: recipe.balance.clone(),
+        data: recipe.data.clone(),
+        chunks: Some(recipe.schedule.default_chunks()),
+        ..Recipe::defaults().with_optimizer_in_full()
     }
 }
 

@@ -52,7 +52,11 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 54] = [
+pub(super) const FLAGS: [(&str, Instead); 55] = [
+    (
+        "report html",
+        Flag("--output FILE.html, where this verb draws a page"),
+    ),
     (
         "learning-rate max-lr base-lr init-lr peak-lr learning-rate-init",
         Flag("--lr RATE"),

@@ -110,6 +110,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "data",
             "tokenizer",
             "target",
+            "drop-columns",
             "held-out",
             "held-out-batches",
             "normalise",

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::render::{self, Compared};
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, ScheduleKind};
 use serde_json::{Value, json};
@@ -14,8 +15,8 @@ use super::options::{Format, Options};
 use super::workload::Refusal;
 use super::{Case, report};
 
-/// A table of every schedule, the fastest first; as numbers in the order in which they are
-/// documented.
+/// A table or a page of every schedule, the fastest first; as numbers in the order in which they
+/// are documented.
 pub(super) fn run(options: &Options) -> Result<String, Failure> {
     let cases: Vec<_> = ScheduleKind::ALL
         .into_iter()
@@ -28,6 +29,7 @@ pub(super) fn run(options: &Options) -> Result<String, Failure> {
     }
     Ok(match options.format {
         Format::Json => output::json(&cases_as_numbers(options, &cases)),
+        Format::Html => page(options, &cases),
         _ => table(options, &cases),
     })
 }
@@ -48,6 +50,46 @@ fn cases_as_numbers(options: &Options, cases: &[(ScheduleKind, Result<Case, Refu
     cases.iter().map(number).collect()
 }
 
+/// All that can be, the fastest first; what cannot train does less, and is no faster for it, and what
+/// does not fit is none at all. With them, which of the first trains and fits.
+fn fastest_first<'a>(
+    options: &Options,
+    cases: &'a [(ScheduleKind, Result<Case, Refusal>)],
+) -> (Vec<&'a Case>, Option<&'a Case>) {
+    let cases = cases.iter().filter_map(|(_, case)| case.as_ref().ok());
+    let mut all: Vec<&Case> = cases.collect();
+    let trains = |case: &Case| case.kind.trains() && fits(options, case);
+    all.sort_by_key(|case| (!trains(case), !fits(options, case), case.makespan()));
+    let best = all.first().copied().filter(|best| trains(best));
+    (all, best)
+}
+
+fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
+    let (all, _) = fastest_first(options, cases);
+    let note = |case: &Case| match options.limits.excess(&case.simulation) {
+        Some(excess) => format!("does not fit: {}", excess.short()),
+        None if !case.kind.trains() => "trains nothing".to_owned(),
+        None => String::new(),
+    };
+    let all = all.into_iter().map(|case| Compared {
+        name: case.name(),
+        simulation: &case.simulation,
+        note: note(case),
+    });
+    render::schedules_html(&all.collect::<Vec<_>>(), &title(options))
+}
+
+/// What is compared.
+fn title(options: &Options) -> String {
+    let (replicas, nodes, each) = report::spread(options);
+    format!(
+        "{replicas}{}{nodes}, {}{each}{}",
+        count(options.devices, "device"),
+        count(options.micro, "micro-batch"),
+        report::samples(options)
+    )
+}
+
 fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
     let mut columns = vec![("  schedule", Align::Left)];
     let numbers = ["chunks", "step", "bubble", "in flight", "peak memory"];
@@ -64,41 +106,27 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     }
     let mut table = Table::new(&columns);
     let mut refused = String::new();
-    let mut fastest_first = Vec::new();
     for (kind, case) in cases {
-        match case {
-            Ok(case) => fastest_first.push(case),
+        if let Err(refusal) = case {
             // Writing to a String cannot fail.
-            Err(refusal) => _ = writeln!(refused, "{kind}: {refusal}"),
+            let _ = writeln!(refused, "{kind}: {refusal}");
         }
     }
-    // What cannot train does less, and is no faster for it; what does not fit is none at all.
+    let (all, best) = fastest_first(options, cases);
     let trains = |case: &Case| case.kind.trains() && fits(options, case);
-    fastest_first.sort_by_key(|case| (!trains(case), !fits(options, case), case.makespan()));
-    let best = fastest_first.first().filter(|best| trains(best));
-    let best = best.map(|best| best.makespan());
-    for case in fastest_first {
+    for case in all {
         let mut row = cells(options, case);
-        let mark = if trains(case) && Some(case.makespan()) == best {
-            '*'
-        } else {
-            ' '
-        };
+        let is_best = best.is_some_and(|best| best.makespan() == case.makespan());
+        let mark = if trains(case) && is_best { '*' } else { ' ' };
         row[0] = format!("{mark} {}", row[0]);
         table.row(row);
     }
-    let (replicas, nodes, each) = report::spread(options);
     let last = if options.limits.are_given() {
         "; last what does not fit or trains nothing"
     } else {
         "; last what trains nothing"
     };
-    let mut text = format!(
-        "{replicas}{}{nodes}, {}{each}{}, the fastest first{last}\n",
-        count(options.devices, "device"),
-        count(options.micro, "micro-batch"),
-        report::samples(options)
-    );
+    let mut text = format!("{}, the fastest first{last}\n", title(options));
     text.push_str(&table.render());
     if best.is_some() {
         text.push_str(if options.limits.are_given() {

@@ -179,8 +179,8 @@ impl Options {
     /// Of one simulation, or of all schedules.
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
         let format = args.format();
-        if args.compare && !matches!(format, Format::Text | Format::Json) {
-            let rule = "--compare prints a table: use --format text or json with it";
+        if args.compare && !matches!(format, Format::Text | Format::Json | Format::Html) {
+            let rule = "--compare is a table, or a page: use --format text, json or html with it";
             return Err(Failure::Usage(rule.to_owned()));
         }
         let missing = |flag: &str| Failure::Usage(format!("{flag} is missing"));

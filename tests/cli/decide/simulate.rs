@@ -100,6 +100,39 @@ fn auto_is_never_behind_a_built_in_schedule() {
     }
 }
 
+/// A comparison could not be drawn, and a sweep of the same schedules could.
+#[test]
+fn a_comparison_is_drawn_as_a_page() {
+    let folder = folder_with_profile();
+    let args =
+        "simulate --compare --devices 4 --micro 8 --activation-bytes 1GiB --memory 3GiB -o c.html";
+    stdout(&gpipe_in(
+        folder.path(),
+        &args.split(' ').collect::<Vec<_>>(),
+    ));
+    let page = std::fs::read_to_string(folder.path().join("c.html")).unwrap();
+    let table = stdout(&gpipe(&args.split(' ').take(10).collect::<Vec<_>>()));
+    let mut last = 0;
+    for row in table
+        .lines()
+        .skip(2)
+        .take_while(|line| !line.starts_with('*'))
+    {
+        let name = row[2..].split("  ").next().unwrap();
+        let place = page.find(&format!("<th scope=\"row\">{name}"));
+        let place = place.unwrap_or_else(|| panic!("{name} is not in the page"));
+        assert!(place > last, "{name} is in another order than in the table");
+        last = place;
+    }
+    assert!(page.contains("does not fit: ") && page.contains("<tr class=\"best\">"));
+    // A picture of each, with all of its actions.
+    assert!(
+        page.matches("<svg").count() >= 10,
+        "{}",
+        page.matches("<svg").count()
+    );
+}
+
 #[test]
 fn the_table_of_all_schedules_names_each() {
     let text = stdout(&gpipe(&[

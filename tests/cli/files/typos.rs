@@ -95,6 +95,7 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
             "layers are never split here",
         ),
         ("plan --profile p.json", "--tp", "--tensor-parallel"),
+        ("simulate --compare", "--report", "--output FILE.html"),
         ("train", "--seed-everything", "--seed N"),
         ("train", "--verbose", "metrics.jsonl"),
         ("eval --run r", "-v", "metrics.jsonl"),
