@@ -215,6 +215,7 @@ impl PlanCandidate {
             micro_batches: self.job.micro_batches(),
             chunks: self.job.shape.chunks,
             micro_batch_size: self.job.size,
+            batch: None,
             recompute,
             offload,
             cuda_graphs: self.job.graphs,

@@ -78,6 +78,8 @@ pub struct Plan {
     pub chunks: usize,
     /// Samples in a micro-batch (the last one may have fewer).
     pub micro_batch_size: usize,
+    /// Samples in a mini-batch, those of all replicas; none in plans of earlier builds.
+    pub batch: Option<usize>,
     /// Whether each stage recomputes.
     pub recompute: Vec<bool>,
     /// Whether each stage offloads its activations.

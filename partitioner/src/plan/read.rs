@@ -77,6 +77,8 @@ struct PlanFields {
     micro_batches: Micro,
     chunks: Chunks,
     micro_batch_size: Whole<1, { MAX_BATCH as u64 * 64 }>,
+    // Not in plans of the first builds.
+    batch: Option<Whole<1, { MAX_BATCH as u64 * 64 }>>,
     bottleneck_us: Time,
     step_us: Time,
     bubble_fraction: Fraction,
@@ -211,6 +213,7 @@ impl Plan {
             micro_batches,
             chunks: fields.chunks.size(),
             micro_batch_size: fields.micro_batch_size.size(),
+            batch: fields.batch.map(Whole::size),
             offload: (fields.offload)
                 .map_or_else(|| vec![false; balance.len()], |offload| offload.0),
             cuda_graphs: fields.cuda_graphs.unwrap_or(false),

@@ -85,6 +85,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         precision: profile.precision().map(str::to_owned),
         kernels: profile.kernels().map(str::to_owned),
         doubts: profile.doubts().unwrap_or_default().to_vec(),
+        batch: Some(samples),
         ..best.plan(alternatives)
     })
 }

@@ -26,6 +26,9 @@ impl Plan {
                 .map(|other| alternative_value(other, (self.replicas, self.devices())))
                 .collect::<Vec<_>>(),
         });
+        if let Some(batch) = self.batch {
+            value["batch"] = json!(batch);
+        }
         if self.replicas > 1 {
             value["replicas"] = json!(self.replicas);
         }

@@ -23,7 +23,7 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
     if plan.tensor_parallel > 1 {
         return Err(wrong(format!(
             "its devices are groups of {} cards that share every layer (tensor parallelism), which \
-             `train` does not have: make a plan with --tensor-parallel 1",
+             `train` does not have: make a plan without --tensor-parallel",
             plan.tensor_parallel
         )));
     }
@@ -40,6 +40,16 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
             plan.micro_batches.saturating_mul(plan.micro_batch_size),
             recipe.batch,
         )));
+    }
+    if let Some(batch) = plan.batch.filter(|own| *own != recipe.batch) {
+        say(&format!(
+            "note: the plan is for mini-batches of {}, and --batch {} makes a last micro-batch of \
+             another size: its times are not those of this run (`plan --profile PROFILE --batch {}` \
+             makes one for it)",
+            count(batch, "sample"),
+            recipe.batch,
+            recipe.batch
+        ));
     }
     let schedule = plan.generate();
     if let Err(error) = schedule {

@@ -68,7 +68,10 @@ fn what_is_not_usual_is_printed_unless_quiet() {
     let mut lines = told.lines();
     let line = "model       name=mlp inputs=4 hidden=4 depth=2 outputs=2";
     assert_eq!(lines.next(), Some(line), "{told}");
-    assert!(told.contains("\npipeline    micro=2 threads_per_stage="), "{told}");
+    assert!(
+        told.contains("\npipeline    micro=2 threads_per_stage="),
+        "{told}"
+    );
     for usual in ["schedule=1f1b", "seed=", "beta1=", "keep="] {
         assert!(!told.contains(usual), "{usual}: {told}");
     }

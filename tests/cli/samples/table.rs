@@ -111,6 +111,35 @@ fn a_profile_has_the_sizes_of_the_table_and_its_plan_trains() {
     );
 }
 
+/// 30 samples were trained on by a plan for 32, and their times compared with its times, without a word.
+#[test]
+fn a_plan_for_another_mini_batch_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let profile = format!("profile --quick --batch 32 --micro 8 -o p.json --plan plan.json {MLP}");
+    printed(folder, &profile);
+    let plan = fs::read_to_string(folder.join("plan.json")).unwrap();
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    assert_eq!(plan["batch"], 32);
+    let run = |batch: usize| {
+        fs::remove_dir_all(folder.join("run")).ok();
+        let args = format!("train --steps 1 --plan plan.json {MLP} --batch {batch} --out run");
+        succeeded(gpipe(folder, &args), &args).1.replace('\n', " ")
+    };
+    let wanted = "note: the plan is for mini-batches of 32 samples, and --batch 30 makes a last micro-batch \
+                  of another size";
+    let said = run(30);
+    assert!(said.contains(wanted), "{said}");
+    assert!(!run(32).contains("the plan is for"));
+    // A plan that was made for 30 is none for 32.
+    printed(
+        folder,
+        "plan --profile p.json --devices 2 --batch 30 --micro 8 -o plan.json",
+    );
+    assert!(!run(30).contains("the plan is for"));
+}
+
 #[test]
 fn what_does_not_fit_is_told_before_anything_is_built() {
     let folder = tempfile::tempdir().unwrap();

@@ -283,6 +283,7 @@ impl<'a> ClusterSearch<'a> {
             precision: self.profile.precision().map(str::to_owned),
             kernels: self.profile.kernels().map(str::to_owned),
             doubts: self.profile.doubts().unwrap_or_default().to_vec(),
+            batch: Some(self.options.batch),
             neighbours,
             shard_optimizer: sharded,
             lower_bound: Some(lower_bound),
