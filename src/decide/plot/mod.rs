@@ -30,9 +30,10 @@ pub(crate) struct Args {
     /// where there is one, and tokens or samples per second.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     metrics: Vec<String>,
-    /// Draw the mean of the last N steps, with the steps themselves faintly behind.
-    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    smooth: usize,
+    /// Draw the mean of the last N steps, with the steps themselves faintly behind; 1 draws these
+    /// alone. By default a fiftieth of the steps.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    smooth: Option<usize>,
     /// Where to write the picture: a name that ends in .svg, or in .png where the program
     /// was built with the feature `png`; `-` is standard output, as SVG. By default
     /// `plot.svg` in the first run's folder.
@@ -55,7 +56,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::Usage)?;
     let fields = Field::choose(&runs, &args.metrics).map_err(Failure::Usage)?;
-    let svg = picture::draw(&runs, &fields, args.smooth);
+    let smooth = args.smooth.unwrap_or_else(|| picture::usual_window(&runs));
+    let svg = picture::draw(&runs, &fields, smooth);
     match format {
         Format::Svg => output::write(Some(&target), &svg),
         Format::Png => output::write_bytes(&target, &png::render(&svg)?),

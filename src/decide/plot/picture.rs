@@ -39,6 +39,14 @@ const DARK: [&str; COLOURS] = [
     "#6cb6ff", "#ff9b6b", "#6fd38b", "#c9a2ff", "#e3b341", "#ff8fc0", "#4fd1c5", "#c5c0bb",
 ];
 
+/// Over how many steps means are drawn where nobody says: of a long run the single steps are a saw.
+pub(super) fn usual_window(runs: &[History]) -> usize {
+    const WINDOWS: f64 = 50.0;
+    let steps = steps(runs);
+    // A file may have any number for a step.
+    ((steps.to - steps.from) / WINDOWS).max(1.0) as usize
+}
+
 /// A chart for each field, a curve in it for each run.
 pub(super) fn draw(runs: &[History], fields: &[Field], window: usize) -> String {
     let each = ABOVE + PLOT + BELOW;

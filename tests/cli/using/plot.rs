@@ -131,6 +131,11 @@ fn a_few_points_are_marked_and_many_are_not() {
     let dots = |args: &str| printed(folder.path(), args).matches("<circle").count();
     assert_eq!(dots("plot few -o -"), 10, "five in each of two charts");
     assert_eq!(dots("plot many -o -"), 0);
+    // The throughput of many steps was a saw until somebody found --smooth.
+    let has = |args: &str, what: &str| printed(folder.path(), args).contains(what);
+    assert!(has("plot many -o -", "(strong: mean of 9 steps)"));
+    assert!(!has("plot many --smooth 1 -o -", "class=\"raw\""));
+    assert!(!has("plot few -o -", "class=\"raw\""));
     // The steps behind a mean are faint enough.
     assert_eq!(dots("plot few --smooth 2 -o -"), 0);
 }
