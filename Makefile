@@ -43,8 +43,11 @@ build: setup
 wheel dist: FEATURES = --features png
 wheel dist: export GPIPE_REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
+wheel: ON_PAPER = $${CARGO_TARGET_DIR:-target}/on-paper
 wheel: build
-	python3 src/packaging/pack.py wheel $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages
+	cargo build --release --locked --no-default-features --features png --target-dir $(ON_PAPER)
+	python3 src/packaging/pack.py wheel $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages \
+		$(ON_PAPER)/release/gpipe-rs
 
 dist: build
 	python3 src/packaging/pack.py archive $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages

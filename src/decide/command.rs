@@ -27,7 +27,7 @@ pub(crate) struct Cli<V: Subcommand> {
     /// time=h100, without numbers and with the times of a model; `make simulated-gpus` in a clone
     /// builds them.
     #[cfg(feature = "cli")]
-    #[arg(long, value_name = "N[,SETTINGS]", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "N[,SETTINGS]", hide_short_help = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) simulate_gpus: Option<String>,
 
     #[command(subcommand)]

