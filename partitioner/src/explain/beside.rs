@@ -5,6 +5,7 @@
 use std::cmp::{max, min};
 
 use super::StageRow;
+use crate::ids::DeviceId;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 
@@ -39,18 +40,20 @@ pub(super) fn of(row: &StageRow, measured: &Timeline) -> Option<Beside> {
 
 /// The share of a span's time in which other devices are busy, of several on average.
 fn share(span: &Span, measured: &Timeline) -> f64 {
-    let others = measured.spans().iter();
-    let others = others.filter(|other| other.device != span.device);
-    let both = others.map(|other| {
-        let (start, end) = (max(span.start, other.start), min(span.end, other.end));
-        if end > start {
-            (end - start).get()
-        } else {
-            0.0
-        }
-    });
+    let others = (0..measured.devices()).map(DeviceId);
+    let others = others.filter(|own| *own != span.device);
+    let both: f64 = others.map(|own| both(span, measured.spans_on(own))).sum();
     let devices = measured.devices().saturating_sub(1).max(1) as f64;
-    both.sum::<f64>() / (span.duration().get().max(f64::MIN_POSITIVE) * devices)
+    both / (span.duration().get().max(f64::MIN_POSITIVE) * devices)
+}
+
+/// The time that a span shares with those of another device, which are in the order of their starts.
+fn both(span: &Span, others: &[Span]) -> f64 {
+    let begun = others.partition_point(|other| other.start < span.end);
+    let others = others[..begun].iter().rev();
+    let others = others.take_while(|other| other.end > span.start);
+    let both = others.map(|other| (min(span.end, other.end) - max(span.start, other.start)).get());
+    both.sum()
 }
 
 fn mean(times: &[Micros]) -> Option<Micros> {
