@@ -284,7 +284,8 @@ settings! {
             flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
 
         /// How the inputs of samples are scaled: auto (columns of a table by their statistics, and
-        /// with them the target of --loss mse; images by ImageNet's, arrays of bytes to 0..1), none, standard (by the statistics of the
+        /// with them the target of --loss mse; images by ImageNet's, arrays of bytes to 0..1),
+        /// none, standard (by the statistics of the
         /// training data), imagenet, or means and standard deviations such as 0.5/0.25.
         normalise: Normalise = flag("data.normalise", "HOW", values::NORMALISE, Normalise::Auto)
             .fixed()
