@@ -2,6 +2,8 @@
 
 use super::state::Move;
 use crate::cost::StageMemory;
+use crate::schedule::Shape;
+use crate::units::Bytes;
 
 /// The bytes of a stage, of one micro-batch but for gradients.
 #[derive(Clone, Copy)]
@@ -17,6 +19,22 @@ pub(super) struct StageBytes {
     after_input: u64,
     working: u64,
     gradients: u64,
+}
+
+/// What a stage never takes more than: all micro-batches in flight at once, wherever they are.
+pub(super) fn most(memory: StageMemory, shape: Shape) -> u64 {
+    let always = [
+        memory.parameters,
+        memory.gradients,
+        memory.optimizer,
+        memory.graphs,
+        memory.working,
+    ];
+    let each = memory.activation.max(memory.after_input()).get();
+    let each = each.saturating_add(memory.recomputed.get());
+    let flying = each.saturating_mul(shape.micro_batches as u64);
+    let always = always.into_iter().map(Bytes::get);
+    always.fold(flying, u64::saturating_add)
 }
 
 /// What an action adds while it runs, and what is more, or less, when it has ended.

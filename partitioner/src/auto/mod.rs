@@ -42,7 +42,7 @@ mod windows;
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
-use crate::ids::DeviceId;
+use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Placement, Shape};
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
@@ -165,6 +165,7 @@ pub fn auto_within(
     // One that takes every shape says what is wrong with this one.
     ScheduleKind::LoopedBfs.list(shape)?;
     let placements = placements(shape, placement);
+    let caps = &reachable(shape, costs, caps, &placements)[..];
     let mut search = CandidateSearch::new(shape, costs, caps);
     for kind in ScheduleKind::ALL {
         // `auto` itself is not in a list.
@@ -200,6 +201,29 @@ pub fn auto_within(
     let bounds = (placements.iter()).map(|&placement| search.search(placement, effort.states));
     let bound = bounds.min().unwrap_or_default();
     search.finish(bound)
+}
+
+/// The caps without those that no schedule reaches: what is searched with a cap is searched less
+/// far, and may recompute for nothing.
+fn reachable(
+    shape: Shape,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+    placements: &[Placement],
+) -> Vec<Option<Bytes>> {
+    let most = |device: usize| {
+        let of = |placement: &Placement| -> u64 {
+            let devices = placement.devices(shape);
+            let stages = devices.iter().enumerate();
+            let stages = stages.filter(|(_, own)| own.index() == device);
+            let bytes = stages.map(|(stage, _)| memory::most(costs.memory(StageId(stage)), shape));
+            bytes.fold(0, u64::saturating_add)
+        };
+        placements.iter().map(of).max().unwrap_or(u64::MAX)
+    };
+    let caps = caps.iter().enumerate();
+    let caps = caps.map(|(device, cap)| cap.filter(|cap| cap.get() < most(device)));
+    caps.collect()
 }
 
 /// The placements that may be taken; with one chunk there is only one.

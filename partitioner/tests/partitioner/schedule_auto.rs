@@ -79,6 +79,29 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// With 1000 GiB a plan recomputed a micro-batch, was slower than without a limit, and asked for
+    /// more memory.
+    #[test]
+    fn a_limit_that_nothing_reaches_changes_nothing((shape, costs, _) in problem()) {
+        let recomputes = |costs: Costs, stage: usize| {
+            let memory = costs.memory(StageId(stage));
+            let recomputable = Bytes(memory.activation.get() / 2);
+            costs.with_memory(StageId(stage), StageMemory { recomputable, ..memory })
+        };
+        let costs = (0..shape.stages()).fold(costs, recomputes);
+        let effort = Effort { states: 8, moves: 300 };
+        let found = |cap: Option<u64>| {
+            let caps = vec![cap.map(Bytes); shape.devices];
+            auto_within(shape, &costs, &caps, None, effort).unwrap()
+        };
+        let (free, limited) = (found(None), found(Some(1 << 40)));
+        prop_assert_eq!(free.simulation.makespan(), limited.simulation.makespan());
+        prop_assert_eq!(free.schedule.schedule(), limited.schedule.schedule());
+    }
+}
+
 #[test]
 fn a_slow_stage_gets_a_schedule_of_its_own() {
     let unit = Micros::new(10.0).unwrap();
