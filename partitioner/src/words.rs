@@ -74,13 +74,26 @@ pub fn path_meant(path: &Path) -> Option<PathBuf> {
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     let names = names.iter().map(String::as_str);
-    let near = folder.join(meant(missing.file_name()?.to_str()?, names)?);
+    let wanted = missing.file_name()?.to_str()?;
+    // The ending is half of a short name, and the same in many: it makes none of them near.
+    let (stem, ending) = apart(wanted);
+    let is_near = |name: &&str| {
+        let own = apart(name);
+        let is_slip = |wanted, own| meant(wanted, [own]).is_some();
+        is_slip(stem, own.0) && (stem == own.0 || is_slip(ending, own.1))
+    };
+    let near = folder.join(nearest(wanted, names.filter(is_near))?);
     let whole = if rest.as_os_str().is_empty() {
         near
     } else {
         near.join(rest)
     };
     whole.exists().then_some(whole)
+}
+
+/// A name without its ending, and that.
+fn apart(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or((name, ""))
 }
 
 /// What is said behind a path that leads nowhere: ``; did you mean `text.txt`?``, or nothing.
@@ -124,6 +137,24 @@ pub fn decimals(value: f64, digits: usize) -> String {
         return format!("{value:.2e}");
     }
     format!("{value:.digits$}")
+}
+
+/// A number of whatever unit with six digits that count, as people write it: `120959`, `6179.53`,
+/// `0.0123457`; in powers of ten where that would be a row of digits that nobody counts.
+pub fn six_digits(value: f64) -> String {
+    const DIGITS: i32 = 6;
+    let size = value.abs();
+    if !value.is_finite() || size >= 1e9 || (size > 0.0 && size < 1e-4) {
+        return format!("{value:.5e}");
+    }
+    // Of 0 the logarithm is none.
+    let before = if size > 0.0 {
+        size.log10().floor() as i32 + 1
+    } else {
+        1
+    };
+    let decimals = usize::try_from(DIGITS - before).unwrap_or(0);
+    format!("{value:.decimals$}")
 }
 
 /// A count from 1 to `most`, as people write it.
@@ -178,6 +209,41 @@ mod tests {
         assert_eq!(nearest("any", []), None);
         // No time goes into a text that is no name.
         assert_eq!(meant(&"x".repeat(1 << 20), models), None);
+    }
+
+    /// Prices were `1.23e5`.
+    #[test]
+    fn a_number_of_any_unit_is_as_people_write_it() {
+        for (value, wanted) in [
+            (120_958.921, "120959"),
+            (-6_179.526, "-6179.53"),
+            (0.012_345_678, "0.0123457"),
+            (123_456_789.4, "123456789"),
+            (0.0, "0.00000"),
+            (1.0, "1.00000"),
+            (5.7e12, "5.70000e12"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(six_digits(value), wanted);
+        }
+    }
+
+    /// `mine.csvx` was answered with `miss.csv`.
+    #[test]
+    fn an_ending_makes_no_file_the_one_that_is_meant() {
+        let folder = std::env::temp_dir().join(format!("gpipe-words-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["miss.csv", "cutprofile.json", "mine.txt"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let meant = |name: &str| {
+            let near = path_meant(&folder.join(name))?;
+            Some(near.file_name()?.to_str()?.to_owned())
+        };
+        assert_eq!(meant("mine.csvx").as_deref(), Some("mine.txt"));
+        assert_eq!(meant("mis.cvs").as_deref(), Some("miss.csv"));
+        assert_eq!(meant("nofile.json"), None);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

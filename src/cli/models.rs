@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
             if args.json {
                 output::json(&spec_as_json(&spec)?)
             } else {
-                one(&spec)?
+                one(zoo, &spec)?
             }
         }
         None if args.json => output::json(&json!({"models": all_as_json(zoo)?})),
@@ -110,7 +110,7 @@ fn all(zoo: &Zoo) -> Result<String, Failure> {
     Ok(table.render() + &notes)
 }
 
-fn one(spec: &ModelSpec) -> Result<String, Failure> {
+fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {
     let entry = spec.entry();
     let model = spec.build();
     let bytes: u64 = (model.distinct_variables()?.iter())
@@ -142,11 +142,13 @@ fn one(spec: &ModelSpec) -> Result<String, Failure> {
         ("default", Align::Right),
         ("", Align::Left),
     ]);
+    // Of a preset, its own.
+    let usual = zoo.spec(spec.name(), [""; 0])?;
     for size in entry.sizes() {
         table.row([
             size.name().to_owned(),
             spec.settings().value(size.name()).to_string(),
-            size.default_value().to_string(),
+            usual.settings().value(size.name()).to_string(),
             size.about().to_owned(),
         ]);
     }

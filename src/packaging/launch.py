@@ -17,8 +17,9 @@ import sys
 
 # The minor version whose libtorch the command was linked against.
 WANTED = "2.11"
-# First words that need no PyTorch; nothing at all prints the help.
-ON_PAPER = {"", "-h", "--help", "-V", "--version", "plan", "plot", "schedule", "simulate"}
+# First words of what needs it. All else, a slip of the hand too, is for the command that needs none.
+NEED_IT = {"--simulate-gpus", "completions", "env", "eval", "export", "generate", "help", "launch",
+           "man", "models", "predict", "profile", "train"}
 
 
 def torch():
@@ -42,9 +43,10 @@ def without(what, here):
     """Becomes the command that needs no PyTorch, where it does what is asked for."""
     first = sys.argv[1] if len(sys.argv) > 1 else ""
     smaller = here / "gpipe-rs-on-paper"
-    if first in ON_PAPER and smaller.exists():
+    if first.split("=")[0] not in NEED_IT and smaller.exists():
         if first.startswith("-") or not first:
-            print(f"note: these are the verbs that need no PyTorch; the others need PyTorch {WANTED}",
+            others = ", ".join(sorted(own for own in NEED_IT if not own.startswith("-")))
+            print(f"note: these verbs need no PyTorch; {others} need PyTorch {WANTED}, and {what}",
                   file=sys.stderr)
         os.execv(smaller, [called(), *sys.argv[1:]])
     sys.exit(f"error: PyTorch {WANTED} is needed, and {what}\n"

@@ -136,7 +136,7 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
         "{told}"
     );
     // What is computed on paper needs none.
-    for args in ["--help", "simulate --compare --devices 4"] {
+    for args in ["--help", "simulate --compare --devices 4", "simulat"] {
         let told = succeeds(environment.command().args(args.split(' ')));
         assert_eq!(told, format!("on paper: {args}\n"));
     }

@@ -17,7 +17,11 @@ pub struct KnownTransformer {
 }
 
 /// The ones that there are.
-pub const KNOWN_TRANSFORMERS: [KnownTransformer; 4] = [
+pub const KNOWN_TRANSFORMERS: [KnownTransformer; 12] = [
+    gpt2("gpt2", 12, 768, "config.json of gpt2"),
+    gpt2("gpt2-medium", 24, 1_024, "config.json of gpt2-medium"),
+    gpt2("gpt2-large", 36, 1_280, "config.json of gpt2-large"),
+    gpt2("gpt2-xl", 48, 1_600, "config.json of gpt2-xl"),
     KnownTransformer {
         name: "gpt3-175b",
         sizes: [96, 12_288, 96, 96, 49_152, 2_048, 51_200],
@@ -34,6 +38,34 @@ pub const KNOWN_TRANSFORMERS: [KnownTransformer; 4] = [
         source: "config.json of Llama-2-7b",
     },
     KnownTransformer {
+        name: "llama2-13b",
+        sizes: [40, 5_120, 40, 40, 13_824, 4_096, 32_000],
+        family: Family::Llama,
+        attention: Attention::Flash,
+        source: "config.json of Llama-2-13b",
+    },
+    KnownTransformer {
+        name: "llama2-70b",
+        sizes: [80, 8_192, 64, 8, 28_672, 4_096, 32_000],
+        family: Family::Llama,
+        attention: Attention::Flash,
+        source: "config.json of Llama-2-70b",
+    },
+    KnownTransformer {
+        name: "mistral-7b",
+        sizes: [32, 4_096, 32, 8, 14_336, 8_192, 32_000],
+        family: Family::Llama,
+        attention: Attention::Flash,
+        source: "config.json of Mistral-7B-v0.1; the sequence is that of its paper, arXiv:2310.06825",
+    },
+    KnownTransformer {
+        name: "tinyllama",
+        sizes: [22, 2_048, 32, 4, 5_632, 2_048, 32_000],
+        family: Family::Llama,
+        attention: Attention::Flash,
+        source: "config.json of TinyLlama-1.1B",
+    },
+    KnownTransformer {
         name: "llama3-8b",
         sizes: [32, 4_096, 32, 8, 14_336, 8_192, 128_256],
         family: Family::Llama,
@@ -48,6 +80,23 @@ pub const KNOWN_TRANSFORMERS: [KnownTransformer; 4] = [
         source: "config.json of Meta-Llama-3-70B",
     },
 ];
+
+/// A GPT-2, whose heads have 64 numbers each.
+const fn gpt2(
+    name: &'static str,
+    layers: usize,
+    hidden: usize,
+    source: &'static str,
+) -> KnownTransformer {
+    let heads = hidden / 64;
+    KnownTransformer {
+        name,
+        sizes: [layers, hidden, heads, heads, 4 * hidden, 1_024, 50_257],
+        family: Family::Gpt,
+        attention: Attention::Flash,
+        source,
+    }
+}
 
 impl KnownTransformer {
     /// The one of that name.
@@ -94,7 +143,15 @@ mod tests {
         };
         for (name, expected) in [
             ("gpt3-175b", 174.6),
+            ("gpt2", 0.1244),
+            ("gpt2-medium", 0.3548),
+            ("gpt2-large", 0.774),
+            ("gpt2-xl", 1.558),
             ("llama2-7b", 6.74),
+            ("llama2-13b", 13.02),
+            ("llama2-70b", 68.98),
+            ("mistral-7b", 7.24),
+            ("tinyllama", 1.10),
             ("llama3-8b", 8.03),
             ("llama3-70b", 70.55),
         ] {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use tch::{Device, Kind, TchError, Tensor};
 
-use gpipe_partitioner::words::{count, decimals};
+use gpipe_partitioner::words::{count, decimals, six_digits};
 
 use super::progress::Batches;
 use super::{Args, diverged};
@@ -197,7 +197,7 @@ impl Judged {
             let _ = writeln!(lines, "accuracy    {:.2} %", accuracy * 100.0);
         }
         if let Some(error) = error {
-            let rmse = decimals(error.rmse, 4);
+            let rmse = six_digits(error.rmse);
             let _ = writeln!(lines, "rmse        {rmse}, in the units of the data");
             if let Some(r2) = error.r2 {
                 let _ = writeln!(lines, "r2          {}", decimals(r2, 4));

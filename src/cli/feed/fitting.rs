@@ -25,14 +25,20 @@ pub(super) fn instead(chosen: &Chosen, path: &Path) -> String {
     }
 }
 
-/// A note on a table that is read as a text, as models of texts do.
-pub(super) fn of_text(path: &Path) -> Option<String> {
-    let model = model(path)?;
-    Some(format!(
-        "{} is read as a text; to learn a column from the others: {}",
-        path.display(),
-        command(&model, path)
-    ))
+/// What learns a column of a table from the others.
+pub(super) fn of_table(path: &Path) -> String {
+    let model = model(path);
+    let model = model.as_deref().unwrap_or("mlp --hidden 64 --depth 3");
+    let numbers = if model.contains("--loss") {
+        ""
+    } else {
+        " (with --loss mse where it has numbers rather than classes)"
+    };
+    format!(
+        "to learn a column from the others, `gpipe-rs train --model {model} --data {} --target \
+         COLUMN`{numbers}",
+        path.display()
+    )
 }
 
 fn command(model: &str, path: &Path) -> String {

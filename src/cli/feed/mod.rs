@@ -136,6 +136,15 @@ impl Source {
         if let Some(own) = Self::samples(&chosen, data, options)? {
             return Ok(own);
         }
+        if let Some(path) = data.filter(|path| is_table(path) && path.exists()) {
+            let name = chosen.spec.name();
+            return Err(Failure::Usage(format!(
+                "--data {}: this is a table, and `{name}` learns texts: {} (to learn it letter by letter, \
+                 call it .txt)",
+                path.display(),
+                fitting::of_table(path)
+            )));
+        }
         let share = options.held_out;
         match data {
             Some(path) if path == Path::new(SYNTHETIC) => Ok((chosen, Self::Synthetic(None))),
@@ -262,16 +271,6 @@ impl Source {
         match self {
             Self::Text { set, windows, .. } => Some((set, windows.seq)),
             Self::Tokens { .. } | Self::Samples { .. } | Self::Synthetic(_) => None,
-        }
-    }
-
-    /// What is to be said of how it is read.
-    pub(super) fn note(&self) -> Option<String> {
-        match self {
-            Self::Text {
-                path: Some(path), ..
-            } if is_table(path) => fitting::of_text(path),
-            _ => None,
         }
     }
 

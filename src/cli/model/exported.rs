@@ -110,7 +110,7 @@ pub(in crate::cli) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelS
     if others.is_empty() {
         return Err(format!(
             "{flag}: `{name}` has a loss of its own; the flag is for programs that PyTorch exported \
-             (--model FILE.{END}), and for `mlp`"
+             (--model FILE.{END}), and for `mlp`, which takes tables (--model mlp)"
         ));
     }
     let Some(loss) = asked.named()? else {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gpipe_partitioner::words::decimals;
+use gpipe_partitioner::words::{decimals, six_digits};
 use serde_json::{Value, json};
 
 use super::{Args, Told};
@@ -93,6 +93,9 @@ fn cells(told: &Told, top: usize, number: impl Fn(f64, bool) -> String) -> Vec<S
     }
 }
 
+/// Of numbers from here on, four decimals are digits that nobody counts.
+const LARGE: f64 = 1_000.0;
+
 fn table(told: &[(String, Told)], top: usize) -> Table {
     let headings = headings(told, top);
     let columns = headings.iter().map(|own| {
@@ -111,7 +114,12 @@ fn table(told: &[(String, Told)], top: usize) -> Table {
         if share {
             format!("{} %", decimals(own * 100.0, 1))
         } else {
-            decimals(own, 4)
+            let is_large = own.abs() >= LARGE;
+            if is_large {
+                six_digits(own)
+            } else {
+                decimals(own, 4)
+            }
         }
     };
     for (sample, told) in told {

@@ -53,9 +53,9 @@ settings! {
         /// whole `state_dict` as safetensors, in place of the weights in the file.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
-        /// The loss of a .pt2: cross-entropy, mse, bce (of logits), or output, the single number
-        /// that its program computes itself, which is the default for such programs. `mlp` also
-        /// takes the first three: with mse it does regression on a table.
+        /// The loss of a .pt2, or of `mlp`: cross-entropy (of classes), mse (of numbers, as those of
+        /// a table), bce (of logits). Or output: the single number that a .pt2's program computes
+        /// itself, which is the default for such programs.
         loss: Option<LossKind> = flag("loss.name", "NAME", Optional(values::LOSS), None)
             .beside_unless(&["model.name"], same_program);
 

@@ -1,6 +1,6 @@
 //! What a run came to: for people, or as JSON.
 
-use gpipe_partitioner::words::decimals;
+use gpipe_partitioner::words::six_digits;
 use serde::Serialize;
 
 use super::job::Job;
@@ -135,7 +135,7 @@ fn error(job: &Job, outcome: &Outcome) -> String {
     };
     match (samples.target_scale(), outcome.summary().held_out_loss) {
         (Some((_, std)), Some(mse)) => {
-            let rmse = decimals(mse.sqrt() * std, 4);
+            let rmse = six_digits(mse.sqrt() * std);
             format!(", a root mean square error of {rmse} in the units of the data")
         }
         _ => String::new(),

@@ -155,6 +155,12 @@ fn parent(path: &Path) -> &Path {
 
 /// Finds samples, and their test part where there is one.
 pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
+    let of_table = (options.kept.as_ref()).is_some_and(|own| !own.columns.is_empty());
+    if of_table && path.exists() && !is_of_rows(path)? {
+        let what = "the model was trained on a table, and this is none: name a table that has its columns \
+                    (.csv, .tsv, .parquet, .arrow)";
+        return Err(DataError::bad_path(path, what));
+    }
     match kind(path)? {
         Some(Kind::Folder) => folder(path, options),
         Some(kind) => file(kind, path, None, options),
@@ -163,6 +169,17 @@ pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataE
             format!("this is none of {KNOWN}"),
         )),
     }
+}
+
+/// Whether it is a table, or a folder with such.
+fn is_of_rows(path: &Path) -> Result<bool, DataError> {
+    Ok(match kind(path)? {
+        Some(Kind::Table | Kind::Columns) => true,
+        Some(Kind::Folder) => entries(path)?
+            .into_keys()
+            .any(|name| is_columns(&name) || by_name(Path::new(&name)) == Some(Kind::Table)),
+        _ => false,
+    })
 }
 
 /// The samples of a file, and of one that is not to be trained on.

@@ -153,6 +153,12 @@ pub(super) fn grouped(arg: Arg) -> Arg {
         (None, Some((heading, _))) => arg.help_heading(*heading),
         _ => arg,
     };
+    let is_rare = RARE.contains(&long.as_str());
+    let arg = if is_rare {
+        arg.hide_short_help(true)
+    } else {
+        arg
+    };
     let Some(full) = arg.get_help().map(ToString::to_string) else {
         return arg;
     };
@@ -162,6 +168,30 @@ pub(super) fn grouped(arg: Arg) -> Arg {
     }
     arg.help(short).long_help(full)
 }
+
+/// Flags that most people never need: they are in the long help alone.
+const RARE: [&str; 20] = [
+    "cuda-graphs",
+    "deterministic",
+    "held-out-batches",
+    "ignore-index",
+    "kernels",
+    "local-steps",
+    "neighbours",
+    "nic-per-device",
+    "offload-optimizer",
+    "outer-learning-rate",
+    "outer-momentum",
+    "patience",
+    "prefetch",
+    "restart-time",
+    "resume-fallback",
+    "set",
+    "tf32",
+    "threads-per-stage",
+    "trace",
+    "tree",
+];
 
 /// `Devices, a stage and a thread each` of what goes on behind it.
 fn first_sentence(text: &str) -> &str {

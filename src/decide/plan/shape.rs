@@ -14,7 +14,9 @@ use crate::decide::{Failure, input};
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShapeFlags {
     /// Transformer to plan for instead of a profile; its layers' costs are computed for the cards of
-    /// --cluster. A name (gpt3-175b, llama2-7b, llama3-8b, llama3-70b), sizes
+    /// --cluster. A name (gpt2, gpt2-medium, gpt2-large,
+    /// gpt2-xl, gpt3-175b, llama2-7b, llama2-13b, llama2-70b, llama3-8b, llama3-70b, mistral-7b,
+    /// tinyllama), sizes
     /// (layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200, and where they differ from a GPT's
     /// kv-heads, feed-forward, family=gpt|llama and attention=flash|stored), or a name and sizes
     /// that change it.

@@ -161,6 +161,14 @@ fn targets_far_from_zero_are_learnt_scaled_and_told_in_their_own_units() {
         "{told}"
     );
 
+    // Prices were `1.23e5`.
+    let told = printed(folder, "predict --run run2 h.csv");
+    let told = told.lines().nth(1).unwrap().rsplit(' ').next().unwrap();
+    let price_0: f64 = told.parse().unwrap();
+    assert!(
+        (0.9e6..1.1e6).contains(&price_0) && !told.contains('e'),
+        "{told}"
+    );
     let predicted = as_json(folder, "predict --run run2 h.csv --json");
     let samples = predicted["samples"].as_array().unwrap();
     let squares: f64 = samples

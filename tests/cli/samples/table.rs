@@ -253,12 +253,35 @@ fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() 
     });
     fs::write(folder.join("t.csv"), rows.collect::<String>()).unwrap();
     fits("--model resnet50", "mlp --hidden 64 --depth 3", "t.csv");
-    // A table is a text, too, and may be meant as one.
-    let train = "train --data t.csv --steps 1 --layers 1 --d-model 16 --heads 1 --seq 16 --batch 4";
-    let (_, said) = succeeded(gpipe(folder, train), train);
-    let note = "t.csv is read as a text; to learn a column from the others: `gpipe-rs train --model mlp \
-                --hidden 64 --depth 3 --data t.csv`";
-    assert!(said.contains(note), "{said}");
+}
+
+/// A model of texts was trained on the commas, and nothing said so where a column was a text.
+#[test]
+fn a_table_is_no_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let train = "train --steps 1 --data";
+    let wanted = [
+        "--data table.csv: this is a table, and `gpt` learns texts",
+        "`gpipe-rs train --model mlp --hidden 64 --depth 3 --data table.csv --target COLUMN`",
+        "call it .txt",
+    ];
+    fails(folder, &format!("{train} table.csv"), 2, &wanted);
+    // Where it cannot be read as it is, too.
+    let days = (0..120).map(|row| format!("2026-{row},{row},{row}.5\n"));
+    let days = format!("day,size,price\n{}", days.collect::<String>());
+    fs::write(folder.join("days.csv"), days).unwrap();
+    let wanted = [
+        "days.csv: this is a table",
+        "with --loss mse where it has numbers",
+    ];
+    fails(folder, &format!("{train} days.csv"), 2, &wanted);
+    let wanted = ["`gpt` has a loss of its own", "--model mlp"];
+    fails(folder, &format!("{train} days.csv --loss mse"), 2, &wanted);
+    let small = "--layers 1 --d-model 16 --heads 1 --seq 16 --batch 4";
+    fs::copy(folder.join("days.csv"), folder.join("days.txt")).unwrap();
+    printed(folder, &format!("{train} days.txt --quiet {small}"));
 }
 
 #[test]

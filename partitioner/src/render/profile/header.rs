@@ -7,8 +7,11 @@ use crate::render::html;
 use crate::render::memory::Curve;
 use crate::render::page::{Fact, bar, escaped, sentence};
 use crate::units::Bytes;
+use crate::words::count;
 use std::fmt::Write as _;
 
+/// What [`Profile::measured`](crate::Profile::measured) of costs that nobody measured begins with.
+const COMPUTED: &str = "computed";
 /// The most devices whose peaks stand at the top one by one.
 const FEW: usize = 8;
 
@@ -178,10 +181,19 @@ fn origin(page: &ProfilePage<'_>) -> String {
     } else {
         format!(" Those of the plan have {used}: times and bytes below are for these.")
     };
+    let samples = count(measured, "sample");
+    // Costs of shapes say of themselves that nothing was measured.
+    let made = match profile.measured() {
+        Some(how) if how.starts_with(COMPUTED) => {
+            format!("{}, for micro-batches of {samples}", escaped(how))
+        }
+        _ => format!(
+            "measured on {} with micro-batches of {samples}{how}",
+            escaped(profile.device())
+        ),
+    };
     format!(
-        "<p class=\"hint\">{} layers, measured on {} with micro-batches of {measured} samples{how}\
-         {libtorch}.{scaled}</p>\n",
-        profile.layers().len(),
-        escaped(profile.device()),
+        "<p class=\"hint\">{}, {made}{libtorch}.{scaled}</p>\n",
+        count(profile.layers().len(), "layer")
     )
 }

@@ -33,7 +33,10 @@ pub(in crate::cli) const COUNT: One<usize> = whole(count);
 /// A whole number from 0 up.
 pub(in crate::cli) const COUNT_OR_NONE: One<usize> = whole(|text| match text.trim() {
     "0" => Ok(0),
-    other => count(other),
+    other => count(other).map_err(|why| match why.as_str() {
+        "must be at least 1" => "must be at least 0".to_owned(),
+        _ => why,
+    }),
 });
 
 /// Any whole number.

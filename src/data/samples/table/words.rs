@@ -50,22 +50,32 @@ impl<'a> Search<'a> {
     /// There are too many of a column.
     pub(super) fn words(self) -> Result<Words, String> {
         let mut all = Words::new();
+        let mut texts: Vec<(&str, [String; 2])> = Vec::new();
         for (input, words) in self.layout.inputs.iter().zip(self.seen) {
             let Some(words) = words.filter(|own| !own.is_empty()) else {
                 continue;
             };
             let words: Vec<String> = words.into_iter().collect();
             if words.len() > MOST_WORDS {
-                return Err(format!(
-                    "column `{}` has texts, such as {}, and more than {MOST_WORDS} different ones, each of \
-                     which would be an input: leave it out with --drop-columns",
-                    input.name,
-                    listed(&words[..2])
-                ));
+                texts.push((&input.name, [words[0].clone(), words[1].clone()]));
+                continue;
             }
             all.insert(input.name.clone(), words);
         }
-        Ok(all)
+        let Some((_, examples)) = texts.first() else {
+            return Ok(all);
+        };
+        let names: Vec<&str> = texts.iter().map(|(name, _)| *name).collect();
+        let (columns, have, them) = match &names[..] {
+            [name] => (format!("column `{name}`"), "has", "it"),
+            names => (format!("columns {}", listed(names)), "have", "them"),
+        };
+        Err(format!(
+            "{columns} {have} texts, such as {}, and more than {MOST_WORDS} different ones, each of which \
+             would be an input: leave {them} out (--drop-columns {})",
+            listed(examples),
+            names.join(",")
+        ))
     }
 }
 

@@ -179,7 +179,16 @@ fn columns_of_words_are_an_input_for_each_word() {
     fs::write(&path, format!("day,size,kind\n{rows}")).unwrap();
     let wanted = [
         "column `day` has texts, such as `2026-11-0`, `2026-11-1`, and more than 100 different ones",
-        "leave it out with --drop-columns",
+        "leave it out (--drop-columns day)",
+    ];
+    refused(&path, &plain, &wanted);
+    // One after the other they were told.
+    let rows = (0..101).map(|row| format!("2026-11-{row},no. {row},1\n"));
+    let rows: String = rows.collect();
+    fs::write(&path, format!("day,name,kind\n{rows}")).unwrap();
+    let wanted = [
+        "columns `day`, `name` have texts",
+        "leave them out (--drop-columns day,name)",
     ];
     refused(&path, &plain, &wanted);
     fs::write(&path, "city,kind\nRome,a\n,b\n").unwrap();
