@@ -82,7 +82,10 @@ impl Check {
         }
         let number = numbers.f_double_value(&vec![0; numbers.dim()])?;
         let within = self.within.as_ref().is_none_or(|(least, most, _)| {
-            (*least..=*most).contains(&number) || self.also.is_some_and(|own| number == own as f64)
+            (*least..=*most).contains(&number)
+                || self
+                    .also
+                    .is_some_and(|own| number.total_cmp(&(own as f64)).is_eq())
         });
         Ok(number.abs() < EXACT && within && !(self.whole && number.fract() != 0.0))
     }

@@ -46,13 +46,15 @@ fn headline(plan: &Plan, samples: usize) -> String {
         1 => String::new(),
         cards => format!(" (each a group of {cards} cards)"),
     };
+    let even = plan.micro_batches * plan.micro_batch_size == samples;
+    let most = if even { "" } else { "up to " };
     let nodes = plan.nodes.as_ref().map_or(1, Nodes::count);
     let nodes = match nodes {
         1 => String::new(),
         nodes => format!(" on {nodes} nodes"),
     };
     format!(
-        "{}: {replicas}{}{group}{chunks}{nodes}, {}{each} of {}{graphs}\n\
+        "{}: {replicas}{}{group}{chunks}{nodes}, {}{each} of {most}{}{graphs}\n\
          step {} for {}, bubble {:.1} %, slowest stage {}\n",
         plan.schedule,
         count(plan.devices(), "device"),

@@ -39,6 +39,7 @@ struct Case {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    args.check_ending()?;
     if !args.sweep.is_empty() {
         return output::write(args.output.as_deref(), &sweep::run(args)?);
     }

@@ -1,6 +1,6 @@
 //! Flags of `simulate`, and what they mean once checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, ValueEnum};
 use gpipe_partitioner::{
@@ -226,13 +226,35 @@ impl Args {
         if self.json {
             return Format::Json;
         }
-        let ending = || self.output.as_deref()?.extension()?.to_str();
-        self.format.unwrap_or_else(|| match ending() {
-            Some("svg") => Format::Svg,
-            Some("html" | "htm") => Format::Html,
-            Some("json") => Format::Json,
-            _ => Format::Text,
-        })
+        let ending = self.ending();
+        self.format.or(ending).unwrap_or(Format::Text)
+    }
+
+    /// What the name of the file that is written asks for, if anything.
+    fn ending(&self) -> Option<Format> {
+        let ending = self.output.as_deref()?.extension()?.to_str()?;
+        match ending {
+            "svg" => Some(Format::Svg),
+            "html" | "htm" => Some(Format::Html),
+            "json" => Some(Format::Json),
+            _ => None,
+        }
+    }
+
+    /// That the format and the name of the file agree.
+    pub(super) fn check_ending(&self) -> Result<(), Failure> {
+        let (format, Some(ending)) = (self.format(), self.ending()) else {
+            return Ok(());
+        };
+        // Chrome's trace events are JSON.
+        if format == ending || (format, ending) == (Format::Trace, Format::Json) {
+            return Ok(());
+        }
+        let name = self.output.as_deref().unwrap_or(Path::new("")).display();
+        Err(Failure::Usage(format!(
+            "--output {name}: the name asks for another format than --format or --json: leave that out, \
+             or give the file another name"
+        )))
     }
 }
 

@@ -6,14 +6,15 @@ use crate::plan::more::GIB;
 use crate::plan::{More, Plan};
 use crate::profile::Profile;
 
-/// The steps of plans for one more node of each kind (of a cluster of one node: one more card), and
-/// for one more GiB on each card where memory has a limit.
+/// The steps of plans for one more node of each kind (of one node without a link to others: one more
+/// card), and for one more GiB on each card where memory has a limit.
 ///
 /// # Complexity
 /// A plan for each.
 pub fn what_more(profile: &Profile, options: &ClusterOptions, plan: &Plan) -> Vec<More> {
     let cluster = &options.cluster;
-    let alone = cluster.nodes() == 1;
+    // Of a node that can be joined with others, the cards are a given number.
+    let alone = cluster.nodes() == 1 && cluster.link_between().is_none();
     // Where devices are groups of cards, those have a GiB more each.
     let group = plan.tensor_parallel;
     let mut more = Vec::new();

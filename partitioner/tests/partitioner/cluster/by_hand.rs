@@ -157,14 +157,20 @@ fn what_cannot_be_is_said() {
 
 #[test]
 fn more_of_something_is_never_slower() {
-    let options = ClusterOptions::new(cluster(1, 2, Some(5000)), 8);
-    let model = profile(&layers(6, [100, 50, 10]));
-    let (plan, _) = plan_cluster(&model, &options).unwrap();
-    let more = what_more(&model, &options, &plan);
-    let what: Vec<&str> = more.iter().map(|own| own.what.as_str()).collect();
-    assert_eq!(what, ["one more card", "1.0 GiB more on each card"]);
-    assert!(more.iter().all(|own| own.step <= plan.step));
-    assert!(more[0].step < plan.step);
+    let joined = cluster(1, 2, Some(5000));
+    // A node of eight cards that nobody sells with nine was told what a ninth would bring.
+    let alone = Cluster::new(joined.kinds().to_vec(), None).unwrap();
+    let alone = alone.with_link_inside("1GB/s,1us".parse().unwrap());
+    for (cluster, wanted) in [(joined, "one more node"), (alone, "one more card")] {
+        let options = ClusterOptions::new(cluster, 8);
+        let model = profile(&layers(6, [100, 50, 10]));
+        let (plan, _) = plan_cluster(&model, &options).unwrap();
+        let more = what_more(&model, &options, &plan);
+        let what: Vec<&str> = more.iter().map(|own| own.what.as_str()).collect();
+        assert_eq!(what, [wanted, "1.0 GiB more on each card"]);
+        assert!(more.iter().all(|own| own.step <= plan.step));
+        assert!(more[0].step < plan.step || wanted == "one more node");
+    }
 }
 
 /// 512 nodes of eight cards. What is measured of it is in the benchmarks.

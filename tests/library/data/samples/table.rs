@@ -217,6 +217,6 @@ fn numbers_to_learn_are_scaled_where_that_is_asked_for() {
     for plain in [own.clone(), own.scale_targets().normalise(Normalise::None)] {
         let samples = Samples::open(&path, &plain).unwrap();
         assert_eq!(samples.target_scale(), None);
-        assert_eq!(floats(&all(&samples).1), [1e9_f32 as f64; 2]);
+        assert_eq!(floats(&all(&samples).1), [1e9; 2]);
     }
 }
