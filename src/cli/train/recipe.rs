@@ -174,8 +174,8 @@ settings! {
             .fixed()
             .sets(Setting::Seed, |builder, seed, _| builder.seed(*seed));
 
-        /// Largest 2-norm of all gradients together: larger gradients are scaled down to it; 0
-        /// scales none.
+        /// Largest 2-norm of all gradients together, to which larger gradients are scaled down
+        /// (without it, or with 0, none are).
         clip: Option<f64> = flag("train.clip", "NORM", UnlessZero(values::POSITIVE), None);
 
         /// Optimizer: adamw, adam or sgd. Its other settings are keys of the configuration, such as
@@ -186,8 +186,8 @@ settings! {
         /// Learning rate: the highest of the schedule.
         lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003);
 
-        /// Weight decay: `adamw` multiplies weights by 1 - lr * W in each step; `adam` and `sgd`
-        /// add W times the weight to the gradient, and have 0 by default.
+        /// Weight decay (of `adamw` 0.01 by default, of the others 0): `adamw` multiplies weights by
+        /// 1 - lr * W in each step; `adam` and `sgd` add W times the weight to the gradient.
         weight_decay: Option<f64> =
             flag("optimizer.weight_decay", "W", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
@@ -230,8 +230,8 @@ settings! {
         /// inverse-sqrt.
         lr_schedule: LrKind = flag("lr.schedule", "NAME", values::LR_SCHEDULE, LrKind::Constant);
 
-        /// Steps over which the learning rate rises linearly to the beginning of its schedule; by
-        /// default a quarter of --steps, at most 100, and none for one-cycle.
+        /// Steps over which the learning rate rises linearly to the beginning of its schedule (by
+        /// default a quarter of --steps, at most 100, and none for one-cycle).
         warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None);
 
         /// Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.
