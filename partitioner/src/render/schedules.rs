@@ -31,7 +31,7 @@ pub fn schedules_html(schedules: &[Compared<'_>], title: &str) -> String {
     };
     let timeline = &best.simulation.timeline;
     page.facts(&[
-        Fact::new("Best", escaped(&best.name), escaped(&best.note)),
+        Fact::new(rank(best), escaped(&best.name), escaped(&best.note)),
         Fact::new("Step", timeline.makespan().to_string(), String::new()),
         super::html::bubble(timeline.bubble_fraction()),
     ]);
@@ -60,6 +60,15 @@ pub fn schedules_html(schedules: &[Compared<'_>], title: &str) -> String {
         page.section("others", "Timelines of the others", &pictures);
     }
     page.finish()
+}
+
+/// Of one that does not fit, say, nothing is the best.
+fn rank(first: &Compared<'_>) -> &'static str {
+    if first.note.is_empty() {
+        "Best"
+    } else {
+        "First"
+    }
 }
 
 fn table(schedules: &[Compared<'_>]) -> String {
@@ -91,7 +100,8 @@ fn table(schedules: &[Compared<'_>]) -> String {
             peak,
         ];
         cells.extend(notes.then(|| format!("*{}", escaped(&own.note))));
-        let class = if place == 0 { "best" } else { "" };
+        let is_best = place == 0 && own.note.is_empty();
+        let class = if is_best { "best" } else { "" };
         table.marked(class, &escaped(&own.name), &cells);
     }
     format!("<div class=\"rank\">\n{}</div>\n", table.finish())

@@ -125,6 +125,14 @@ fn a_comparison_is_drawn_as_a_page() {
         last = place;
     }
     assert!(page.contains("does not fit: ") && page.contains("<tr class=\"best\">"));
+    // Where nothing fits, nothing is the best.
+    let none = args.replace("3GiB", "1MiB");
+    stdout(&gpipe_in(
+        folder.path(),
+        &none.split(' ').collect::<Vec<_>>(),
+    ));
+    let none = std::fs::read_to_string(folder.path().join("c.html")).unwrap();
+    assert!(!none.contains("<tr class=\"best\">") && none.contains("<dt>First</dt>"));
     // A picture of each, with all of its actions.
     assert!(
         page.matches("<svg").count() >= 10,
