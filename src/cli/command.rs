@@ -58,13 +58,8 @@ pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     let version = format!("({NAME} {version})");
     let command = command.name(own.to_owned()).version(version.clone());
     let command = command.long_version(version + &names::build(Some(&crate::libtorch_version())));
-    Ok(command.mut_subcommands(|verb| {
-        let Some(examples) = verb.get_after_help() else {
-            return verb;
-        };
-        let examples = examples.to_string().replace(NAME, own);
-        verb.after_help(examples)
-    }))
+    let renamed = |text: &str| text.replace(NAME, own);
+    Ok(command.mut_subcommands(|verb| names::rewritten(verb, renamed)))
 }
 
 /// The help lists the verbs by their names, wherever they are written down.
@@ -95,6 +90,7 @@ pub(super) fn with_values(command: Command, zoo: &Zoo) -> Command {
             ["constant", "linear", "cosine", "one-cycle", "inverse-sqrt"],
         ),
         Known::new(None, "loss", ["cross-entropy", "mse", "bce", "output"]),
+        Known::new(None, "missing", ["refuse", "fill", "drop"]),
         Known::new(None, "normalise", ["auto", "none", "standard", "imagenet"]),
     ];
     shell::knowing(command, &known)

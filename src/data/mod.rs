@@ -54,8 +54,8 @@ pub use rows::Rows;
 #[cfg(feature = "images")]
 pub use samples::ImageFolder;
 pub(crate) use samples::checks::Check;
-pub(crate) use samples::{Field, Part, Several};
-pub use samples::{Normalise, SampleOptions, Samples};
+pub(crate) use samples::{Field, Moments, Part, Several};
+pub use samples::{Missing, Normalise, SampleOptions, Samples};
 pub use source::{Each, Gathered, Made, Source};
 pub use stack::{Number, OnDevice, Stack, Stacking};
 pub use stacked_rows::Row;

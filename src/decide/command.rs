@@ -56,7 +56,7 @@ pub(crate) enum Verb {
 pub(crate) fn run(verb: &Verb, command: impl FnOnce() -> Command) -> Result<(), Failure> {
     match verb {
         Verb::Completions(args) => shell::complete(args, command()),
-        Verb::Launch(args) => launch::run(args),
+        Verb::Launch(args) => launch::run(args, command()),
         Verb::Man(args) => shell::manual(args, command()),
         Verb::Plan(args) => plan::run(args),
         Verb::Plot(args) => plot::run(args),
@@ -119,13 +119,14 @@ fn no_signal_for_large_files() {
 
 /// Why there is no such verb in this build; none where that is not the reason.
 fn left_out(args: &[OsString]) -> Option<String> {
-    const LEFT_OUT: [&str; 8] = [
+    const LEFT_OUT: [&str; 9] = [
         "--simulate-gpus",
         "env",
         "eval",
         "export",
         "generate",
         "models",
+        "predict",
         "profile",
         "train",
     ];
@@ -144,6 +145,7 @@ mod tests {
     #[test]
     fn a_verb_that_this_build_lacks_is_told_from_one_that_there_is_not() {
         let told = |verb: &str| left_out(&["gpipe-rs".into(), verb.into()]);
+        assert!(told("predict").is_some());
         assert!(told("train").is_some_and(|why| why.contains("needs libtorch")));
         let flag = told("--simulate-gpus=4");
         assert!(flag.is_some_and(|why| why.contains("`--simulate-gpus` needs libtorch")));

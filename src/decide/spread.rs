@@ -8,12 +8,11 @@ use super::{Failure, input};
 /// Replicas and nodes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Spread {
-    /// Replicas of the pipeline (data parallelism): devices and micro-batches are divided evenly
-    /// among them, and gradients are added up over them; by default 1, or, on a cluster, chosen.
+    /// Replicas of the pipeline (data parallelism). Devices and micro-batches are divided evenly among
+    /// them, and gradients are added up over them; by default 1, or, on a cluster, chosen.
     #[arg(long, value_name = "D", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(crate) replicas: Option<usize>,
-    /// Nodes (hosts) over which the devices are spread in order: their number, or the devices of
-    /// each, such as 4,4.
+    /// Nodes (hosts), or the devices of each, such as 4,4. Devices are spread over them in order.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::at_least_one)]
     pub(crate) nodes: Option<Vec<usize>>,
     /// Link between nodes: bandwidth and latency, such as 100Gbit/s,20us.
@@ -26,11 +25,11 @@ pub(crate) struct Spread {
     /// of a replica; by default replicas, or, on a cluster, chosen.
     #[arg(long, value_name = "WHICH", value_parser = input::neighbours)]
     pub(crate) neighbours: Option<Neighbours>,
-    /// How replicas add up their gradients: direct (each with each, as in `train`) or levels (rings
-    /// within nodes and between them, as in NCCL); by default direct, on a cluster levels.
+    /// How replicas add up their gradients: direct or levels. Each with each, as in `train`, or rings
+    /// within nodes and between them, as in NCCL; by default direct, on a cluster levels.
     #[arg(long, value_name = "HOW", value_parser = input::all_reduce)]
     pub(crate) all_reduce: Option<AllReduce>,
-    /// Processes among which the devices of all replicas are divided in order; the time that they
+    /// Processes that share the devices in order; the time that they
     /// take to begin a step and to agree on it is then included.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     processes: usize,

@@ -213,8 +213,8 @@ impl StepMetrics {
     }
 }
 
-/// `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 % (simulated 6.1 %)`,
-/// with what input was waited for where that is a tenth of a percent or more.
+/// `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 %`, with what input
+/// was waited for where that is much of the step.
 impl fmt::Display for StepMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "loss {}  lr {:.2e}", decimals(self.loss, 4), self.lr)?;
@@ -225,13 +225,9 @@ impl fmt::Display for StepMetrics {
             write!(f, "  norm {}", decimals(norm, 3))?;
         }
         let speed = speed(self.samples_per_s, self.tokens_per_s);
-        let (measured, predicted) = (self.bubble_measured * 100.0, self.bubble_predicted * 100.0);
-        write!(
-            f,
-            "  {speed}  bubble {measured:.1} % (simulated {predicted:.1} %)"
-        )?;
-        if let Some(wait) = self.input_wait.filter(|wait| *wait >= 1e-3) {
-            write!(f, "  input {:.1} %", wait * 100.0)?;
+        write!(f, "  {speed}  bubble {:.1} %", self.bubble_measured * 100.0)?;
+        if let Some(wait) = self.input_wait.filter(|wait| *wait >= MUCH_WAITING) {
+            write!(f, "  input {:.0} %", wait * 100.0)?;
         }
         if let Some(mfu) = self.mfu {
             write!(f, "  mfu {:.1} %", mfu * 100.0)?;
@@ -245,6 +241,9 @@ impl fmt::Display for StepMetrics {
         Ok(())
     }
 }
+
+/// A step that waits less for its batch, as a share of it, says nothing of that.
+const MUCH_WAITING: f64 = 0.05;
 
 /// `81.3 samples/s, 10406 tokens/s`
 pub fn speed(samples: f64, tokens: Option<f64>) -> String {

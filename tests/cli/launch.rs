@@ -61,17 +61,37 @@ fn wrong_flags_are_told() {
     }
 }
 
-/// The verb's own error, once for each process, and its exit code.
+/// It was refused by each process, with a usage of its own.
 #[test]
-fn a_verb_that_there_is_not_is_refused_by_each_process() {
-    let output = gpipe(here(), "launch --processes 2 -- nonsense");
+fn wrong_arguments_of_the_verb_are_told_once() {
+    for (verb, wanted) in [
+        ("nonsense", "error: unrecognized subcommand 'nonsense'"),
+        (
+            "train --stepz 3",
+            "error: unexpected argument '--stepz' found",
+        ),
+    ] {
+        let output = gpipe(here(), &format!("launch --processes 2 -- {verb}"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.starts_with(wanted), "{errors}");
+        assert!(!errors.contains("[rank"), "{errors}");
+    }
+}
+
+/// What only the verb can know is told by its processes, with its exit code.
+#[test]
+fn what_a_verb_refuses_is_told_by_its_processes() {
+    let output = gpipe(
+        here(),
+        "launch --processes 2 -- train --devices cpu --batch 3 --micro 4",
+    );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    for rank in 0..2 {
-        let line = format!("[rank {rank}] error: unrecognized subcommand 'nonsense'");
-        assert!(errors.contains(&line), "{errors}");
-    }
-    assert!(errors.contains("failed (exit code 2)"), "{errors}");
+    assert!(
+        errors.contains("[rank ") && errors.contains("failed (exit code 2)"),
+        "{errors}"
+    );
 }
 
 #[cfg(feature = "cli")]

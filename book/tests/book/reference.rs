@@ -63,7 +63,8 @@ fn table<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
 /// What stands around the examples, and these.
 fn examples(verb: &Command) -> (String, Option<String>) {
     let text = verb
-        .get_after_help()
+        .get_after_long_help()
+        .or(verb.get_after_help())
         .map(ToString::to_string)
         .unwrap_or_default();
     let Some(at) = text.find("Example") else {

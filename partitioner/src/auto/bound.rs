@@ -16,22 +16,27 @@
 //! caps, busy links, or of devices waiting for each other in between.
 
 use crate::cost::Costs;
-use crate::ids::{DeviceId, StageId};
+use crate::ids::StageId;
 use crate::schedule::{Placement, Shape};
 use crate::units::Micros;
 
 pub(super) fn makespan(shape: Shape, placement: Placement, costs: &Costs) -> Micros {
-    let stage = |s: usize| Stage::new(placement, shape, costs, s);
-    let stages: Vec<Stage> = (0..shape.stages()).map(stage).collect();
-    let m = shape.micro_batches as f64;
+    let owner = |stage| placement.device(StageId(stage), shape.devices).index() as u32;
+    let owner: Vec<u32> = (0..shape.stages()).map(owner).collect();
+    makespan_of(&owner, (shape.devices, shape.micro_batches), costs)
+}
+
+/// The same with the device of each stage.
+pub(crate) fn makespan_of(
+    owner: &[u32],
+    (devices, micro_batches): (usize, usize),
+    costs: &Costs,
+) -> Micros {
+    let stage = |s: usize| Stage::new(owner, costs, s);
+    let stages: Vec<Stage> = (0..owner.len()).map(stage).collect();
+    let m = micro_batches as f64;
     let device = |device: usize| {
-        let own = || {
-            (0..shape.chunks).map(|chunk| {
-                placement
-                    .stage(chunk, DeviceId(device), shape.devices)
-                    .index()
-            })
-        };
+        let own = || (0..owner.len()).filter(move |stage| owner[*stage] as usize == device);
         let lowest = own().min().unwrap_or(0);
         let before = &stages[..lowest];
         let head: Micros = before.iter().map(|s| s.forward + s.transfer).sum();
@@ -45,7 +50,7 @@ pub(super) fn makespan(shape: Shape, placement: Placement, costs: &Costs) -> Mic
     let back_transfers: Micros = stages.iter().map(|s| s.transfer).sum();
     let last = stages.len() - 1;
     let once = there + back_transfers + back_work(&stages[..=last]);
-    (0..shape.devices).map(device).fold(once, Micros::max)
+    (0..devices).map(device).fold(once, Micros::max)
 }
 
 /// The way of a gradient back through `stages`, the first ones of the model.
@@ -69,11 +74,10 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(placement: Placement, shape: Shape, costs: &Costs, stage: usize) -> Self {
+    fn new(owner: &[u32], costs: &Costs, stage: usize) -> Self {
         let times = costs.stage(StageId(stage));
         let edge = costs.edge(StageId(stage));
-        let device = |s| placement.device(StageId(s), shape.devices);
-        let crosses = stage + 1 < shape.stages() && device(stage) != device(stage + 1);
+        let crosses = (owner.get(stage + 1)).is_some_and(|next| *next != owner[stage]);
         Self {
             forward: times.forward,
             gradient: times.backward.min(times.input),

@@ -46,6 +46,7 @@ use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Placement, Shape};
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
+pub(crate) use bound::makespan_of as least_makespan;
 use candidates::{CandidateSearch, is_placed};
 use greedy::Policy;
 

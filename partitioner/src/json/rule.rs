@@ -9,7 +9,18 @@ const LONGEST_RULE: usize = 600;
 pub(super) fn of(path: &Path, error: &serde_json::Error) -> (String, String) {
     let field = spelt(path);
     let text = error.to_string();
-    if error.is_syntax() || error.is_eof() {
+    if error.is_eof() {
+        let what = if error.line() == 1 && error.column() == 0 {
+            "is empty".to_owned()
+        } else {
+            format!(
+                "is cut off: it ends in the midst of its JSON, on line {}",
+                error.line()
+            )
+        };
+        return (field, what);
+    }
+    if error.is_syntax() {
         return (field, format!("is not JSON ({text})"));
     }
     // The field says where it is: a line and a column besides say nothing.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, Tensor};
 
 use gpipe_partitioner::words::{count, decimals, six_digits};
 
@@ -17,7 +17,7 @@ use crate::cli::feed::samples::choose;
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::{Trained, TrainedOn};
 use crate::cli::{Failure, failure, output};
-use crate::data::Part;
+use crate::data::{Moments, Part};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::models::{LossKind, USUAL_IGNORED};
 use crate::torch::LossFn as _;
@@ -274,30 +274,6 @@ fn samples(inputs: &Values) -> usize {
     first.and_then(|size| size.first().copied()).unwrap_or(0) as usize
 }
 
-/// Numbers' count, mean, and sum of squared differences from it.
-#[derive(Debug, Default)]
-struct Moments {
-    count: f64,
-    mean: f64,
-    squares: f64,
-}
-
-impl Moments {
-    /// Takes up more: Chan et al. 1979.
-    fn add(&mut self, numbers: &Tensor) -> Result<(), TchError> {
-        let numbers = numbers.f_to_kind(Kind::Double)?;
-        let count = numbers.numel() as f64;
-        let mean = numbers.f_mean(Kind::Double)?.f_double_value(&[])?;
-        let apart = numbers.f_sub_scalar(mean)?.f_square()?;
-        let squares = apart.f_sum(Kind::Double)?.f_double_value(&[])?;
-        let (all, between) = (self.count + count, mean - self.mean);
-        self.mean += between * count / all;
-        self.squares += squares + between * between * self.count * count / all;
-        self.count = all;
-        Ok(())
-    }
-}
-
 impl Sum {
     /// Of this mean squared error, of targets that were scaled by this mean and deviation.
     fn error(&self, loss: f64, scale: Option<(f64, f64)>) -> Option<Error> {
@@ -330,7 +306,7 @@ impl Sum {
         }
         let is_mse = (spec.named_loss()).is_some_and(|own| own.kind() == LossKind::Mse);
         if let (true, Some(y)) = (is_mse, y.present().next().filter(|y| y.numel() == samples)) {
-            self.told.get_or_insert_default().add(y)?;
+            self.told.get_or_insert_default().join(Moments::of(y)?);
         }
         let things = y.present().map(Tensor::numel).sum::<usize>() as f64;
         let loss = spec.loss().loss(&outputs, &y)?;

@@ -80,6 +80,11 @@ impl Learned {
             .map_or_else(Several::describe, Samples::describe)
     }
 
+    /// What is to be said of them besides.
+    pub(in crate::cli) fn notes(&self) -> &[String] {
+        self.pairs().map_or(&[], Samples::notes)
+    }
+
     /// Classes of which there is no sample, as far as that is known.
     pub(in crate::cli) fn absent_classes(&self) -> &[String] {
         self.pairs().map_or(&[], Samples::absent_classes)

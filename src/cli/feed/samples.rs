@@ -11,7 +11,7 @@ use super::several;
 use crate::cli::model::Chosen;
 use crate::cli::model::flags::flag;
 use crate::cli::models::shapes;
-use crate::data::{Check, DataError, HowMany, Normalise, SampleOptions, Samples};
+use crate::data::{Check, DataError, HowMany, Missing, Normalise, SampleOptions, Samples};
 use crate::models::USUAL_IGNORED;
 use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 
@@ -22,6 +22,7 @@ pub(in crate::cli) struct DataOptions {
     pub(in crate::cli) target: Option<String>,
     /// Those that are neither targets nor inputs.
     pub(in crate::cli) drop_columns: Vec<String>,
+    pub(in crate::cli) missing: Missing,
     /// The share that is held out.
     pub(in crate::cli) held_out: f64,
     pub(in crate::cli) normalise: Normalise,
@@ -46,6 +47,7 @@ impl Default for DataOptions {
         Self {
             target: None,
             drop_columns: Vec::new(),
+            missing: Missing::Refuse,
             held_out: HELD_OUT,
             normalise: Normalise::Auto,
             resize: None,
@@ -162,6 +164,7 @@ pub(super) fn wanted(
         .seed(own.seed)
         .normalise(own.normalise.clone())
         .augment(own.augment)
+        .missing(own.missing)
         .drop_columns(own.drop_columns.iter().cloned())
         .skip_bad(own.skip_bad as u64);
     if let Some(column) = &own.target {

@@ -47,6 +47,7 @@ impl<'a> Job<'a> {
         let of_data = DataOptions {
             target: args.target.clone(),
             drop_columns: args.drop_columns.clone(),
+            missing: args.missing,
             held_out: args.held_out,
             normalise: args.normalise.clone(),
             workers: args.workers,

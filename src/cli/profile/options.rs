@@ -11,7 +11,7 @@ use crate::cli::input::{self, DeviceList};
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, output};
-use crate::data::{HowMany, Normalise};
+use crate::data::{HowMany, Missing, Normalise};
 use crate::models::LossKind;
 use crate::{Kernels, Precision};
 
@@ -81,6 +81,9 @@ pub(in crate::cli) struct Args {
     /// Columns of a table that are neither inputs nor the target, as for `train`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(super) drop_columns: Vec<String>,
+    /// What becomes of cells of a table without a value, as for `train`.
+    #[arg(long, value_name = "WHAT", default_value_t = Missing::Refuse, value_parser = values::MISSING.parse)]
+    pub(super) missing: Missing,
     /// Share of the data that `train` holds out, as in its flag.
     #[arg(long, value_name = "SHARE", default_value_t = HELD_OUT, allow_negative_numbers = true, value_parser = values::SHARE.parse)]
     pub(super) held_out: f64,

@@ -26,6 +26,7 @@ impl Recipe {
         DataOptions {
             target: self.target.clone(),
             drop_columns: self.drop_columns.clone(),
+            missing: self.missing,
             held_out: self.held_out,
             normalise: self.normalise.clone(),
             resize: self.resize,

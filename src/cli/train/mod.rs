@@ -95,16 +95,17 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let notes = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
     let notes = notes.transpose()?.unwrap_or_default();
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
+        let (path, steps) = (finished.run().path().display(), job.recipe.steps);
+        if finished.step() > steps as u64 {
+            return Err(Failure::Usage(format!(
+                "{path}: it is at step {}, and --steps {steps} is fewer; to train on, give more",
+                finished.step()
+            )));
+        }
         if world::leads(world) {
-            let (path, steps) = (finished.run().path().display(), job.recipe.steps);
-            let done = match finished.step() {
-                done if done > steps as u64 => {
-                    format!("it is at step {done}, and --steps {steps} is fewer")
-                }
-                _ => format!("all {steps} are done", steps = count(steps, "step")),
-            };
+            let steps = count(steps, "step");
             say(&format!(
-                "{path}: {done}; to train on, give more with --steps N"
+                "{path}: all {steps} are done; to train on, give more with --steps N"
             ));
         }
         return Ok(());

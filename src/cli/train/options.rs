@@ -30,11 +30,23 @@ impl HasFlags for Recipe {
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Configuration: every run writes RUN/config.toml, which is a --config that trains the same again. Its \
+    after_help = "Examples:
+  gpipe-rs train --data mine.txt --steps 500 --eval-every 100
+  gpipe-rs train --model mlp --data houses.csv --target price --loss mse
+  gpipe-rs train --model resnet50 --data images/ --devices cuda:0-1
+  gpipe-rs train --model model.pt2 --loss cross-entropy --data digits.npz --plan plan.json
+  gpipe-rs train --resume runs/1 --devices cpu*3
+
+All flags, with the sizes of models and the configuration: gpipe-rs train --help",
+    after_long_help = "Configuration: every run writes RUN/config.toml, which is a --config that trains the same again. Its \
 keys may also come from the environment (GPIPE_TRAIN__STEPS=5 is train.steps) and from --set. Later ones \
 win: --config FILE < environment < --set < flags.
 
 Examples:
+  gpipe-rs train --data mine.txt --steps 500 --eval-every 100
+  gpipe-rs train --model mlp --data houses.csv --target price --loss mse
+  gpipe-rs train --model resnet50 --data images/ --devices cuda:0-1
+  gpipe-rs train --model model.pt2 --loss cross-entropy --data digits.npz
   gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always --report report.html
   gpipe-rs train --model vgg16 --image 32 --classes 10 --width 16 --hidden 256 --steps 20
   gpipe-rs train --config runs/1/config.toml --set optimizer.lr=0.001 --steps 1000
@@ -46,15 +58,14 @@ Examples:
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) recipe: Flags<Recipe>,
-    /// Configuration in TOML, such as another run's config.toml; of several, later files override
-    /// earlier ones.
+    /// A configuration, such as another run's config.toml; of several, later ones override earlier ones.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Vec<PathBuf>,
     /// A key of the configuration, such as train.steps=5; may repeat.
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// Resumes the run in this folder from its newest checkpoint, also on other devices and under
-    /// another schedule; the run's configuration is the lowest layer.
+    /// Resumes the run in this folder, also on other devices. It begins at its newest checkpoint, under
+    /// another schedule if one is named; the run's configuration is the lowest layer.
     #[arg(long, value_name = "RUN")]
     pub(super) resume: Option<PathBuf>,
     /// Resumes from the newest intact checkpoint if newer ones are damaged.
@@ -67,8 +78,8 @@ pub(in crate::cli) struct Args {
     /// Also write the last step's timeline to this file, as Chrome's trace events (for Perfetto).
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Write a report on the last step beside its prediction, with the difference explained: a page
-    /// (.html) or a picture (.svg).
+    /// Write a report on the last step beside its prediction (.html, .svg). It explains the
+    /// difference.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Say nothing while training.

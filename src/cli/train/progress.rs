@@ -1,6 +1,7 @@
 //! What a person sees while a run goes on.
 
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use gpipe_partitioner::words::count;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,6 +23,8 @@ pub(super) struct Progress {
     lines: bool,
     every: usize,
     steps: usize,
+    /// When the run began, and after which step.
+    begun: (Instant, usize),
     /// Evaluations in a row that end the run.
     patience: usize,
 }
@@ -37,6 +40,7 @@ impl Progress {
             lines: !terminal && !quiet,
             every: steps.div_ceil(20),
             steps,
+            begun: (Instant::now(), 0),
             patience: job.recipe.early_stopping,
         }
     }
@@ -67,6 +71,9 @@ impl Progress {
                 job.source.name(),
                 samples.describe()
             ));
+            for note in samples.notes() {
+                self.say(&format!("  {note}"));
+            }
         }
         if let Source::Synthetic(why) = &job.source {
             let why = why.as_ref().map_or_else(String::new, |why| {
@@ -121,6 +128,7 @@ fn devices(job: &Job, pipe: &Pipeline) -> String {
 
 impl Hook for Progress {
     fn begin(&mut self, done: usize) {
+        self.begun = (Instant::now(), done);
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
             bar.reset_eta();
@@ -140,7 +148,16 @@ impl Hook for Progress {
             bar.set_message(fitting(&line, room(self.steps)).to_owned());
             bar.inc(1);
         } else if self.lines && (step.is_multiple_of(self.every) || step == 1) {
-            say(&format!("step {step:>5}/{}  {metrics}", self.steps));
+            let (since, done) = (
+                self.begun.0.elapsed(),
+                step.saturating_sub(self.begun.1).max(1),
+            );
+            let left = since.mul_f64(self.steps.saturating_sub(step) as f64 / done as f64);
+            let (since, left) = (clock(since), clock(left));
+            say(&format!(
+                "step {step:>5}/{}  {metrics}  {since}, {left} left",
+                self.steps
+            ));
         }
     }
 
@@ -214,6 +231,16 @@ impl Drop for Progress {
     }
 }
 
+/// `0:05`, `12:00`, `3:00:00`: hours, minutes and seconds.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match hours {
+        0 => format!("{minutes}:{seconds:02}"),
+        hours => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
 /// Columns of the terminal that the bar, its numbers and the time left leave to a message.
 fn room(steps: usize) -> usize {
     let numbers = 2 * steps.to_string().len() + 1;
@@ -245,6 +272,15 @@ fn bar(length: usize, template: &str) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_those_of_a_clock() {
+        let told = |seconds: f64| clock(Duration::from_secs_f64(seconds));
+        assert_eq!(
+            [told(4.6), told(720.0), told(10_861.0)],
+            ["0:05", "12:00", "3:01:01"]
+        );
+    }
 
     #[test]
     fn a_message_ends_with_a_whole_part() {

@@ -12,7 +12,7 @@ use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
 use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::model::flags::Given;
-use crate::data::{HowMany, Normalise};
+use crate::data::{HowMany, Missing, Normalise};
 use crate::models::LossKind;
 use crate::models::zoo::Zoo;
 use crate::{AdamW, Kernels, LrKind, OptimizerKind, Precision, Recompute, Setting};
@@ -36,9 +36,10 @@ settings! {
     /// Everything that is chosen about a run: what makes its numbers, its speed and its
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
-        /// The model: a name that the verb `models` lists with its sizes (--layers, --d-model, --hidden,
-        /// …), a .pt2 that PyTorch's torch.export.save wrote, or a file (- is standard input) with
-        /// what `models NAME --json` prints. The flags of sizes below come on top, but for a .pt2.
+        /// A name of the verb `models`, or a .pt2 that PyTorch exported. A .pt2 is what
+        /// torch.export.save wrote; a file (- is standard input) with what `models NAME --json` prints
+        /// is taken, too. The flags of sizes below (--layers, --d-model, --hidden, …) come on top, but
+        /// for a .pt2.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
 
         /// Checksum of the program in `model.name`, where PyTorch has exported it: runs write it
@@ -47,14 +48,13 @@ settings! {
             .fixed()
             .beside_unless(&["model.name"], same_program);
 
-        /// Weights to begin with, instead of random numbers: a GPT-2, Llama, Mistral, Qwen 2 or
-        /// Qwen 3 as Hugging Face's transformers or `export` saves it. They decide the model and
+        /// Weights to begin with, as Hugging Face's transformers saves them. A GPT-2, Llama, Mistral,
+        /// Qwen 2 or Qwen 3 of transformers or of `export`, instead of random numbers. They decide the model and
         /// its sizes, and texts are read by the tokenizer beside them. For a .pt2, the model's
         /// whole `state_dict` as safetensors, in place of the weights in the file.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
-        /// The loss of a .pt2, or of `mlp`: cross-entropy (of classes), mse (of numbers, as those of
-        /// a table), bce (of logits). Or output: the single number that a .pt2's program computes
+        /// The loss of a .pt2 or of `mlp`: cross-entropy (classes), mse (numbers), bce (logits). Or output: the single number that a .pt2's program computes
         /// itself, which is the default for such programs.
         loss: Option<LossKind> = flag("loss.name", "NAME", Optional(values::LOSS), None)
             .beside_unless(&["model.name"], same_program);
@@ -66,7 +66,8 @@ settings! {
             flag("loss.ignore_index", "N", Optional(values::INTEGER), None)
             .only_for("loss.name", &["cross-entropy"]);
 
-        /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
+        /// Devices, a stage each: `cpu*2`, `cuda:0-3`, `auto`, `4`. `cuda` is all GPUs, `auto` all GPUs or
+        /// else CPU stages, 4 the first four of these. Names may repeat; each has a thread of its own.
         devices: Vec<Device> = rows::devices();
 
         /// Micro-batches of a mini-batch.
@@ -75,19 +76,19 @@ settings! {
         /// Schedule: {names}. It changes speed and memory, never numbers.
         schedule: ScheduleKind = rows::schedule();
 
-        /// Stages of each device (virtual stages; torchgpipe calls micro-batches chunks); by default 2 where the schedule has several, else 1.
+        /// Stages of each device (virtual stages). By default 2 where the schedule has several, else 1.
+        /// What torchgpipe calls chunks are micro-batches here.
         chunks: Option<usize> = rows::chunks(zoo);
 
-        /// Layers of each stage, devices times chunks of them, such as 3,5; by default
+        /// Layers of each stage, such as 3,5. As many numbers as devices times chunks; by default
         /// balanced by parameters.
         balance: Option<Vec<usize>> = rows::balance(zoo);
 
-        /// Which micro-batches compute their forward again instead of keeping activations for the
-        /// backward: never (none), except-last or always. It changes no numbers.
+        /// Computes forwards again instead of keeping activations: never, except-last or always. All
+        /// micro-batches of a stage, or all but the last one. It changes no numbers.
         recompute: Recompute = rows::recompute();
 
-        /// The type of numbers in which layers compute: f32, bf16, or fp16 with loss scaling.
-        /// Parameters are always in single precision.
+        /// Type of numbers that layers compute in: f32, bf16 or fp16. fp16 has loss scaling. Parameters are always in single precision.
         precision: Precision = rows::precision();
 
         /// Whose kernels compute matrix products and convolutions on the CPU: libtorch (which
@@ -107,17 +108,18 @@ settings! {
         /// names its device, layer and micro-batch; by default, and with 0, there is no limit.
         patience: Option<f64> = rows::patience();
 
-        /// Schedule, chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas
-        /// from a plan, as `profile` writes it for a model of the same sizes.
+        /// A plan that `profile` or `plan` wrote for a model of the same sizes. It decides schedule,
+        /// chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas.
         plan: Option<PathBuf> = rows::plan();
 
-        /// Memory limit of CUDA devices, such as 24GiB, as if the cards had no more: one value for
+        /// Memory limit of CUDA devices, such as 24GiB. As if the cards had no more: one value for
         /// all, or a value or `none` for each of --devices. If a card is named several times, the
         /// limits of its entries add up.
         memory: Vec<Cap> = rows::memory();
 
-        /// Stages that keep activations (or what they recompute from) in the host's memory until
-        /// the backward: never, always, or their numbers, such as 0,2. It changes no numbers.
+        /// Stages that keep activations in the host's memory: never, always, or numbers such as 0,2.
+        /// There they stay until the backward; of a stage that recomputes, what it recomputes from. It
+        /// changes no numbers.
         offload: Offload = rows::offload();
 
         /// Whether CUDA devices may round the factors of products to TF32 (10 bits of mantissa),
@@ -128,15 +130,15 @@ settings! {
         /// some others are faster. On the CPU all operators do.
         deterministic: bool = rows::deterministic();
 
-        /// Copies of the pipeline, among which the devices and each mini-batch are divided (data
-        /// parallelism): a power of two, at most --tree. --devices lists those of all copies:
+        /// Copies of the pipeline, which divide devices and mini-batches (data parallelism). A power of
+        /// two, at most --tree. --devices lists those of all copies:
         /// device s of copy r of d is number s*d + r. It changes no numbers, except with
         /// --local-steps.
         replicas: usize = rows::replicas();
 
-        /// Keeps the optimizer's state of each parameter in only one of the replicas, which updates
-        /// the parameter for all (ZeRO-1): about 1/D of that memory on each device. It changes no
-        /// numbers.
+        /// Divides the optimizer's state among the replicas (ZeRO-1). Each parameter's is in only one of
+        /// them, which updates the parameter for all: about 1/D of that memory on each device. It changes
+        /// no numbers.
         shard_optimizer: bool = rows::shard_optimizer();
 
         /// Steps that each replica trains alone before an outer step brings all together (DiLoCo),
@@ -174,8 +176,8 @@ settings! {
             .fixed()
             .sets(Setting::Seed, |builder, seed, _| builder.seed(*seed));
 
-        /// Largest 2-norm of all gradients together, to which larger gradients are scaled down
-        /// (without it, or with 0, none are).
+        /// Largest 2-norm of all gradients together. Larger gradients are scaled down to it; without it,
+        /// or with 0, none are.
         clip: Option<f64> = flag("train.clip", "NORM", UnlessZero(values::POSITIVE), None);
 
         /// Optimizer: adamw, adam or sgd. Its other settings are keys of the configuration, such as
@@ -186,8 +188,8 @@ settings! {
         /// Learning rate: the highest of the schedule.
         lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003);
 
-        /// Weight decay (of `adamw` 0.01 by default, of the others 0): `adamw` multiplies weights by
-        /// 1 - lr * W in each step; `adam` and `sgd` add W times the weight to the gradient.
+        /// Weight decay (by default 0.01 of `adamw`, else 0). `adamw` multiplies weights by 1 - lr * W in
+        /// each step; `adam` and `sgd` add W times the weight to the gradient.
         weight_decay: Option<f64> =
             flag("optimizer.weight_decay", "W", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
@@ -230,8 +232,8 @@ settings! {
         /// inverse-sqrt.
         lr_schedule: LrKind = flag("lr.schedule", "NAME", values::LR_SCHEDULE, LrKind::Constant);
 
-        /// Steps over which the learning rate rises linearly to the beginning of its schedule (by
-        /// default a quarter of --steps, at most 100, and none for one-cycle).
+        /// Steps in which the learning rate rises (by default a quarter of --steps, at most 100). It rises
+        /// linearly to the beginning of its schedule; by default not at all for one-cycle.
         warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None);
 
         /// Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.
@@ -256,16 +258,15 @@ settings! {
         lr_timescale: Option<usize> = key("lr.timescale", Optional(values::COUNT), None)
             .only_for("lr.schedule", &["inverse-sqrt"]);
 
-        /// What to train on: a UTF-8 text, a file of tokens (.u16.bin, .u32.bin, or .bin with a
-        /// .bin.json beside it), arrays `x` and `y` (.safetensors, .npz, a folder of .npy), a table
-        /// (.csv), a folder of images with a folder for each class, IDX files, TFRecords; or
-        /// `synthetic`: made-up inputs and targets of the model's shapes, to measure speed. By
-        /// default Moby-Dick for models of token sequences, and synthetic for others. Vocabulary,
+        /// What to train on: a text, a table, a folder of images, arrays, tokens, TFRecords. A UTF-8 text,
+        /// a file of tokens (.u16.bin, .u32.bin, or .bin with a .bin.json beside it), arrays `x` and `y`
+        /// (.safetensors, .npz, a folder of .npy), a table (.csv), a folder of images with a folder for
+        /// each class, IDX files, TFRecords; or `synthetic`: made-up inputs and targets of the model's
+        /// shapes, to measure speed. By default Moby-Dick for models of token sequences, and synthetic for others. Vocabulary,
         /// classes and inputs come from the data unless they are given.
         data: Option<PathBuf> = flag("data.path", "PATH|synthetic", Optional(FilePath), None);
 
-        /// Hugging Face tokenizer.json (or a folder with one) that turns texts into tokens; by
-        /// default the tokenizer beside --weights, if there is one, else characters are tokens.
+        /// A tokenizer.json of Hugging Face, for texts. Or a folder with one; by default the tokenizer beside --weights, if there is one, else characters are tokens.
         tokenizer: Option<PathBuf> = flag("data.tokenizer", "PATH", Optional(FilePath), None).fixed();
 
         /// The column of a table that has the targets; by default the last.
@@ -275,18 +276,25 @@ settings! {
         drop_columns: Vec<String> =
             flag("data.drop_columns", "NAMES", List(values::TEXT), Vec::new()).fixed();
 
-        /// Share of the data that is held out, if the data has no test part of its own: the end of
-        /// a text, or samples drawn by the seed from other data. 0 holds out none.
+        /// What becomes of cells of a table without a value: refuse, fill or drop. They are an error; or
+        /// numbers and dates become the mean of their column, and words none of its words, with one more
+        /// input that tells which cells these are; or their rows are left out.
+        missing: Missing = flag("data.missing", "WHAT", values::MISSING, Missing::Refuse)
+            .fixed()
+            .hides_default();
+
+        /// Share of the data that is held out, if it has no test part. The end of a text, or samples drawn
+        /// by the seed from other data. 0 holds out none.
         held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
 
         /// Held-out batches on which the loss is measured; by default all, and 0 measures none.
         held_out_batches: Option<usize> =
             flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
 
-        /// How the inputs of samples are scaled: auto (columns of a table by their statistics, and
-        /// with them the target of --loss mse; images by ImageNet's, arrays of bytes to 0..1),
-        /// none, standard (by the statistics of the
-        /// training data), imagenet, or means and standard deviations such as 0.5/0.25.
+        /// How inputs are scaled: auto, none, standard, imagenet, or numbers such as 0.5/0.25. `auto` scales
+        /// the columns of a table by their statistics (and with them the target of --loss mse), images by
+        /// ImageNet's, and arrays of bytes to 0..1; `standard` scales by the statistics of the training
+        /// data. Numbers are means and standard deviations.
         normalise: Normalise = flag("data.normalise", "HOW", values::NORMALISE, Normalise::Auto)
             .fixed()
             .hides_default();
@@ -295,8 +303,8 @@ settings! {
         /// default an eighth more than that.
         resize: Option<usize> = key("data.resize", Optional(values::COUNT), None);
 
-        /// Whether images are cropped and flipped at random in training, instead of cropped in the
-        /// middle. The seed decides how.
+        /// Whether images are cropped and flipped at random in training. The seed decides how; else they
+        /// are cropped in the middle.
         augment: bool = flag("data.augment", "BOOL", Truth, true).hides_default();
 
         /// Threads that read and decode, by default half of the cores for images and 1 for other
@@ -313,23 +321,21 @@ settings! {
         /// each is named, and the next takes its place. The first one more ends the run.
         skip_bad: usize = key("data.skip_bad", values::COUNT_OR_NONE, 0).hides_default().free();
 
-        /// Measures the held-out loss (or the loss on --eval-data) after every N steps and after
-        /// the last one, for metrics.jsonl, TensorBoard and `plot`. It changes no numbers of
+        /// Measures the held-out loss after every N steps. And after the last one, for metrics.jsonl,
+        /// TensorBoard and `plot`; with --eval-data the loss on that. It changes no numbers of
         /// training. The checkpoint of the lowest loss stays: RUN/best names it. 0 measures it only
         /// at the end.
         eval_every: usize = flag("eval.every", "N", values::COUNT_OR_NONE, 0).free();
 
-        /// Data of the same kind as --data to evaluate on, instead of a held-out share: nothing is
+        /// Data to evaluate on, instead of a held-out share. It is of the same kind as --data; nothing is
         /// then held out of --data unless --held-out says so.
         eval_data: Option<PathBuf> = flag("eval.data", "PATH", Optional(FilePath), None).free();
 
-        /// Ends the run after N evaluations in a row that did not improve on the best one; 0 never
-        /// does.
+        /// Ends the run after N evaluations in a row without a better one; 0 never does.
         early_stopping: usize =
             flag("eval.early_stopping", "N", values::COUNT_OR_NONE, 0).free();
 
-        /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
-        /// nothing.
+        /// Saves the run after every N steps, and when it ends or is interrupted; 0 saves nothing.
         checkpoint_every: usize = flag("checkpoint.every", "N", values::COUNT_OR_NONE, 100).free();
 
         /// Keeps the newest K checkpoints.

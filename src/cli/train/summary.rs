@@ -1,14 +1,18 @@
 //! What a run came to: for people, or as JSON.
 
+use std::path::PathBuf;
+
 use gpipe_partitioner::words::six_digits;
 use serde::Serialize;
 
 use super::job::Job;
+use super::recipe::Recipe;
 use super::{Failure, called};
 use crate::cli::feed::Source;
 use crate::cli::feed::learned::Learned;
+use crate::cli::model::flags::flag;
 use crate::cli::{limit, output};
-use crate::data::{Change, Diagnosis, Limit};
+use crate::data::{Change, Diagnosis, Limit, Missing};
 use crate::train::{BEST, Outcome, Summary};
 
 /// What `--json` prints.
@@ -142,6 +146,34 @@ fn error(job: &Job, outcome: &Outcome) -> String {
     }
 }
 
+/// The command that profiles the model of a run.
+fn profile_command(recipe: &Recipe) -> String {
+    let path = |own: &PathBuf| own.display().to_string();
+    let sizes = recipe
+        .sizes
+        .iter()
+        .map(|(size, value)| (flag(size), value.clone()));
+    let dropped = (!recipe.drop_columns.is_empty()).then(|| recipe.drop_columns.join(","));
+    let others = [
+        ("--loss", recipe.loss.map(|own| own.to_string())),
+        ("--data", recipe.data.as_ref().map(path)),
+        ("--target", recipe.target.clone()),
+        ("--drop-columns", dropped),
+        (
+            "--missing",
+            (recipe.missing != Missing::Refuse).then(|| recipe.missing.to_string()),
+        ),
+        ("--batch", Some(recipe.batch.to_string())),
+    ];
+    let others = others
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let model = ("--model".to_owned(), recipe.model.clone());
+    let all = std::iter::once(model).chain(sizes).chain(others);
+    let all = all.map(|(name, value)| format!(" {name} {value}"));
+    format!("profile{}", all.collect::<String>())
+}
+
 /// What is told of the whole run, and what to do about it.
 fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let mut lines = outcome.lines();
@@ -165,9 +197,8 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             }
             ("cut", None) => {
                 *text = format!(
-                    "{text}; `profile --model {} --plan plan.json` with the same sizes cuts by time, for \
-                     `train --plan plan.json`",
-                    job.recipe.model
+                    "{text}; `{} --plan plan.json` cuts by time, for `train --plan plan.json`",
+                    profile_command(&job.recipe)
                 );
             }
             _ => {}

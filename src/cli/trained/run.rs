@@ -303,6 +303,9 @@ fn options(config: &toml::Table) -> DataOptions {
         target: text("target"),
         // What the checkpoint has kept is without them.
         drop_columns: Vec::new(),
+        missing: text("missing")
+            .and_then(|own| own.parse().ok())
+            .unwrap_or_default(),
         held_out: share.or(whole).unwrap_or(defaults.held_out),
         normalise: text("normalise")
             .and_then(|own| own.parse().ok())

@@ -2,11 +2,13 @@
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
-    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    Date32Type, Date64Type, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, TimeUnit};
+use time::OffsetDateTime;
 
 /// A value, as far as there is a use for it here.
 #[derive(Debug, Clone)]
@@ -81,4 +83,32 @@ pub(super) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
         }
         _ => Cell::Other,
     }
+}
+
+/// A date, or a time of a day, as it is written: `2024-01-31`, `2024-01-31T18:30:00`.
+pub(super) fn moment(array: &dyn Array, row: usize) -> Option<String> {
+    macro_rules! number {
+        ($type:ty) => {
+            i128::from(array.as_primitive::<$type>().value(row))
+        };
+    }
+    let nanoseconds = match array.data_type() {
+        DataType::Date32 => number!(Date32Type) * 86_400_000_000_000,
+        DataType::Date64 => number!(Date64Type) * 1_000_000,
+        DataType::Timestamp(unit, _) => match unit {
+            TimeUnit::Second => number!(TimestampSecondType) * 1_000_000_000,
+            TimeUnit::Millisecond => number!(TimestampMillisecondType) * 1_000_000,
+            TimeUnit::Microsecond => number!(TimestampMicrosecondType) * 1000,
+            TimeUnit::Nanosecond => number!(TimestampNanosecondType),
+        },
+        _ => return None,
+    };
+    let moment = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok()?;
+    let (year, month, day) = moment.to_calendar_date();
+    let date = format!("{year:04}-{:02}-{day:02}", u8::from(month));
+    let (hours, minutes, seconds) = moment.to_hms();
+    Some(match array.data_type() {
+        DataType::Timestamp(..) => format!("{date}T{hours:02}:{minutes:02}:{seconds:02}"),
+        _ => date,
+    })
 }

@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 
-use super::cell::{Cell, cell};
+use super::cell::{Cell, cell, moment};
 
 /// A row of a table of columns. Columns within structures are named with a dot: `image.bytes`.
 ///
@@ -134,14 +134,14 @@ impl ColumnRow {
         Ok(cell(array, self.row))
     }
 
-    /// A number or a text of a column, by its place, as a table of text has it.
+    /// A number, a text or a date of a column, by its place, as a table of text has it.
     pub(super) fn shown(&self, place: usize) -> Option<String> {
         match cell(self.batch.column(place), self.row) {
             Cell::Null => Some(String::new()),
             Cell::Whole(number) => Some(number.to_string()),
             Cell::Number(number) => Some(number.to_string()),
             Cell::Text(text) => Some(text.to_owned()),
-            _ => None,
+            _ => moment(self.batch.column(place), self.row),
         }
     }
 }

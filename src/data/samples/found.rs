@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::labels::Counted;
 use super::scaling::Usual;
-use super::table::Words;
+use super::table::Forms;
 use super::{Pair, Pairs};
 use crate::data::Source;
 
@@ -47,7 +47,9 @@ pub(super) struct Found {
     pub(super) damaged: Vec<String>,
     /// Of a table: the columns of the inputs, and of the target.
     pub(super) columns: Vec<String>,
-    pub(super) words: Words,
+    pub(super) forms: Forms,
+    /// Whether inputs that are no number are to be the mean of the others.
+    pub(super) fills: bool,
     pub(super) column: Option<String>,
 }
 
@@ -70,7 +72,8 @@ impl Found {
             notes: Vec::new(),
             damaged: Vec::new(),
             columns: Vec::new(),
-            words: Words::new(),
+            forms: Forms::new(),
+            fills: false,
             column: None,
         }
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::scaling::Scaling;
-use super::table::Words;
+use super::table::Forms;
 use crate::data::DataError;
 
 /// More classes than any model tells.
@@ -30,9 +30,9 @@ pub(super) struct Kept {
     /// The columns of a table that inputs are from, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) columns: Vec<String>,
-    /// Those of them that are of words, with these in the order of their inputs.
-    #[serde(default, skip_serializing_if = "Words::is_empty")]
-    pub(super) words: Words,
+    /// Those of them that are words or dates, or have cells without a value.
+    #[serde(default, skip_serializing_if = "Forms::is_empty")]
+    pub(super) forms: Forms,
     /// The column of its targets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,

@@ -20,6 +20,7 @@ mod kept;
 mod kinds;
 mod labels;
 mod loading;
+mod moments;
 mod numbers;
 mod options;
 mod picture;
@@ -43,7 +44,8 @@ use super::{DataError, RandomPart, Source};
 #[cfg(feature = "images")]
 pub use folder::ImageFolder;
 pub(crate) use loading::Part;
-pub use options::{Normalise, SampleOptions};
+pub(crate) use moments::Moments;
+pub use options::{Missing, Normalise, SampleOptions};
 pub(crate) use several::{Field, Several};
 
 use found::{Found, Labels};
@@ -211,7 +213,12 @@ impl Samples {
             None if options.integers => Scaling::default(),
             None => {
                 let plain = floats(&part(&found.plain, 0..all - held));
-                Scaling::choose(&options.normalise, found.usual, &found.input, &plain)?
+                Scaling::choose(
+                    &options.normalise,
+                    (found.usual, found.fills),
+                    &found.input,
+                    &plain,
+                )?
             }
         };
         let by_statistics = found.usual == Usual::Standard && options.scales_by_statistics();
@@ -242,7 +249,7 @@ impl Samples {
             classes,
             names,
             columns: found.columns,
-            words: found.words,
+            forms: found.forms,
             target: found.column,
         };
         Ok(Self {
@@ -340,11 +347,14 @@ impl Samples {
                  for a model without unused classes"
             ),
         };
-        let notes = self.notes.iter().map(|note| format!("; {note}"));
-        let notes: String = notes.collect();
         let (len, [one, several]) = (self.train.len(), self.about);
         let about = if len == 1 { one } else { several };
-        format!("{len} {about}{classes}{held_out}{unused}{notes}")
+        format!("{len} {about}{classes}{held_out}{unused}")
+    }
+
+    /// What is to be said of them besides, such as how columns of a table are read: a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What a run keeps of its data, for [`SampleOptions::kept`].

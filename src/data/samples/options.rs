@@ -97,6 +97,43 @@ impl From<Normalise> for String {
     }
 }
 
+/// What becomes of the cells of a table that have no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Missing {
+    /// They are an error.
+    #[default]
+    Refuse,
+    /// Numbers and dates are the mean of their column, and words none of its words; one more input of
+    /// each such column is 1 where there was no value, and 0 elsewhere.
+    Fill,
+    /// Their rows are left out.
+    Drop,
+}
+
+impl FromStr for Missing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "refuse" => Ok(Self::Refuse),
+            "fill" => Ok(Self::Fill),
+            "drop" => Ok(Self::Drop),
+            _ => Err("must be refuse, fill or drop".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refuse => "refuse",
+            Self::Fill => "fill",
+            Self::Drop => "drop",
+        })
+    }
+}
+
 /// What is to become of samples: [`Samples::open`](super::Samples::open) takes it.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
@@ -104,6 +141,7 @@ impl From<Normalise> for String {
 pub struct SampleOptions {
     pub(super) column: Option<String>,
     pub(super) dropped: Vec<String>,
+    pub(super) missing: Missing,
     pub(super) scaled_targets: bool,
     pub(super) held_out: f64,
     pub(super) seed: u64,
@@ -124,6 +162,7 @@ impl Default for SampleOptions {
         Self {
             column: None,
             dropped: Vec::new(),
+            missing: Missing::Refuse,
             scaled_targets: false,
             held_out: 0.1,
             seed: 0,
@@ -151,6 +190,12 @@ impl SampleOptions {
     /// Columns of a table that are neither inputs nor the target, such as one that numbers the rows.
     pub fn drop_columns(mut self, columns: impl IntoIterator<Item = String>) -> Self {
         self.dropped = columns.into_iter().collect();
+        self
+    }
+
+    /// What becomes of the cells of a table that have no value.
+    pub fn missing(mut self, what: Missing) -> Self {
+        self.missing = what;
         self
     }
 
@@ -276,6 +321,12 @@ impl SampleOptions {
             return wrong(format!(
                 "{count} classes are given, but targets are numbers: leave out one of both"
             ));
+        }
+        if self.integers && self.missing == Missing::Fill {
+            return wrong(
+                "the model takes whole numbers, and a mean is none: leave rows out with --missing drop"
+                    .to_owned(),
+            );
         }
         let Some([channels, height, width]) = self.image else {
             return Ok(());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use super::moments::Moments;
 use super::{Normalise, Pairs};
 use crate::TorchError;
 use crate::data::{DataError, Dataset, Source as _, Stack};
@@ -38,6 +39,9 @@ pub(super) struct Scaling {
     /// One for each number of a row, or for each channel; none at all, or one for all.
     mean: Vec<f64>,
     std: Vec<f64>,
+    /// Whether what is no number is the mean of the others, or 0 where there is none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    fills: bool,
 }
 
 impl Default for Scaling {
@@ -46,6 +50,7 @@ impl Default for Scaling {
             divisor: 1.0,
             mean: Vec::new(),
             std: Vec::new(),
+            fills: false,
         }
     }
 }
@@ -71,7 +76,7 @@ impl Scaling {
     pub(super) fn of_targets(shape: &[i64], train: Pairs) -> Result<Self, DataError> {
         let turned = Dataset::new(train).map(|(x, y)| -> anyhow::Result<_> { Ok((y, x)) });
         let turned: Pairs = Arc::new(turned);
-        Self::of(&turned, shape)
+        Self::of(&turned, shape, false)
     }
 
     /// Whether it is one, wherever it was read.
@@ -88,18 +93,18 @@ impl Scaling {
     /// A sample cannot be read; there are other numbers than the shape needs.
     pub(super) fn choose(
         how: &Normalise,
-        usual: Usual,
+        (usual, fills): (Usual, bool),
         shape: &[i64],
         train: &Pairs,
     ) -> Result<Self, DataError> {
         let own = match (how, usual) {
-            (Normalise::None, _) | (Normalise::Auto, Usual::Plain) => return Ok(Self::default()),
+            (Normalise::None, _) | (Normalise::Auto, Usual::Plain) => Self::default(),
             (Normalise::Auto, Usual::Bytes) => Self {
                 divisor: 255.0,
                 ..Self::default()
             },
             (Normalise::Standard, _) | (Normalise::Auto, Usual::Standard) => {
-                Self::of(train, shape)?
+                Self::of(train, shape, fills)?
             }
             (Normalise::ImageNet, _) | (Normalise::Auto, Usual::ImageNet) => {
                 Self::imagenet(usual, shape)?
@@ -108,10 +113,11 @@ impl Scaling {
                 divisor: 1.0,
                 mean: mean.clone(),
                 std: std.clone(),
+                ..Self::default()
             },
         };
         own.check(shape)?;
-        Ok(own)
+        Ok(Self { fills, ..own })
     }
 
     /// By ImageNet's channels, or by their mean for images of one channel, whose dimension may be
@@ -129,7 +135,12 @@ impl Scaling {
             }
         };
         let divisor = if usual == Usual::Bytes { 255.0 } else { 1.0 };
-        Ok(Self { divisor, mean, std })
+        Ok(Self {
+            divisor,
+            mean,
+            std,
+            fills: false,
+        })
     }
 
     /// That it is for samples of this shape.
@@ -145,9 +156,10 @@ impl Scaling {
         )))
     }
 
-    /// By mean and standard deviation of samples.
-    fn of(samples: &Pairs, shape: &[i64]) -> Result<Self, DataError> {
-        let (mut count, mut mean, mut squares) = (0.0, Vec::new(), Vec::new());
+    /// By mean and standard deviation of samples; of their numbers alone, where there are gaps to be
+    /// filled.
+    fn of(samples: &Pairs, shape: &[i64], fills: bool) -> Result<Self, DataError> {
+        let mut all: Vec<Moments> = Vec::new();
         for start in (0..samples.len()).step_by(BLOCK) {
             let block = start..samples.len().min(start + BLOCK);
             let rows = block.map(|index| Ok(samples.get(0, index)?.0));
@@ -156,29 +168,17 @@ impl Scaling {
                 first: samples.place(0, start),
                 source,
             })?;
-            let (own, means, sums) = moments(&stacked, shape)?;
-            if mean.is_empty() {
-                (mean, squares) = (vec![0.0; means.len()], vec![0.0; means.len()]);
+            let own = moments(&stacked, shape, fills)?;
+            all.resize(own.len(), Moments::default());
+            for (all, own) in all.iter_mut().zip(own) {
+                all.join(own);
             }
-            // Chan et al. 1979: the moments of both together.
-            let all: f64 = count + own;
-            for (place, (new, sum)) in means.into_iter().zip(sums).enumerate() {
-                let apart = new - mean[place];
-                mean[place] += apart * own / all;
-                squares[place] += sum + apart * apart * count * own / all;
-            }
-            count = all;
         }
-        let deviation = |sum: f64| match (sum / count).sqrt() {
-            // What is the same in all samples stays so.
-            std if std > 0.0 && std.is_finite() => std,
-            _ => 1.0,
-        };
-        let std = squares.into_iter().map(deviation).collect();
         Ok(Self {
             divisor: 1.0,
-            mean,
-            std,
+            mean: all.iter().map(|own| own.mean).collect(),
+            std: all.iter().map(Moments::deviation).collect(),
+            fills,
         })
     }
 
@@ -197,6 +197,12 @@ impl Scaling {
         let last = self.mean.len().saturating_sub(1);
         for (place, number) in row.iter_mut().enumerate() {
             *number /= divisor;
+            if self.fills && number.is_nan() {
+                *number = self
+                    .mean
+                    .get(place.min(last))
+                    .map_or(0.0, |mean| *mean as f32);
+            }
             if let Some(mean) = self.mean.get(place.min(last)) {
                 *number = (*number - *mean as f32) / self.std[place.min(last)] as f32;
             }
@@ -233,23 +239,40 @@ fn places(shape: &[i64]) -> i64 {
     }
 }
 
-/// Numbers, their mean and the sum of squared differences from it, for each of the [`places`] of a
-/// sample.
-fn moments(stacked: &Tensor, shape: &[i64]) -> Result<(f64, Vec<f64>, Vec<f64>), TorchError> {
+/// The moments of each of the [`places`] of a sample; of what is a number, where there are gaps.
+fn moments(stacked: &Tensor, shape: &[i64], gaps: bool) -> Result<Vec<Moments>, TorchError> {
     let places = places(shape);
     let samples = stacked.size()[0];
     let rows = stacked.f_to_kind(Kind::Double)?;
     let rows = rows.f_reshape([samples, places, -1])?.f_transpose(0, 1)?;
     let rows = rows.f_reshape([places, -1])?;
+    let numbers = |tensor: &Tensor| -> Result<Vec<f64>, TorchError> {
+        Ok(Vec::<f64>::try_from(tensor.f_reshape([-1])?)?)
+    };
+    if gaps {
+        let rows = (0..places).map(|place| {
+            let row = numbers(&rows.f_get(place)?)?;
+            let mut own = Moments::default();
+            for number in row.into_iter().filter(|own| !own.is_nan()) {
+                own.join(Moments::of_one(number));
+            }
+            Ok(own)
+        });
+        return rows.collect();
+    }
     let mean = rows.f_mean_dim(1, true, Kind::Double)?;
     let apart = rows.f_sub(&mean)?;
     let squares = apart
         .f_mul(&apart)?
         .f_sum_dim_intlist(1, false, Kind::Double)?;
-    let numbers = |tensor: &Tensor| -> Result<Vec<f64>, TorchError> {
-        Ok(Vec::<f64>::try_from(tensor.f_reshape([-1])?)?)
-    };
-    Ok((rows.size()[1] as f64, numbers(&mean)?, numbers(&squares)?))
+    let count = rows.size()[1] as f64;
+    let both = numbers(&mean)?.into_iter().zip(numbers(&squares)?);
+    let own = both.map(|(mean, squares)| Moments {
+        count,
+        mean,
+        squares,
+    });
+    Ok(own.collect())
 }
 
 #[cfg(test)]
@@ -271,6 +294,7 @@ mod tests {
                     divisor,
                     mean: numbers(count, -50.0),
                     std: numbers(count, 0.01),
+                    fills: false,
                 };
                 let (fast, slow) = (own.apply(row.copy()), own.apply_to_any(row.copy()));
                 assert_eq!(fast.unwrap(), slow.unwrap(), "{own:?}");

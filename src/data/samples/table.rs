@@ -1,39 +1,30 @@
 //! Tables: CSV with a header, and files of columns, whose cells are taken as those of CSV are.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use csv::{ReaderBuilder, StringRecord};
 use gpipe_partitioner::words::count;
 use tch::Tensor;
 
 mod cell;
 mod classes;
+mod dates;
+mod forms;
 mod layout;
 mod origin;
+mod reading;
 mod said;
 mod text;
-mod words;
 
 use super::found::{Found, Labels};
-#[cfg(not(feature = "parquet"))]
-use super::kinds::NO_COLUMNS;
-use super::kinds::has_columns;
 use super::scaling::Usual;
-use super::{Pair, SampleOptions};
+use super::{Missing, Pair, SampleOptions};
 use crate::TorchError;
-#[cfg(feature = "parquet")]
-use crate::data::Columns;
 use crate::data::{DataError, Place, Source};
-use cell::{INPUTS, TARGETS, is_missing, missing, number};
-use layout::{Input, Layout, Wanted};
+pub(super) use forms::Forms;
+use layout::Wanted;
 use origin::Origin;
 pub(super) use said::scaled;
 use said::{are_numbers, counting, far_from_outputs};
-#[cfg(feature = "parquet")]
-use text::refuse_large;
-use text::{at, check_names, damaged, line, separator};
-use words::Search;
-pub(super) use words::Words;
 
 /// What targets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +47,10 @@ struct Table {
     /// Numbers, or the numbers of classes.
     y: Vec<f64>,
     learns: Learns,
+    missing: Missing,
     sum: u32,
+    /// Rows that are not taken, as they have a cell without a value.
+    left_out: usize,
 }
 
 /// The rows of a table, and of one that is not to be trained on: a text each, or files of columns.
@@ -92,6 +86,11 @@ pub(super) fn read(
         .column
         .clone()
         .or_else(|| kept.and_then(|kept| kept.target.clone()));
+    let missing = match options.missing {
+        // Who asks about rows wants an answer for each.
+        Missing::Drop if learns == Learns::Nothing => Missing::Refuse,
+        missing => missing,
+    };
     let wanted = Wanted {
         // What a run has kept is without them.
         dropped: if columns.is_some() {
@@ -99,14 +98,15 @@ pub(super) fn read(
         } else {
             &options.dropped
         },
-        words: columns
+        known: columns
             .is_some()
-            .then(|| kept.map_or_else(Words::new, |own| own.words.clone())),
+            .then(|| kept.map_or_else(Forms::new, |own| own.forms.clone())),
         columns,
         target,
+        missing,
     };
     let (train, names, layout) = Table::read(train, &wanted, learns, known)?;
-    let words = layout.words();
+    let forms = layout.forms();
     let numbered = if kept.is_some() {
         None
     } else {
@@ -120,7 +120,8 @@ pub(super) fn read(
             columns: Some(columns.clone()),
             target: Some(target.clone()),
             dropped: &[],
-            words: Some(words.clone()),
+            known: Some(forms.clone()),
+            missing,
         };
         let read = Table::read(test, &same, learns, names.clone())?;
         Ok::<_, DataError>(read.0)
@@ -149,7 +150,8 @@ pub(super) fn read(
     } else {
         far_from_outputs(&train.y, &target)
     };
-    let notes = words::said(&words).into_iter().chain(far).chain(numbered);
+    let notes = forms::said(&forms).into_iter().chain(far).chain(numbered);
+    let notes = notes.chain(said::left_out(train.left_out));
     Ok(Found {
         notes: notes.collect(),
         input: vec![train.width as i64],
@@ -163,180 +165,11 @@ pub(super) fn read(
         usual: Usual::Standard,
         about: ["row of a table", "rows of a table"],
         columns,
-        words,
+        forms,
+        fills: missing == Missing::Fill,
         column: Some(target),
         ..Found::new(train, test.transpose()?)
     })
-}
-
-impl Table {
-    fn read(
-        paths: &[PathBuf],
-        wanted: &Wanted<'_>,
-        learns: Learns,
-        known: Option<Vec<String>>,
-    ) -> Result<(Self, Option<Vec<String>>, Layout), DataError> {
-        let (table, labels, layout) = match paths {
-            [path] if !has_columns(path) => Self::text(path, wanted, learns)?,
-            #[cfg(feature = "parquet")]
-            paths => Self::columns(paths, wanted, learns)?,
-            #[cfg(not(feature = "parquet"))]
-            paths => {
-                let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
-                return Err(DataError::bad_path(first, NO_COLUMNS));
-            }
-        };
-        table.named(&labels, known, layout)
-    }
-
-    fn text(
-        path: &Path,
-        wanted: &Wanted<'_>,
-        learns: Learns,
-    ) -> Result<(Self, Vec<String>, Layout), DataError> {
-        let text = text::read(path)?;
-        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-        let begin = || {
-            let mut reader = ReaderBuilder::new();
-            let reader = reader.delimiter(separator(text)).trim(csv::Trim::All);
-            let mut reader = reader.from_reader(text);
-            // Without it, what is wrong further down has no line.
-            let header = reader.headers();
-            let header = header.map_err(|error| damaged(path, &error))?.clone();
-            Ok::<_, DataError>((reader, header))
-        };
-        let (mut reader, header) = begin()?;
-        check_names(&header).map_err(|why| at(path, 1, why))?;
-        let mut layout = Layout::of(&header, wanted).map_err(|why| at(path, 1, why))?;
-        if wanted.words.is_none() {
-            let mut search = Search::new(&layout);
-            for record in begin()?.0.records() {
-                if !search.row(&record.map_err(|error| damaged(path, &error))?) {
-                    break;
-                }
-            }
-            let words = search.words().map_err(|why| at(path, 1, why))?;
-            layout.take(words);
-        }
-        let origin = Origin::Text {
-            path: path.to_owned(),
-            lines: Vec::new(),
-        };
-        let mut table = Self::empty(origin, &layout, learns, crc32c::crc32c(text));
-        let (mut labels, mut lines) = (Vec::new(), Vec::new());
-        for record in reader.records() {
-            let record = record.map_err(|error| damaged(path, &error))?;
-            let line = record.position().map_or(1, |start| line(text, start));
-            let row = table.row(&layout, &record, &mut labels);
-            row.map_err(|why| at(path, line, why))?;
-            lines.push(line);
-        }
-        if lines.is_empty() {
-            return Err(at(path, 1, "there is no row below the header".to_owned()));
-        }
-        let path = path.to_owned();
-        table.origin = Origin::Text { path, lines };
-        Ok((table, labels, layout))
-    }
-
-    /// The rows of files of columns.
-    #[cfg(feature = "parquet")]
-    fn columns(
-        paths: &[PathBuf],
-        wanted: &Wanted<'_>,
-        learns: Learns,
-    ) -> Result<(Self, Vec<String>, Layout), DataError> {
-        let rows = Columns::open(paths)?;
-        let header = StringRecord::from(rows.columns());
-        let wrong = |why| DataError::bad_path(rows.path(), why);
-        let mut layout = Layout::of(&header, wanted).map_err(wrong)?;
-        if wanted.words.is_none() {
-            let mut search = Search::new(&layout);
-            for row in 0..rows.len() {
-                let cells = rows.shown(row)?.into_iter().map(Option::unwrap_or_default);
-                if !search.row(&cells.collect()) {
-                    break;
-                }
-            }
-            let words = search.words().map_err(wrong)?;
-            layout.take(words);
-        }
-        // Of each row its numbers, and what its target is in words.
-        let needed = rows.len() as u64 * (4 * layout.width() as u64 + 32);
-        refuse_large(rows.path(), needed)?;
-        let sum = crc32c::crc32c(rows.identity().as_bytes());
-        let mut table = Self::empty(Origin::Columns(rows), &layout, learns, sum);
-        let mut labels = Vec::new();
-        for row in 0..table.origin.rows() {
-            let Origin::Columns(rows) = &table.origin else {
-                break;
-            };
-            let bad = |what| DataError::Bad {
-                place: rows.place(0, row),
-                what,
-            };
-            let cells = rows.shown(row)?;
-            let inputs = layout.inputs.iter().map(|own| (&own.name, own.place));
-            let mut own = inputs.chain([(&layout.target.0, layout.target.1)]);
-            if let Some((name, _)) = own.find(|(_, place)| cells[*place].is_none()) {
-                let what = format!(
-                    "column `{name}` has neither a number nor a text here: leave it out with \
-                     --drop-columns, or make arrays of it"
-                );
-                return Err(bad(what));
-            }
-            let cells = cells.into_iter().map(Option::unwrap_or_default);
-            let record: StringRecord = cells.collect();
-            let place = rows.place(0, row);
-            let row = table.row(&layout, &record, &mut labels);
-            row.map_err(|what| DataError::Bad { place, what })?;
-        }
-        Ok((table, labels, layout))
-    }
-
-    fn empty(origin: Origin, layout: &Layout, learns: Learns, sum: u32) -> Self {
-        Self {
-            origin,
-            columns: layout.inputs.len(),
-            width: layout.width(),
-            x: Vec::new(),
-            y: Vec::new(),
-            learns,
-            sum,
-        }
-    }
-
-    /// Takes up a row.
-    fn row(
-        &mut self,
-        layout: &Layout,
-        record: &StringRecord,
-        labels: &mut Vec<String>,
-    ) -> Result<(), String> {
-        for Input { name, place, words } in &layout.inputs {
-            let cell = &record[*place];
-            if words.is_empty() {
-                self.x.push(number(cell, name, INPUTS)? as f32);
-            } else if is_missing(cell) {
-                return Err(missing(name));
-            } else {
-                self.x.extend(words::numbers(cell, name, words)?);
-            }
-        }
-        let (name, place) = &layout.target;
-        let cell = &record[*place];
-        if self.learns == Learns::Nothing {
-            self.y.push(0.0);
-        } else if self.learns == Learns::Classes {
-            if is_missing(cell) {
-                return Err(missing(name));
-            }
-            labels.push(cell.to_owned());
-        } else {
-            self.y.push(number(cell, name, TARGETS)?);
-        }
-        Ok(())
-    }
 }
 
 impl Source for Table {

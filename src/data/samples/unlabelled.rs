@@ -11,7 +11,7 @@ use super::kinds::{self, Kind as What};
 use super::labels::Counted;
 use super::numbers::Numbers;
 use super::table::Learns;
-use super::{Pair, SampleOptions, Samples, damage, table};
+use super::{Missing, Pair, SampleOptions, Samples, damage, table};
 use crate::data::arrays::NamedArrays;
 use crate::data::{Array, DataError, Dataset, Idx, Place};
 
@@ -58,7 +58,7 @@ impl Samples {
         } else {
             match kinds::kind(path)? {
                 Some(What::Folder) => images(path, kept, &options)?,
-                Some(What::Table | What::Columns) => rows(path, kept)?,
+                Some(What::Table | What::Columns) => rows(path, kept, options.missing)?,
                 Some(What::Npy) => inputs(Array::npy(path)?),
                 Some(What::Npz) => inputs(NamedArrays::npz(path)?.inputs()?),
                 Some(What::Safetensors) => inputs(NamedArrays::safetensors(path)?.inputs()?),
@@ -117,7 +117,7 @@ fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, Da
 }
 
 /// The rows of a table, by the columns that were trained on.
-fn rows(path: &Path, kept: &Kept) -> Result<Found, DataError> {
+fn rows(path: &Path, kept: &Kept, missing: Missing) -> Result<Found, DataError> {
     let Some(first) = kept.columns.first() else {
         return Err(not_of_run(path, "a table", "other data"));
     };
@@ -128,6 +128,7 @@ fn rows(path: &Path, kept: &Kept) -> Result<Found, DataError> {
     };
     let options = SampleOptions {
         kept: Some(kept),
+        missing,
         ..SampleOptions::default()
     };
     let found = table::read(&[PathBuf::from(path)], None, &options, Learns::Nothing)?;

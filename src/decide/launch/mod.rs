@@ -14,8 +14,9 @@ use std::ffi::OsString;
 use std::net::TcpListener;
 
 use anyhow::Context as _;
+use clap::Command;
 
-use super::{Failure, input, say};
+use super::{Failure, input, names, say};
 use address::Address;
 use attempt::{Attempt, Ended};
 use children::Plan;
@@ -57,8 +58,10 @@ fn from_0(text: &str) -> Result<usize, String> {
         .map_err(|_| format!("`{text}` is not a whole number from 0"))
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+/// `command` is the whole command line, of which each process runs a verb.
+pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
     check(args)?;
+    check_verb(args, command);
     let program = std::env::current_exe().context("this program is not found again")?;
     let mut attempt = Attempt::new()?;
     for restarts in 0.. {
@@ -95,6 +98,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Ends the process where the verb's own arguments are wrong, or ask for help: once, rather than once for
+/// each process.
+fn check_verb(args: &Args, mut command: Command) {
+    let own = OsString::from(command.get_name());
+    let all: Vec<OsString> = std::iter::once(own).chain(args.verb.clone()).collect();
+    if let Err(error) = command.try_get_matches_from_mut(&all) {
+        names::explained(&command, &all, error).exit();
+    }
 }
 
 fn check(args: &Args) -> Result<(), Failure> {

@@ -1,14 +1,29 @@
 //! Examples below the help.
 
 use clap::Command;
+use clap::builder::StyledStr;
 
 /// With examples that fit into a terminal of 80 columns, and can be pasted from there.
 pub(super) fn exemplary(verb: Command) -> Command {
-    let Some(text) = verb.get_after_help().map(ToString::to_string) else {
-        return verb;
+    rewritten(verb, |text| {
+        let lines: Vec<String> = text.lines().map(broken).collect();
+        lines.join("\n")
+    })
+}
+
+/// With other texts below the short and the long help.
+pub(crate) fn rewritten(verb: Command, write: impl Fn(&str) -> String) -> Command {
+    let other = |text: &StyledStr| write(&text.to_string());
+    let short = verb.get_after_help().map(other);
+    let long = verb.get_after_long_help().map(other);
+    let verb = match short {
+        Some(short) => verb.after_help(short),
+        None => verb,
     };
-    let lines: Vec<String> = text.lines().map(broken).collect();
-    verb.after_help(lines.join("\n"))
+    match long {
+        Some(long) => verb.after_long_help(long),
+        None => verb,
+    }
 }
 
 /// A command that is too long goes on behind a backslash, before a flag.

@@ -111,6 +111,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "tokenizer",
             "target",
             "drop-columns",
+            "missing",
             "held-out",
             "held-out-batches",
             "normalise",
@@ -170,27 +171,43 @@ pub(super) fn grouped(arg: Arg) -> Arg {
 }
 
 /// Flags that most people never need: they are in the long help alone.
-const RARE: [&str; 20] = [
+const RARE: [&str; 36] = [
+    "all-reduce",
+    "augment",
+    "checkpoint-keep",
+    "checkpoint-time",
+    "cores",
     "cuda-graphs",
     "deterministic",
+    "gradient-bytes",
     "held-out-batches",
     "ignore-index",
+    "jitter-runs",
+    "jitter-seed",
     "kernels",
     "local-steps",
     "neighbours",
     "nic-per-device",
+    "no-sequence-parallel",
+    "offload",
     "offload-optimizer",
+    "optimizer-bytes",
     "outer-learning-rate",
     "outer-momentum",
     "patience",
+    "peak-flops",
     "prefetch",
     "restart-time",
     "resume-fallback",
+    "scale-to",
     "set",
+    "shard-optimizer",
     "tf32",
     "threads-per-stage",
+    "tokenizer",
     "trace",
     "tree",
+    "workers",
 ];
 
 /// `Devices, a stage and a thread each` of what goes on behind it.

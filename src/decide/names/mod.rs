@@ -13,6 +13,8 @@ use clap::{Arg, Command};
 pub(crate) use conflicts::unexplained;
 pub(crate) use elsewhere::explained;
 use examples::exemplary;
+#[cfg(feature = "cli")]
+pub(crate) use examples::rewritten;
 use headings::grouped;
 
 /// Names of the field, beside those that a flag has here.

@@ -13,8 +13,9 @@ use crate::decide::{Failure, input, output};
 /// A cluster, of which replicas, stages and places are chosen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClusterFlags {
-    /// Cluster to choose replicas, stages and places on: a file such as cluster.toml, or a
-    /// ready-made node (dgx-a100, dgx-a100-40gb, dgx-h100, a100-pcie, rtx-4090), --nodes times.
+    /// Cluster to plan for: a file, or dgx-a100, dgx-a100-40gb, dgx-h100, a100-pcie, rtx-4090. Replicas,
+    /// stages and places are chosen. A ready-made node stands --nodes times; a file is as the book's
+    /// cluster.toml.
     #[arg(
         long, value_name = "FILE|NODE",
         conflicts_with_all = ["per_node", "cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]

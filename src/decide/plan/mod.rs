@@ -31,24 +31,32 @@ use super::{Failure, input, output, say};
 
 /// Arguments of `gpipe-rs plan`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Examples:
+  gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
+  gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html
+  gpipe-rs plan --model-shape llama2-7b --cluster dgx-h100 --nodes 2
+
+All flags: gpipe-rs plan --help",
+    after_long_help = "Examples:
   gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
   gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json
   gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html
   gpipe-rs plan --profile profile.json --devices 8 --nodes 2 --node-link 100Gbit/s,20us --replicas 2
   gpipe-rs plan --profile profile.json --cluster dgx-a100 --nodes 16 --batch 2048
   gpipe-rs plan --profile profile.json --nodes 16 --per-node 8 --memory 40GiB --link-inside 450GB/s,3us --link-between 50GB/s,8us
-  gpipe-rs plan --model-shape gpt3-175b --cluster dgx-a100 --nodes 128 --batch 1536")]
+  gpipe-rs plan --model-shape gpt3-175b --cluster dgx-a100 --nodes 128 --batch 1536"
+)]
 pub(crate) struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE", required_unless_present = "model_shape")]
     profile: Option<PathBuf>,
-    /// Profile of some of the same layers that was measured on the card that is planned for: times
+    /// Profile of some of the same layers on the card that is planned for. Times
     /// of --profile are scaled to it, those of layers in both as each differs, the others as all of
     /// these differ together.
     #[arg(long, value_name = "FILE", requires = "profile")]
     scale_to: Option<PathBuf>,
-    /// Devices of all replicas together: their number, or a list as `train` has it, such as
+    /// Devices of all replicas together, such as 4. Their number, or a list as `train` has it, such as
     /// `cpu*4` or `cuda:0-3`.
     #[arg(
         long, value_name = "LIST", allow_negative_numbers = true, value_parser = input::device_count,
@@ -60,12 +68,11 @@ pub(crate) struct Args {
     shape: ShapeFlags,
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// Memory of a device, such as 24GiB: one value for all, or one for each of a
+    /// Memory of a device, such as 24GiB. One value for all, or one for each of a
     /// replica.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,
-    /// Speed of a device relative to the profiled one: one for all, or one for each of a
-    /// replica.
+    /// Speed of a device relative to the profiled one. One for all, or one for each of a replica.
     #[arg(
         long,
         value_name = "LIST",
@@ -128,14 +135,14 @@ pub(crate) struct Args {
     /// Write the plan to a file as JSON; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a report (.html): layers and cuts, timeline, memory over time, schedules compared.
+    /// Write a report (.html). Layers and cuts, timeline, memory over time, schedules compared.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
-    /// Name every runner-up, and say (as for a cluster always) what one more device and one more GiB
-    /// on each would bring.
+    /// Name every runner-up, and what one more device or GiB would bring. For a cluster, the latter is
+    /// always said.
     #[arg(long)]
     explain: bool,
 }

@@ -25,8 +25,8 @@ pub(crate) struct ShapeFlags {
         value_parser = input::transformer
     )]
     model_shape: Option<Transformer>,
-    /// Cards of a node that share every layer of a --model-shape, as one larger and faster device
-    /// whose all-reduces are priced, or auto: chosen. Replicas and --pipeline then count such
+    /// Cards of a node that share every layer of a --model-shape, or auto. They count as one larger and
+    /// faster device whose all-reduces are priced; auto chooses. Replicas and --pipeline then count such
     /// groups. `train` has no such groups: plans with them are for frameworks that have.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
@@ -34,11 +34,11 @@ pub(crate) struct ShapeFlags {
         requires = "model_shape", value_parser = input::count_or_auto
     )]
     tensor_parallel: std::option::Option<usize>,
-    /// Groups of --tensor-parallel have whole norms and dropouts on each card, and so their
-    /// activations, instead of dividing them by the sequence.
+    /// Each card of --tensor-parallel keeps whole norms and dropouts. Instead of dividing these, and
+    /// their activations, by the sequence.
     #[arg(long, requires = "model_shape")]
     no_sequence_parallel: bool,
-    /// Bytes of optimizer state for each parameter of a --model-shape, beside 4 for itself and its
+    /// Bytes of optimizer state for each parameter of a --model-shape. Beside 4 for itself and its
     /// gradient: 12 for Adam in mixed precision (two moments and the parameter in 32 bits each), 4
     /// for moments in 16 bits alone, 2 for moments in 8 bits alone, 0 for plain SGD.
     #[arg(

@@ -76,6 +76,78 @@ impl Range {
     }
 }
 
+/// A range of numbers that are drawn as they are, or by their logarithms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scale {
+    /// Of the logarithms, where these are drawn.
+    range: Range,
+    is_log: bool,
+}
+
+impl Scale {
+    /// Of a range of numbers.
+    pub(super) fn plain(range: Range) -> Self {
+        let is_log = false;
+        Self { range, is_log }
+    }
+
+    /// Of a range of positive numbers, by their logarithms.
+    pub(super) fn log(range: Range) -> Self {
+        let (from, to) = (range.from.log10(), range.to.log10());
+        let room = ((to - from) * 0.05).max(0.01);
+        Self {
+            range: Range {
+                from: from - room,
+                to: to + room,
+            },
+            is_log: true,
+        }
+    }
+
+    /// How far along a number is, from 0 to 1.
+    pub(super) fn share(self, number: f64) -> f64 {
+        self.range
+            .share(if self.is_log { number.log10() } else { number })
+    }
+
+    /// Round numbers in at most `most` intervals; of logarithms 1, 2 and 5 times the powers of ten, or
+    /// the powers alone where these are many.
+    pub(super) fn ticks(self, most: f64) -> Vec<Tick> {
+        let Range { from, to } = self.range;
+        if !self.is_log {
+            return self.range.ticks(0.0, most);
+        }
+        let factors: &[f64] = if to - from > most / 3.0 {
+            &[1.0]
+        } else {
+            &[1.0, 2.0, 5.0]
+        };
+        let every = ((to - from) / most).ceil().max(1.0);
+        let powers = (from.floor() as i32..=to.ceil() as i32)
+            .filter(|power| power.rem_euclid(every as i32) == 0);
+        let all = powers.flat_map(|power| factors.iter().map(move |own| own * 10_f64.powi(power)));
+        let inside: Vec<f64> = all
+            .filter(|own| (from..=to).contains(&own.log10()))
+            .collect();
+        if inside.len() < 2 {
+            // Of less than a factor of two; places along it differ, the numbers are round all the same.
+            let plain = Range {
+                from: 10_f64.powf(from),
+                to: 10_f64.powf(to),
+            };
+            return plain.ticks(0.0, most);
+        }
+        let text = |at: f64| match at {
+            at if (1e-3..1e5).contains(&at) => rounded(at).to_string(),
+            at => format!("{:e}", rounded(at)),
+        };
+        inside
+            .into_iter()
+            .map(|at| Tick { at, text: text(at) })
+            .collect()
+    }
+}
+
 /// A number along an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tick {
@@ -168,6 +240,26 @@ mod tests {
         assert_eq!(texts(2.31, 4.29, 0.0), ["2.5", "3.0", "3.5", "4.0"]);
         // Steps are whole.
         assert_eq!(texts(1.0, 3.0, 1.0), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn ticks_of_logarithms_are_round_and_within() {
+        let texts = |from: f64, to: f64| -> Vec<String> {
+            let ticks = Scale::log(Range { from, to }).ticks(8.0);
+            ticks.into_iter().map(|tick| tick.text).collect()
+        };
+        assert_eq!(texts(0.0036, 4.96), ["0.01", "0.1", "1"]);
+        assert_eq!(texts(0.4, 4.96), ["0.5", "1", "2", "5"]);
+        assert_eq!(texts(1e-9, 1e9).len(), 7);
+        assert_eq!(
+            texts(1.2, 1.5),
+            ["1.20", "1.25", "1.30", "1.35", "1.40", "1.45", "1.50"]
+        );
+        let scale = Scale::log(Range {
+            from: 0.01,
+            to: 1.0,
+        });
+        assert!((scale.share(0.1) - 0.5).abs() < 1e-12);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::axis::{Range, short};
+use super::axis::{Range, Scale, short};
 use super::field::{Field, is_held_out};
 use super::history::{History, Point};
 use super::layout::{ABOVE, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, of_run};
@@ -46,14 +46,19 @@ pub(super) struct Chart<'a> {
     /// How many runs there are.
     runs: usize,
     steps: Range,
-    values: Range,
+    values: Scale,
     /// The frame's upper edge.
     top: f64,
 }
 
 impl<'a> Chart<'a> {
-    /// A chart of `field` below `y`, over `steps`.
-    pub(super) fn new(runs: &'a [History], field: &'a Field, steps: Range, y: f64) -> Self {
+    /// A chart of `field` below `y`, over `steps`; by logarithms where that is asked for and can be.
+    pub(super) fn new(
+        runs: &'a [History],
+        (field, log): (&'a Field, bool),
+        steps: Range,
+        y: f64,
+    ) -> Self {
         let of = |key: &'a str| {
             let all = runs.iter().enumerate();
             all.filter_map(move |(number, run)| {
@@ -71,13 +76,17 @@ impl<'a> Chart<'a> {
         let values = Range::of(values.map(|&(_, value)| value));
         let values = values.unwrap_or(Range { from: 0.0, to: 1.0 });
         let counts = WITH_ZERO.contains(&field.key.as_str());
-        let values = if counts { values.with_zero() } else { values };
+        let values = match (counts, log && values.from > 0.0) {
+            (true, _) => Scale::plain(values.with_zero().roomy()),
+            (false, true) => Scale::log(values),
+            (false, false) => Scale::plain(values.roomy()),
+        };
         Self {
             field,
             curves,
             runs: runs.len(),
             steps,
-            values: values.roomy(),
+            values,
             top: y + ABOVE,
         }
     }
@@ -114,7 +123,7 @@ impl<'a> Chart<'a> {
             escaped(&self.field.label()),
             end - LEFT
         );
-        for tick in self.values.ticks(0.0, ACROSS) {
+        for tick in self.values.ticks(ACROSS) {
             let y = top + PLOT * (1.0 - self.values.share(tick.at));
             let _ = writeln!(
                 svg,

@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// alone. By default a fiftieth of the steps.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     smooth: Option<usize>,
+    /// Draw losses, norms and rates by their logarithms, where all are above 0.
+    #[arg(long)]
+    log: bool,
     /// Where to write the picture: a name that ends in .svg, or in .png where the program
     /// was built with the feature `png`; `-` is standard output, as SVG. By default
     /// `plot.svg` in the first run's folder.
@@ -57,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(Failure::Usage)?;
     let fields = Field::choose(&runs, &args.metrics).map_err(Failure::Usage)?;
     let smooth = args.smooth.unwrap_or_else(|| picture::usual_window(&runs));
-    let svg = picture::draw(&runs, &fields, smooth);
+    let svg = picture::draw(&runs, &fields, (smooth, args.log));
     match format {
         Format::Svg => output::write(Some(&target), &svg),
         Format::Png => output::write_bytes(&target, &png::render(&svg)?),

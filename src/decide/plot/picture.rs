@@ -47,15 +47,15 @@ pub(super) fn usual_window(runs: &[History]) -> usize {
     ((steps.to - steps.from) / WINDOWS).max(1.0) as usize
 }
 
-/// A chart for each field, a curve in it for each run.
-pub(super) fn draw(runs: &[History], fields: &[Field], window: usize) -> String {
+/// A chart for each field, a curve in it for each run; by logarithms if `log`.
+pub(super) fn draw(runs: &[History], fields: &[Field], (window, log): (usize, bool)) -> String {
     let each = ABOVE + PLOT + BELOW;
     let steps = steps(runs);
     let charts = |top: f64| -> Vec<Chart<'_>> {
         let charts = (0..).zip(fields);
         let charts = charts.map(|(row, field)| {
             let y = top + each * f64::from(row);
-            Chart::new(runs, field, steps, y)
+            Chart::new(runs, (field, log), steps, y)
         });
         charts.collect()
     };

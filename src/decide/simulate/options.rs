@@ -19,7 +19,14 @@ use super::workload::{Given, Profiled, Workload};
 #[command(group(ArgGroup::new("what").args(["schedule", "compare", "sweep"]).required(true).multiple(true)))]
 #[command(group(ArgGroup::new("jittery").args(["jitter", "sweep"]).multiple(true)))]
 #[command(group(ArgGroup::new("failing").args(["mtbf", "sweep"]).multiple(true)))]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Examples:
+  gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
+  gpipe-rs simulate --compare --devices 8 --micro 32
+  gpipe-rs simulate --sweep micro=8,16,32,64 --sweep schedule=1f1b,zb-h1,zbv --devices 8
+
+All flags: gpipe-rs simulate --help",
+    after_long_help = "Examples:
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
   gpipe-rs simulate --schedule zb-h2 --devices 4 --micro 8 --steps 20
@@ -29,7 +36,8 @@ use super::workload::{Given, Profiled, Workload};
   gpipe-rs simulate --compare --devices 8 --micro 32 --jitter 5%
   gpipe-rs simulate --sweep jitter=0,2,5,10 --sweep schedule=1f1b,zb-h1,zbv --devices 8 --micro 32
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 32 --forward-us 90000 --mtbf 6h --checkpoint-time 30s --restart-time 5min
-  gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json")]
+  gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json"
+)]
 pub(crate) struct Args {
     #[arg(
         long,
@@ -38,7 +46,7 @@ pub(crate) struct Args {
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
     pub(super) schedule: Option<ScheduleKind>,
-    /// Devices of all replicas together: their number, or a list as `train` has it, such as
+    /// Devices of all replicas together, such as 4. Their number, or a list as `train` has it, such as
     /// `cpu*4` or `cuda:0-3`.
     #[arg(long, value_name = "LIST", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
     pub(super) devices: Option<usize>,
@@ -64,10 +72,10 @@ pub(crate) struct Args {
     /// Its weight half of the backward.
     #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     weight_us: Micros,
-    /// Bytes that one stage hands to the next for one micro-batch (they count with --link).
+    /// Bytes of a micro-batch between two stages. They count with --link.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     output_bytes: Bytes,
-    /// Bytes that one micro-batch keeps on one device until its backward.
+    /// Bytes that a micro-batch keeps on a device until its backward.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     activation_bytes: Bytes,
     /// Gradients of one device's parameters, which replicas exchange.
@@ -79,8 +87,7 @@ pub(crate) struct Args {
         conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes", "gradient_bytes"]
     )]
     profile: Option<PathBuf>,
-    /// How layers are cut into stages: profile (the fastest), parameters, uniform,
-    /// or layers of each stage such as 3,5,4.
+    /// How layers are cut: profile (the fastest), parameters, uniform, or such as 3,5,4.
     #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
     /// Whether stages recompute: never, always or auto. With auto, a computed schedule recomputes
@@ -122,12 +129,12 @@ pub(crate) struct Args {
     /// All schedules as one table.
     #[arg(long)]
     compare: bool,
-    /// Every combination of what is listed, as one table or chart: devices, micro, schedule,
-    /// chunks, jitter (in percent) or mtbf with its values, such as micro=8,16,32; may repeat. What
-    /// is not listed stays as its own flag says; without a schedule all that train are taken.
+    /// Every combination of devices, micro, schedule, chunks, jitter or mtbf, such as micro=8,16. One
+    /// table or chart; may repeat. Jitter is in percent. What is not listed stays as its own flag says;
+    /// without a schedule all that train are taken.
     #[arg(long, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
     pub(super) sweep: Vec<SweptFlag>,
-    /// Memory of a device, such as 24GiB: one value for all, or one for each of a replica. Says of
+    /// Memory of a device, such as 24GiB. One value for all, or one for each of a replica. Says of
     /// each schedule whether it fits, and has `auto` take one that does.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,

@@ -12,8 +12,8 @@ const LONG: f64 = 0.95;
 /// Flags of jitter and failures.
 #[derive(Debug, clap::Args)]
 pub(super) struct Risks {
-    /// What it costs that action times vary by so much (standard deviation), such as 5%: mean and
-    /// quantiles of many steps.
+    /// How much action times vary (standard deviation), such as 5%. Mean and quantiles of many steps say
+    /// what that costs.
     #[arg(long, value_name = "SHARE", value_parser = input::share)]
     jitter: Option<f64>,
     /// How many steps with jitter are simulated.
@@ -25,8 +25,8 @@ pub(super) struct Risks {
     /// What jitter is drawn from: the same seed gives the same numbers.
     #[arg(long, value_name = "N", default_value = "0", requires = "jittery")]
     jitter_seed: u64,
-    /// Mean time between failures of anything that stops the run, such as 6h: how often to write a
-    /// checkpoint (Young, Daly), and the goodput. Of n devices it is 1/n of one device's.
+    /// Mean time between failures that stop the run, such as 6h. It says how often to write a checkpoint
+    /// (Young, Daly), and the goodput. Of n devices it is 1/n of one device's.
     #[arg(long, value_name = "TIME", requires = "checkpoint_time", value_parser = input::micros)]
     mtbf: Option<Micros>,
     /// How long writing a checkpoint holds training up.

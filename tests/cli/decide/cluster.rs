@@ -128,3 +128,14 @@ fn wrong_clusters_are_told_with_what_to_do() {
         assert!(error.contains(hint), "{flags}: {error}");
     }
 }
+
+/// A plan of single devices split its backwards, as its step was shorter by the last bit of an `f64`.
+#[test]
+fn of_equal_plans_the_one_with_the_simpler_schedule_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = "plan --model-shape llama2-7b --cluster dgx-h100 --json";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let plan: Value = serde_json::from_str(&stdout(&gpipe_in(folder.path(), &args))).unwrap();
+    assert_eq!(plan["placement"], json!(vec![0; 3]), "{plan}");
+    assert_eq!(plan["schedule"], "interleaved-1f1b", "{plan}");
+}

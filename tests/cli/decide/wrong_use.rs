@@ -92,7 +92,7 @@ fn a_broken_profile_is_told_by_file_field_and_rule() {
             good.replacen("\"device\"", "\"colour\":1,\"device\"", 1),
             "colour: is not a field",
         ),
-        (good[..good.len() / 2].to_owned(), "EOF"),
+        (good[..good.len() / 2].to_owned(), "is cut off"),
         (
             good.replacen("\"forward_us\":100", "\"forward_us\":\"fast\"", 1),
             "layers[0].forward_us",

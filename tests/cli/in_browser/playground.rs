@@ -28,7 +28,13 @@ fn questions() -> Vec<Value> {
     };
     let mut questions = Vec::new();
     for kind in ScheduleKind::ALL {
-        for (devices, micro) in [(4, 8), (8, 32), (3, 6)] {
+        // A schedule that is computed for a large shape takes seconds each time.
+        let large = if kind == ScheduleKind::Auto {
+            (4, 12)
+        } else {
+            (8, 32)
+        };
+        for (devices, micro) in [(4, 8), large, (3, 6)] {
             questions.push(base(kind, devices, micro));
         }
         let mut other = base(kind, 2, 6);

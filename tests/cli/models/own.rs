@@ -64,7 +64,10 @@ fn a_program_of_its_own_has_all_verbs_for_its_model() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    assert!(help.contains(" own_model_cli train --devices"), "{help}");
+    assert!(
+        help.contains(" own_model_cli train --data mine.txt"),
+        "{help}"
+    );
     assert!(
         help.contains("hidden layers (mlp 8); levels (unet 5); floors (tower 8)"),
         "{help}"

@@ -180,7 +180,7 @@ fn an_image_that_only_decoding_finds_damaged_costs_no_step_and_can_be_skipped() 
         ),
         "train",
     );
-    let header = "; cannot be read, and are skipped: dark/1.jpg (the file is empty)";
+    let header = "  cannot be read, and are skipped: dark/1.jpg (the file is empty)";
     assert!(said.contains(header), "{said}");
 }
 
@@ -236,10 +236,10 @@ fn a_class_that_is_held_out_as_a_whole_and_a_share_of_nothing_are_told() {
     };
     // Of 11 images one is of the second class: some seed holds it out.
     let whole =
-        "; nothing is trained on of `light`: all of it is held out, so take a smaller --held-out";
+        "  nothing is trained on of `light`: all of it is held out, so take a smaller --held-out";
     let mut seeds = (0..20).map(|seed| said(&format!("--held-out 0.5 --seed {seed}")));
     assert!(seeds.any(|said| said.contains(whole)));
-    let none = "; nothing is held out, as a share of 0.05 of 11 is less than one";
+    let none = "  nothing is held out, as a share of 0.05 of 11 is less than one";
     assert!(said("--held-out 0.05").contains(none));
     assert!(!said("--held-out 0").contains("nothing is held out"));
     let evaluated = format!("train --eval-every 1 {FLAGS} {RESNET}").replace("0.2", "0.05");

@@ -1,6 +1,7 @@
 //! Data that a user brings, by the command alone: trained on, resumed, judged, profiled.
 
 mod features;
+mod gaps;
 mod images;
 mod kinds;
 mod own;

@@ -93,7 +93,9 @@ fn a_cut_that_the_step_waits_for_is_told() {
         "{cut}"
     );
     assert!(
-        cut.contains("`profile --model gpt --plan plan.json`"),
+        // With the flags of the run: the plan of another model was refused.
+        cut.contains("`profile --model gpt --layers 6 --d-model 16 ")
+            && cut.contains(" --data text.txt --batch 8 --plan plan.json` cuts by time"),
         "{cut}"
     );
 }

@@ -238,7 +238,7 @@ impl<'a> ClusterSearch<'a> {
         self.leaders.push((choice, found));
         // Of equals the simplest, and then the one that came first.
         self.leaders
-            .sort_by_key(|(own, found)| (found.step, own.shape.chunks, own.kind));
+            .sort_by_key(|(own, found)| (rounded(found.step), own.shape.chunks, own.kind));
         self.leaders.truncate(POLISHED);
     }
 
@@ -253,7 +253,11 @@ impl<'a> ClusterSearch<'a> {
         });
         let faster = |a, b: (Choice, PlanCandidate)| {
             let a: (Choice, PlanCandidate) = a;
-            if b.1.step < a.1.step { b } else { a }
+            if rounded(b.1.step) < rounded(a.1.step) {
+                b
+            } else {
+                a
+            }
         };
         let (mut choice, mut found) = polished.into_iter().reduce(faster)?;
         let plain = self.plain(&choice);
@@ -291,4 +295,10 @@ impl<'a> ClusterSearch<'a> {
         };
         Some((plan, options))
     }
+}
+
+/// A step without the last bits, which f64 rounds otherwise in sums of another order.
+fn rounded(step: Micros) -> u64 {
+    // 32 bits of the mantissa stay; steps are positive, and such are ordered as their bits.
+    step.get().to_bits() >> 20
 }

@@ -2,6 +2,7 @@
 
 use super::ClusterOptions;
 use super::choices::Choice;
+use crate::auto::least_makespan;
 use crate::check::CheckedSchedule;
 use crate::ids::DeviceId;
 use crate::machine::Machine;
@@ -17,6 +18,9 @@ use crate::units::{Bytes, Micros};
 
 /// Where the simulations of all cuts have no more actions than this together, all are simulated.
 const ALL_ACTIONS: usize = 400_000;
+
+/// Bounds are this much lower than they are computed, relative to them, for what f64 rounds.
+const ROUNDED: f64 = 1e-9;
 
 /// What came of a choice.
 pub(super) struct Trial {
@@ -130,10 +134,12 @@ impl Setting<'_> {
         cuts: &[Partition],
         best: Option<Micros>,
     ) -> Option<PlanCandidate> {
-        let stages = schedule.schedule().stages();
+        let plan = schedule.schedule();
+        let stages = plan.stages();
         let ways = problem.ways();
         let never = vec![false; stages];
         let alone = self.machine.cards().is_none();
+        let of = (plan.devices(), plan.micro_batches());
         let mut best = best;
         let mut found = None;
         for cut in cuts {
@@ -141,18 +147,24 @@ impl Setting<'_> {
                 let digit = |stage: usize| number / ways.len().pow(stage as u32) % ways.len();
                 let redo: Vec<bool> = (0..stages).map(|stage| ways[digit(stage)].0).collect();
                 let costs = problem.stage_costs(cut, &redo, &never);
-                let simulation = simulate(schedule, &costs);
-                let step = simulation.makespan();
-                // What is as fast as another choice may be simpler.
-                let equal = found.is_none() && best == Some(step);
-                let faster = equal || best.is_none_or(|best| step < best);
                 let plain = alone && number == 0;
-                if !faster {
+                let least = least_makespan(schedule.owner(), of, &costs).get() * (1.0 - ROUNDED);
+                let may_be = best.is_none_or(|best| least <= best.get());
+                let simulation = may_be.then(|| simulate(schedule, &costs));
+                // What is as fast as another choice may be simpler.
+                let faster = simulation.filter(|own| match best {
+                    Some(best) => {
+                        let step = own.makespan();
+                        step < best || (found.is_none() && step == best)
+                    }
+                    None => true,
+                });
+                let Some(simulation) = faster else {
                     if plain {
                         break;
                     }
                     continue;
-                }
+                };
                 if self.holds(simulation.peak_bytes()) {
                     best = Some(simulation.makespan());
                     found = Some((cut, redo));

@@ -14,7 +14,7 @@ use gpipe_partitioner::words::whole_number;
 use super::form::One;
 use super::{Kind, Value};
 use crate::cli::input;
-use crate::data::{HowMany, Normalise};
+use crate::data::{HowMany, Missing, Normalise};
 
 /// Why a value of `plan` and `profile` is none of `train`.
 const BY_A_PLAN: &str = "`auto` is for `plan` and `profile`, which write what they choose into a \
@@ -88,6 +88,13 @@ pub(in crate::cli) const NORMALISE: One<Normalise> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |how| Value::Text(how.to_string()),
+};
+
+/// What becomes of cells without a value.
+pub(in crate::cli) const MISSING: One<Missing> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |what| Value::Text(what.to_string()),
 };
 
 /// Threads that load, or batches ahead.

@@ -12,9 +12,6 @@ pub(super) const TARGETS: &str = "this model learns numbers: name the column tha
 
 /// The number in a cell; `instead` is what to do where it is a text.
 pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
-    if is_missing(cell) {
-        return Err(missing(column));
-    }
     match cell.parse::<f64>() {
         Ok(number) if (number as f32).is_finite() => Ok(number),
         Ok(_) => Err(format!(
@@ -39,10 +36,26 @@ pub(super) fn is_number(cell: &str) -> bool {
     !is_missing(cell) && with_point(cell).parse::<f64>().is_ok()
 }
 
-pub(super) fn missing(column: &str) -> String {
+/// What is said of an input without a value.
+pub(super) fn no_input(column: &str) -> String {
     format!(
-        "column `{column}` has no value: fill it in, or leave out the row, or the column with \
-         --drop-columns"
+        "column `{column}` has no value: --missing fill takes the mean of the column, --missing drop leaves \
+         out such rows, and --drop-columns {column} the column"
+    )
+}
+
+/// The same of a row that is asked about.
+pub(super) fn unknown(column: &str) -> String {
+    format!(
+        "column `{column}` has no value, and the run was not trained with --missing fill: fill it in, or \
+         leave out the row"
+    )
+}
+
+/// The same of a target.
+pub(super) fn no_target(column: &str) -> String {
+    format!(
+        "column `{column}` has no value: fill it in, or leave out such rows with --missing drop"
     )
 }
 

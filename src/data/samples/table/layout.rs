@@ -2,7 +2,8 @@
 
 use csv::StringRecord;
 
-use super::words::Words;
+use super::forms::{Column, Forms};
+use crate::data::samples::Missing;
 
 /// Which columns are to be what.
 pub(super) struct Wanted<'a> {
@@ -12,8 +13,10 @@ pub(super) struct Wanted<'a> {
     pub(super) target: Option<String>,
     /// Those that are neither.
     pub(super) dropped: &'a [String],
-    /// Those of words, with these, where they are known.
-    pub(super) words: Option<Words>,
+    /// What they are, where that is known.
+    pub(super) known: Option<Forms>,
+    /// What becomes of cells without a value.
+    pub(super) missing: Missing,
 }
 
 /// A column of inputs.
@@ -22,8 +25,8 @@ pub(super) struct Input {
     pub(super) name: String,
     /// Where it is.
     pub(super) place: usize,
-    /// Its words, where it has none but such.
-    pub(super) words: Vec<String>,
+    /// What its cells stand for.
+    pub(super) column: Column,
 }
 
 /// What columns are what.
@@ -84,34 +87,34 @@ impl Layout {
         let inputs = inputs.into_iter().map(|(name, place)| Input {
             name,
             place,
-            words: Vec::new(),
+            column: Column::default(),
         });
         let mut own = Self {
             inputs: inputs.collect(),
             target,
         };
-        own.take(wanted.words.clone().unwrap_or_default());
+        own.take(wanted.known.clone().unwrap_or_default());
         Ok(own)
     }
 
-    /// Takes up which columns are of which words.
-    pub(super) fn take(&mut self, mut words: Words) {
+    /// Takes up what the columns are.
+    pub(super) fn take(&mut self, mut columns: Forms) {
         for input in &mut self.inputs {
-            input.words = words.remove(&input.name).unwrap_or_default();
+            input.column = columns.remove(&input.name).unwrap_or_default();
         }
     }
 
-    /// Which columns are of which words.
-    pub(super) fn words(&self) -> Words {
-        let all = self.inputs.iter().filter(|own| !own.words.is_empty());
-        let all = all.map(|own| (own.name.clone(), own.words.clone()));
+    /// Those columns that are more than numbers.
+    pub(super) fn forms(&self) -> Forms {
+        let plain = Column::default();
+        let all = self.inputs.iter().filter(|own| own.column != plain);
+        let all = all.map(|own| (own.name.clone(), own.column.clone()));
         all.collect()
     }
 
     /// Numbers of a row.
     pub(super) fn width(&self) -> usize {
-        let inputs = self.inputs.iter();
-        inputs.map(|own| own.words.len().max(1)).sum()
+        self.inputs.iter().map(|own| own.column.width()).sum()
     }
 }
 

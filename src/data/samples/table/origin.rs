@@ -14,7 +14,11 @@ pub(super) enum Origin {
     /// A text, and the line of each row.
     Text { path: PathBuf, lines: Vec<u64> },
     #[cfg(feature = "parquet")]
-    Columns(Columns),
+    Columns {
+        own: Columns,
+        /// The places of those rows that are taken.
+        rows: Vec<usize>,
+    },
 }
 
 impl Origin {
@@ -25,7 +29,7 @@ impl Origin {
                 line: lines[row],
             },
             #[cfg(feature = "parquet")]
-            Self::Columns(own) => own.place(0, row),
+            Self::Columns { own, rows } => own.place(0, rows[row]),
         }
     }
 
@@ -33,7 +37,7 @@ impl Origin {
         match self {
             Self::Text { path, .. } => path,
             #[cfg(feature = "parquet")]
-            Self::Columns(own) => own.path(),
+            Self::Columns { own, .. } => own.path(),
         }
     }
 
@@ -41,7 +45,7 @@ impl Origin {
         match self {
             Self::Text { lines, .. } => lines.len(),
             #[cfg(feature = "parquet")]
-            Self::Columns(own) => own.len(),
+            Self::Columns { rows, .. } => rows.len(),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! What is said of the columns of a table.
 
+use gpipe_partitioner::words::count;
+
+use super::forms::Form;
 use super::layout::Layout;
 
 /// So many distinct numbers are classes in any case.
@@ -65,12 +68,18 @@ pub(super) fn counting(layout: &Layout, x: &[f32]) -> Option<String> {
     let mut inputs = layout.inputs.iter();
     let counting = inputs.find(|own| {
         let first = place;
-        place += own.words.len().max(1);
-        own.words.is_empty() && counts(first)
+        place += own.column.width();
+        own.column.form == Form::Numbers && counts(first)
     });
     let name = &counting?.name;
     Some(format!(
         "`{name}` counts the rows, and is an input as any other: leave it out with --drop-columns \
          {name}"
     ))
+}
+
+/// What is said of rows that are not taken.
+pub(super) fn left_out(rows: usize) -> Option<String> {
+    let rows = (rows > 0).then(|| count(rows, "row"))?;
+    Some(format!("{rows} with a cell without a value left out"))
 }

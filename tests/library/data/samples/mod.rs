@@ -2,6 +2,7 @@
 //! same way each time, and refused by name where it is damaged.
 
 mod forged;
+mod gaps;
 mod images;
 mod kinds;
 mod numpy;

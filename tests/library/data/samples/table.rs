@@ -147,9 +147,9 @@ fn columns_of_words_are_an_input_for_each_word() {
     assert_eq!(samples.input(), [4]);
     let wanted = "`city` is 3 inputs, one for each of its words";
     assert!(
-        samples.describe().contains(wanted),
-        "{}",
-        samples.describe()
+        samples.notes().concat().contains(wanted),
+        "{:?}",
+        samples.notes()
     );
     let (x, y) = all(&samples);
     // In the order of the letters: Oslo, Rome, Rome, GA; then the size.

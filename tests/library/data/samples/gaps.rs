@@ -1,0 +1,227 @@
+//! Cells of tables that are dates, or have no value: such columns could only be left out.
+
+use std::fs;
+use std::path::Path;
+
+use gpipe::data::{Missing, Normalise, SampleOptions, Samples};
+
+use super::{all, floats, refused};
+
+fn plain() -> SampleOptions {
+    SampleOptions::default()
+        .held_out(0.0)
+        .normalise(Normalise::None)
+}
+
+/// The inputs of a table, row after row.
+fn inputs(path: &Path, text: &str, options: &SampleOptions) -> Vec<Vec<f64>> {
+    fs::write(path, text).unwrap();
+    let samples = Samples::open(path, options).unwrap();
+    let width = samples.input()[0] as usize;
+    let x = floats(&all(&samples).0);
+    x.chunks(width).map(<[f64]>::to_vec).collect()
+}
+
+#[test]
+fn dates_are_days_and_their_place_in_the_year_and_the_week() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    let rows = inputs(
+        &path,
+        "sold,kind\n2000-01-01,a\n2000-01-08,b\n2001-01-01,a\n",
+        &plain(),
+    );
+    assert_eq!(rows[0].len(), 5);
+    let days: Vec<f64> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(days, [0.0, 7.0, 366.0]);
+    let close = |one: f64, other: f64| (one - other).abs() < 0.02;
+    // A year later it is the same place of the year, a week later of the week.
+    assert!(
+        close(rows[0][1], rows[2][1]) && close(rows[0][2], rows[2][2]),
+        "{rows:?}"
+    );
+    assert!(
+        close(rows[0][3], rows[1][3]) && close(rows[0][4], rows[1][4]),
+        "{rows:?}"
+    );
+    assert!(!close(rows[0][1], rows[1][1]), "{rows:?}");
+
+    let said = |text: &str| {
+        fs::write(&path, text).unwrap();
+        Samples::open(&path, &plain()).unwrap().notes().concat()
+    };
+    let told = said("sold,kind\n31.01.2024,a\n01.02.2024,b\n");
+    assert!(
+        told.contains("`sold` is 5 inputs: the days, and the place in the year and the week"),
+        "{told}"
+    );
+    let told = said("at,kind\n2024-01-31T08:30:00Z,a\n2024-01-31 20:30,b\n");
+    assert!(
+        told.contains(
+            "`at` is 7 inputs: the days, and the place in the year, the week and the day"
+        ),
+        "{told}"
+    );
+    let rows = inputs(
+        &path,
+        "at,kind\n2000-01-01T06:00:00Z,a\n2000-01-02 18:00,b\n",
+        &plain(),
+    );
+    assert_eq!((rows[0][0], rows[1][0]), (0.25, 1.75));
+
+    let wanted = [
+        "`day` has dates such as 1/2/2024, of which nothing says",
+        "write them as 2024-01-31",
+    ];
+    fs::write(&path, "day,kind\n1/2/2024,a\n3/4/2024,b\n").unwrap();
+    refused(&path, &plain(), &wanted);
+}
+
+#[test]
+fn later_dates_are_read_as_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
+    fs::write(&path, "at,kind\n2000-01-01 06:00,a\n2000-01-02 18:00,b\n").unwrap();
+    let samples = Samples::open(&path, &plain()).unwrap();
+    let kept = plain().kept(&samples.kept()).unwrap();
+    // Without a time it is the beginning of the day.
+    fs::write(&other, "at\n2000-01-03\n").unwrap();
+    let new = Samples::unlabelled(&other, &kept).unwrap();
+    let x = floats(&all(&new).0);
+    assert_eq!((x.len(), x[0], x[6]), (7, 2.0, 1.0));
+    fs::write(&other, "at\nsoon\n").unwrap();
+    let error = Samples::unlabelled(&other, &kept).unwrap_err().to_string();
+    assert!(
+        error.contains("b.csv, line 2: column `at`: `soon` is no date"),
+        "{error}"
+    );
+}
+
+const GAPS: &str = "age,city,score,kind\n1,Rome,1,a\n,Oslo,2,b\n3,,3,a\n5,Rome,NA,b\n";
+
+#[test]
+fn cells_without_a_value_are_filled_and_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
+    let fill = plain().missing(Missing::Fill);
+    let rows = inputs(&path, GAPS, &fill);
+    // age, its gap; Oslo, Rome, the gap; score, its gap. Where nothing is scaled, a gap is 0.
+    let wanted = [
+        [1., 0., 0., 1., 0., 1., 0.],
+        [0., 1., 1., 0., 0., 2., 0.],
+        [3., 0., 0., 0., 1., 3., 0.],
+        [5., 0., 0., 1., 0., 0., 1.],
+    ];
+    assert_eq!(rows, wanted);
+
+    // Scaled by the numbers that are there: ages have the mean 3 and the variance 8/3.
+    let scaled = fill.clone().normalise(Normalise::Auto);
+    let rows = inputs(&path, GAPS, &scaled);
+    let ages: Vec<f64> = rows
+        .iter()
+        .map(|row| row[0] * (8.0_f64 / 3.0).sqrt() + 3.0)
+        .collect();
+    for (own, wanted) in ages.iter().zip([1.0, 3.0, 3.0, 5.0]) {
+        assert!((own - wanted).abs() < 1e-6, "{ages:?}");
+    }
+
+    let samples = Samples::open(&path, &scaled).unwrap();
+    let said = "cells of `age`, `city`, `score` without a value are filled in, and one more input of each \
+                tells which";
+    assert!(
+        samples.notes().concat().contains(said),
+        "{:?}",
+        samples.notes()
+    );
+    // What is asked about later may have gaps, in a column that had none, too.
+    fs::write(&path, GAPS.replace("NA", "4")).unwrap();
+    let samples = Samples::open(&path, &scaled).unwrap();
+    let kept = scaled.kept(&samples.kept()).unwrap();
+    fs::write(&other, "score,age,city\n,,Rome\n").unwrap();
+    let x = floats(&all(&Samples::unlabelled(&other, &kept).unwrap()).0);
+    assert_eq!((x.len(), x[0], x[5]), (6, 0.0, 0.0));
+    assert!(x[1] > 0.0, "{x:?}");
+}
+
+#[test]
+fn the_mean_that_fills_is_not_of_what_is_held_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    let rows: String = (0..40)
+        .map(|row| match row % 4 {
+            0 => format!(",{row},1\n"),
+            _ => format!("{row},{row},1\n"),
+        })
+        .collect();
+    fs::write(&path, format!("a,b,y\n{rows}")).unwrap();
+    let fill = SampleOptions::default()
+        .numbers()
+        .held_out(0.5)
+        .missing(Missing::Fill);
+    let samples = Samples::open(&path, &fill).unwrap();
+    // Of those that are trained on, what is there has the mean 0.
+    let mut batches = samples.batches(samples.train_len()).load().unwrap();
+    let (x, _) = batches.next().unwrap().unwrap();
+    let first = floats(&x.select(1, 0));
+    let mean = first.iter().sum::<f64>() / first.len() as f64;
+    assert!(mean.abs() < 1e-5, "{first:?}");
+    assert!(first.contains(&0.0), "{first:?}");
+}
+
+#[test]
+fn rows_with_such_cells_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
+    let drop = plain().missing(Missing::Drop);
+    let text = GAPS.replace("1,Rome,1,a", "1,Rome,1,");
+    let rows = inputs(&path, &format!("{text}7,Bari,8,c\n"), &drop);
+    assert_eq!(rows, [[7., 1., 0., 0., 8.]]);
+    let samples = Samples::open(&path, &drop).unwrap();
+    let said = "4 rows with a cell without a value left out";
+    assert!(
+        samples.notes().concat().contains(said),
+        "{:?}",
+        samples.notes()
+    );
+    // Its line is that of the file.
+    assert_eq!(
+        samples.place(0).to_string(),
+        format!("{}, line 6", path.display())
+    );
+    // Who asks about rows gets an answer for each, or an error.
+    let kept = drop.clone().kept(&samples.kept()).unwrap();
+    fs::write(&other, "score,age,city\n,1,Rome\n").unwrap();
+    let error = Samples::unlabelled(&other, &kept).unwrap_err().to_string();
+    assert!(
+        error.contains("line 2: column `score` has no value, and the run was not trained with"),
+        "{error}"
+    );
+    fs::write(&path, "a,y\n,1\n,2\n").unwrap();
+    refused(&path, &drop, &["all rows have a cell without a value"]);
+}
+
+#[test]
+fn cells_without_a_value_are_an_error_where_nothing_else_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, GAPS).unwrap();
+    let wanted = [
+        "line 3",
+        "column `age` has no value",
+        "--missing fill",
+        "--missing drop",
+    ];
+    refused(&path, &plain(), &wanted);
+    fs::write(&path, "a,y\n1,\n2,3\n").unwrap();
+    // Nothing stands in for what is to be learnt.
+    refused(
+        &path,
+        &plain().missing(Missing::Fill),
+        &["line 2", "column `y` has no value", "--missing drop"],
+    );
+    refused(
+        &path,
+        &plain().integers().missing(Missing::Fill),
+        &["whole numbers"],
+    );
+}
