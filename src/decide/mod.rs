@@ -20,6 +20,7 @@ mod simulate;
 mod singles;
 mod spread;
 pub(crate) mod table;
+mod waiting;
 
 use std::io::{IsTerminal as _, Write as _};
 

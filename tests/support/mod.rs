@@ -276,15 +276,15 @@ pub(crate) fn cpus(count: usize) -> Vec<Device> {
     vec![Device::Cpu; count]
 }
 
-/// Fails instead of hanging: runs `body` on a thread and waits two minutes at most.
+/// Fails instead of hanging: runs `body` on a thread and waits five minutes at most.
 pub(crate) fn watched(body: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let worker = thread::spawn(move || {
         body();
         done.send(()).unwrap();
     });
-    match wait.recv_timeout(Duration::from_mins(2)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("a hang: no end after two minutes"),
+    match wait.recv_timeout(Duration::from_mins(5)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("a hang: no end after five minutes"),
         _ => {
             if let Err(panic) = worker.join() {
                 std::panic::resume_unwind(panic);

@@ -64,6 +64,8 @@ fn leaner(chain: &Chain, cut: Cut, limit: i64) -> Cut {
 
 /// Limits that may remain undecided before the search stops.
 const PATIENCE: usize = 12;
+/// The same where no cut was found without any limit either.
+const LITTLE_HOPE: usize = 2;
 
 /// Where the optimum is looked for.
 struct Bracket {
@@ -91,12 +93,18 @@ impl Bracket {
             cut: Cut { parts: Vec::new() },
         };
         let longest = chain.longest();
+        // Memory that no cut keeps to is not searched for at each limit anew.
+        let patience = match ask(chain, longest, 0) {
+            Answer::Yes(_) => PATIENCE,
+            Answer::No(_) => return None,
+            Answer::Unknown => LITTLE_HOPE,
+        };
         let (mut limit, mut step) = (state.low, state.low / 1024 + 1);
         while state.high == i64::MAX {
             let answer = ask(chain, limit, 0);
             let hopeless = matches!(answer, Answer::No(TooLow { next: None }));
             state.learn(limit, answer, chain);
-            let given_up = state.unknown >= PATIENCE;
+            let given_up = state.unknown >= patience;
             if state.high == i64::MAX && (hopeless || given_up || limit >= longest) {
                 return None;
             }

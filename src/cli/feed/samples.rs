@@ -222,6 +222,15 @@ fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
     if let Some(size) = free(chosen, [INPUTS]) {
         settings.push(format!("{size}={}", numbers(samples.input())));
     }
+    // What is 8 layers of 1,024 by default overfits, or does not learn at all.
+    if chosen.spec.name() == "mlp" {
+        let hidden = (samples.train_len() / 64)
+            .next_power_of_two()
+            .clamp(64, 1024);
+        let small = [("hidden", hidden), ("depth", 3)];
+        let small = small.into_iter().filter(|(size, _)| !chosen.chose(size));
+        settings.extend(small.map(|(size, value)| format!("{size}={value}")));
+    }
     chosen.with(&settings).map_err(|error| error.to_string())
 }
 

@@ -278,7 +278,8 @@ settings! {
 
         /// What becomes of cells of a table without a value: refuse, fill or drop. They are an error; or
         /// numbers and dates become the mean of their column, and words none of its words, with one more
-        /// input that tells which cells these are; or their rows are left out.
+        /// input that tells which cells these are; or their rows are left out. So are rows without a
+        /// target, but with `refuse`.
         missing: Missing = flag("data.missing", "WHAT", values::MISSING, Missing::Refuse)
             .fixed()
             .hides_default();

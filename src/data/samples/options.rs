@@ -105,7 +105,8 @@ pub enum Missing {
     #[default]
     Refuse,
     /// Numbers and dates are the mean of their column, and words none of its words; one more input of
-    /// each such column is 1 where there was no value, and 0 elsewhere.
+    /// each such column is 1 where there was no value, and 0 elsewhere. Rows without a target are left
+    /// out.
     Fill,
     /// Their rows are left out.
     Drop,

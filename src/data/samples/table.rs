@@ -152,6 +152,9 @@ pub(super) fn read(
     };
     let notes = forms::said(&forms).into_iter().chain(far).chain(numbered);
     let notes = notes.chain(said::left_out(train.left_out));
+    let all = columns.iter().chain([&target]).map(String::as_str);
+    let headless = kept.is_none().then(|| said::no_header(all)).flatten();
+    let notes = headless.into_iter().chain(notes);
     Ok(Found {
         notes: notes.collect(),
         input: vec![train.width as i64],

@@ -52,7 +52,15 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 55] = [
+pub(super) const FLAGS: [(&str, Instead); 57] = [
+    (
+        "svg png",
+        Flag("--output FILE.svg, where this verb draws a picture"),
+    ),
+    (
+        "step at-step",
+        Flag("--checkpoint RUN/checkpoints/step-00000100, with the number of the step"),
+    ),
     (
         "report html",
         Flag("--output FILE.html, where this verb draws a page"),

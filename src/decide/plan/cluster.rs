@@ -13,7 +13,8 @@ use crate::decide::{Failure, input, output};
 /// A cluster, of which replicas, stages and places are chosen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClusterFlags {
-    /// Cluster to plan for: a file, or dgx-a100, dgx-a100-40gb, dgx-h100, a100-pcie, rtx-4090. Replicas,
+    /// Cluster to plan for: a file, or a node such as dgx-h100 or rtx-4090. There are dgx-a100,
+    /// dgx-a100-40gb, dgx-h100, dgx-h200, dgx-b200, l40s, a100-pcie and rtx-4090. Replicas,
     /// stages and places are chosen. A ready-made node stands --nodes times; a file is as the book's
     /// cluster.toml.
     #[arg(

@@ -27,6 +27,7 @@ use notes::without_batch;
 use shape::ShapeFlags;
 
 use super::spread::Spread;
+use super::waiting::Waiting;
 use super::{Failure, input, output, say};
 
 /// Arguments of `gpipe-rs plan`.
@@ -174,9 +175,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         options,
         asked,
         paragraphs,
-    } = match cluster {
-        Some(cluster) => for_cluster(args, cluster)?,
-        None => for_machine(args, machine)?,
+    } = {
+        let _waiting = Waiting::begin("planning: there are many choices, which may take a minute");
+        match cluster {
+            Some(cluster) => for_cluster(args, cluster)?,
+            None => for_machine(args, machine)?,
+        }
     };
     let samples = match &asked {
         Some(asked) => asked.batch,

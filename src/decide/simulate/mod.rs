@@ -11,6 +11,7 @@ mod workload;
 
 use gpipe_partitioner::{Micros, ScheduleKind, Shape, Simulation};
 
+use super::waiting::Waiting;
 use super::{Failure, input, output};
 
 pub(super) use options::Args;
@@ -40,6 +41,7 @@ struct Case {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.check_ending()?;
+    let _waiting = Waiting::begin("simulating: schedules are computed for these times");
     if !args.sweep.is_empty() {
         return output::write(args.output.as_deref(), &sweep::run(args)?);
     }

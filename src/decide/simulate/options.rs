@@ -250,6 +250,17 @@ impl Args {
 
     /// That the format and the name of the file agree.
     pub(super) fn check_ending(&self) -> Result<(), Failure> {
+        const PICTURES: [&str; 6] = ["pdf", "png", "jpg", "jpeg", "webp", "gif"];
+        let output = self.output.as_deref().unwrap_or(Path::new(""));
+        let end = output.extension().and_then(|end| end.to_str());
+        if self.format.is_none() && !self.json && end.is_some_and(|end| PICTURES.contains(&end)) {
+            return Err(Failure::Usage(format!(
+                "--output {}: no files of the kind .{} are written: name one that ends in .svg, .html, \
+                 .json or .txt",
+                output.display(),
+                end.unwrap_or_default()
+            )));
+        }
         let (format, Some(ending)) = (self.format(), self.ending()) else {
             return Ok(());
         };
@@ -257,7 +268,7 @@ impl Args {
         if format == ending || (format, ending) == (Format::Trace, Format::Json) {
             return Ok(());
         }
-        let name = self.output.as_deref().unwrap_or(Path::new("")).display();
+        let name = output.display();
         Err(Failure::Usage(format!(
             "--output {name}: the name asks for another format than --format or --json: leave that out, \
              or give the file another name"

@@ -15,11 +15,15 @@ fn rows() -> impl Iterator<Item = (i64, f32, &'static str)> {
 
 fn table(folder: &Path) {
     let lines: Vec<String> = rows()
-        .map(|(a, b, kind)| format!("{a},{b},{kind}\n"))
+        .enumerate()
+        .map(|(n, (a, b, kind))| {
+            let (day, hour) = (8 + n % 20, n % 24);
+            format!("{a},{b},2022-01-{day:02},2022-01-{day:02} {hour:02}:00,{kind}\n")
+        })
         .collect();
     fs::write(
         folder.join("table.csv"),
-        format!("a,b,kind\n{}", lines.concat()),
+        format!("a,b,day,at,kind\n{}", lines.concat()),
     )
     .unwrap();
 }
@@ -29,11 +33,17 @@ fn table(folder: &Path) {
 fn data_of_features_a_parquet_table_is_trained_on_as_the_same_table_of_text() {
     use std::sync::Arc;
 
-    use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
+    use arrow_array::{
+        ArrayRef, Date32Array, Float32Array, Int64Array, RecordBatch, StringArray,
+        TimestampMillisecondArray,
+    };
 
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let columns: [(&str, ArrayRef); 3] = [
+    // From 2022-01-08 on, as the text has them.
+    let day = |n: i64| 19_000 + n % 20;
+    let hour = |n: i64| 3_600_000 * (24 * day(n) + n % 24);
+    let columns: [(&str, ArrayRef); 5] = [
         (
             "a",
             Arc::new(Int64Array::from_iter_values(rows().map(|own| own.0))),
@@ -41,6 +51,18 @@ fn data_of_features_a_parquet_table_is_trained_on_as_the_same_table_of_text() {
         (
             "b",
             Arc::new(Float32Array::from_iter_values(rows().map(|own| own.1))),
+        ),
+        (
+            "day",
+            Arc::new(Date32Array::from_iter_values(
+                (0..80).map(|n| day(n) as i32),
+            )),
+        ),
+        (
+            "at",
+            Arc::new(TimestampMillisecondArray::from_iter_values(
+                (0..80).map(hour),
+            )),
         ),
         (
             "kind",

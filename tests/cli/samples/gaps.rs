@@ -40,7 +40,7 @@ fn gaps_of_a_table_are_filled_in_training_and_in_all_that_comes_later() {
     let folder = folder.path();
     table(folder);
     let wanted = [
-        "sales.csv, line 5: column `city` has no value",
+        "sales.csv, line 5: columns have no value: `size` (10 rows), `city` (13 rows)",
         "--missing fill",
         "--missing drop",
     ];

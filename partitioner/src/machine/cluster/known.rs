@@ -49,11 +49,12 @@ const fn card(gib: u64, teraflops: f64, gigabytes: f64) -> Card {
 const GIGABYTE: u64 = 1_000_000_000;
 const NVLINK_3: (u64, f64) = (300 * GIGABYTE, INSIDE_MICROS);
 const NVLINK_4: (u64, f64) = (450 * GIGABYTE, INSIDE_MICROS);
+const NVLINK_5: (u64, f64) = (900 * GIGABYTE, INSIDE_MICROS);
 /// PCIe 4.0 with 16 lanes: 16 GT/s a lane, 128 of 130 bits; 31.5 GB/s.
 const PCIE_4: (u64, f64) = (31_500_000_000, PCIE_MICROS);
 
 /// Ready-made nodes.
-pub const KNOWN: [KnownNode; 5] = [
+pub const KNOWN: [KnownNode; 8] = [
     KnownNode {
         name: "dgx-a100",
         cards: 8,
@@ -84,6 +85,38 @@ pub const KNOWN: [KnownNode; 5] = [
         source: "NVIDIA H100 data sheet: SXM, 1,979 TFLOP/s with sparsity and half of it without, \
                  3,350 GB/s, NVLink 900 GB/s both ways; NVIDIA DGX H100 data sheet: 8 cards, \
                  8 x 400 Gb/s InfiniBand",
+    },
+    KnownNode {
+        name: "dgx-h200",
+        cards: 8,
+        card: card(140, 989.0, 4800.0),
+        inside: NVLINK_4,
+        between: (50 * GIGABYTE, BETWEEN_MICROS),
+        nic_per_card: true,
+        source: "NVIDIA H200 data sheet: SXM, 141 GB, 1,979 TFLOP/s with sparsity and half of it \
+                 without, 4.8 TB/s, NVLink 900 GB/s both ways; NVIDIA DGX H200 data sheet: 8 cards, \
+                 8 x 400 Gb/s InfiniBand",
+    },
+    KnownNode {
+        name: "dgx-b200",
+        cards: 8,
+        card: card(178, 2250.0, 8000.0),
+        inside: NVLINK_5,
+        between: (50 * GIGABYTE, BETWEEN_MICROS),
+        nic_per_card: true,
+        source: "NVIDIA DGX B200 data sheet: 8 cards of 180 GB, 4.5 PFLOP/s each with sparsity and half \
+                 of it without, 64 TB/s together, NVLink 14.4 TB/s both ways together, 8 x 400 Gb/s \
+                 InfiniBand",
+    },
+    KnownNode {
+        name: "l40s",
+        cards: 8,
+        card: card(45, 362.0, 864.0),
+        inside: PCIE_4,
+        between: (25 * GIGABYTE, BETWEEN_MICROS),
+        nic_per_card: false,
+        source: "NVIDIA L40S data sheet: 48 GB, of which ECC leaves 45 GiB, 733 TFLOP/s with sparsity \
+                 and half of it without, 864 GB/s, PCIe 4.0 x16; assumed: one 200 Gb/s card a node",
     },
     KnownNode {
         name: "a100-pcie",

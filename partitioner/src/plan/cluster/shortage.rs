@@ -10,6 +10,8 @@ use crate::units::Bytes;
 
 /// How many actions may be simulated to see whether something fits.
 const LITTLE: usize = 150_000;
+/// Nobody who is told that cards are too small has so many more of them.
+const DOUBLINGS: u32 = 6;
 /// Memory is found to a part in so many.
 const PARTS: u64 = 32;
 
@@ -68,7 +70,7 @@ fn memory_that_fits(profile: &Profile, options: &ClusterOptions, most: Bytes) ->
         high = high * 2;
     }
     let mut low = Bytes(high.get() / 2);
-    while (high - low).get() > (most.get() / PARTS).max(1) {
+    while (high - low).get() > ((most + high).get() / PARTS).max(1) {
         let middle = Bytes(low.get() + (high - low).get() / 2);
         if fits(middle) {
             high = middle;
@@ -82,7 +84,7 @@ fn memory_that_fits(profile: &Profile, options: &ClusterOptions, most: Bytes) ->
 /// The least power of two times as many nodes (of one node: cards) that would do.
 fn cards_that_fit(profile: &Profile, options: &ClusterOptions) -> Option<usize> {
     let cluster = &options.cluster;
-    (1..)
+    (1..=DOUBLINGS)
         .map(|power| 1_usize << power)
         .take_while(|times| times * cluster.cards() <= MAX_DEVICES)
         .find_map(|times| {

@@ -4,7 +4,8 @@ use super::ClusterOptions;
 use super::choices::Choice;
 use crate::auto::least_makespan;
 use crate::check::CheckedSchedule;
-use crate::ids::DeviceId;
+use crate::cost::Costs;
+use crate::ids::{DeviceId, StageId};
 use crate::machine::Machine;
 use crate::machine::cluster::Layout;
 use crate::partition::Partition;
@@ -149,7 +150,8 @@ impl Setting<'_> {
                 let costs = problem.stage_costs(cut, &redo, &never);
                 let plain = alone && number == 0;
                 let least = least_makespan(schedule.owner(), of, &costs).get() * (1.0 - ROUNDED);
-                let may_be = best.is_none_or(|best| least <= best.get());
+                let may_be = best.is_none_or(|best| least <= best.get())
+                    && self.may_hold(schedule.owner(), &costs);
                 let simulation = may_be.then(|| simulate(schedule, &costs));
                 // What is as fast as another choice may be simpler.
                 let faster = simulation.filter(|own| match best {
@@ -183,6 +185,15 @@ impl Setting<'_> {
             schedule,
             solution,
         ))
+    }
+
+    /// Whether each device has room for what is there all the time, and for gradients.
+    fn may_hold(&self, owner: &[u32], costs: &Costs) -> bool {
+        let mut least = vec![Bytes::ZERO; self.machine.devices().len()];
+        for (stage, device) in owner.iter().enumerate() {
+            least[*device as usize] += costs.memory(StageId(stage)).fixed();
+        }
+        self.holds(least)
     }
 
     fn holds(&self, peaks: Vec<Bytes>) -> bool {

@@ -1,11 +1,16 @@
 //! What is in a cell.
 
+use gpipe_partitioner::words::count;
+
 /// What stands for there being no value.
 const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
 
 /// What to do about a text among the numbers of a column of inputs.
 pub(super) const INPUTS: &str = "other rows of this column have numbers; mend the cell, or leave the \
                                  column out with --drop-columns";
+/// The same of a row that is asked about.
+pub(super) const ASKED: &str =
+    "rows that were trained on have numbers here: mend the cell, or leave out the row";
 /// The same of a target.
 pub(super) const TARGETS: &str = "this model learns numbers: name the column that has them with --target, \
                                   or take a model and a loss for classes";
@@ -36,11 +41,27 @@ pub(super) fn is_number(cell: &str) -> bool {
     !is_missing(cell) && with_point(cell).parse::<f64>().is_ok()
 }
 
-/// What is said of an input without a value.
-pub(super) fn no_input(column: &str) -> String {
+/// What is said of columns of inputs that have no value in so many rows, the first of them here.
+pub(super) fn no_input(columns: &[(&str, usize)]) -> String {
+    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let (have, them, own) = match columns {
+        [(name, _)] => (format!("column `{name}` has no value"), "it", "the column"),
+        _ => {
+            let each = columns
+                .iter()
+                .map(|(name, rows)| format!("`{name}` ({})", count(*rows, "row")));
+            let each = each.collect::<Vec<_>>().join(", ");
+            (
+                format!("columns have no value: {each}"),
+                "them",
+                "the columns",
+            )
+        }
+    };
     format!(
-        "column `{column}` has no value: --missing fill takes the mean of the column, --missing drop leaves \
-         out such rows, and --drop-columns {column} the column"
+        "{have}: --missing fill fills {them} in, --missing drop leaves out such rows, and \
+         --drop-columns {} {own}",
+        names.join(",")
     )
 }
 

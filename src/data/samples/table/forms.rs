@@ -6,7 +6,7 @@ use csv::StringRecord;
 use gpipe_partitioner::words::count;
 use serde::{Deserialize, Serialize};
 
-use super::cell::{INPUTS, is_missing, is_number, number};
+use super::cell::{ASKED, INPUTS, is_missing, is_number, number};
 use super::dates;
 use super::layout::{Layout, listed};
 
@@ -57,15 +57,20 @@ impl Column {
     ///
     /// # Errors
     /// It is none of what this column has.
-    pub(super) fn take(&self, cell: &str, name: &str, x: &mut Vec<f32>) -> Result<(), String> {
+    pub(super) fn take(
+        &self,
+        cell: &str,
+        (name, trains): (&str, bool),
+        x: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        let instead = if trains { INPUTS } else { ASKED };
         match &self.form {
-            Form::Numbers => x.push(number(cell, name, INPUTS)? as f32),
+            Form::Numbers => x.push(number(cell, name, instead)? as f32),
             Form::Words(words) => x.extend(numbers(cell, name, words)?),
             Form::Dates | Form::Times => {
                 let moment = dates::moment(cell).ok_or_else(|| {
                     format!(
-                        "column `{name}`: `{cell}` is no date, as the others are: write it as \
-                         2024-01-31, or leave the column out with --drop-columns"
+                        "column `{name}`: `{cell}` is no date, as the others are: write it as 2024-01-31"
                     )
                 })?;
                 x.extend(moment.numbers(self.form == Form::Times));

@@ -85,7 +85,15 @@ impl Table {
             let record = record.map_err(|error| damaged(path, &error))?;
             let line = record.position().map_or(1, |start| line(text, start));
             let row = table.row(&layout, &record, &mut labels);
-            if row.map_err(|why| at(path, line, why))? {
+            let taken = match row {
+                // Who is told of one column after the other mends the file as often.
+                Err(_) if learns != Learns::Nothing && has_gap(&layout, &record) => {
+                    let why = gaps(&layout, begin()?.0.records().flatten());
+                    return Err(at(path, line, why));
+                }
+                row => row.map_err(|why| at(path, line, why))?,
+            };
+            if taken {
                 lines.push(line);
             }
         }
@@ -195,7 +203,8 @@ impl Table {
         let known = self.learns != Learns::Nothing;
         let mut used = layout.inputs.iter().map(|own| &record[own.place]);
         let gap = used.any(is_missing) || (known && is_missing(answer));
-        if gap && self.missing == Missing::Drop {
+        let nothing_to_learn = known && is_missing(answer) && self.missing == Missing::Fill;
+        if (gap && self.missing == Missing::Drop) || nothing_to_learn {
             self.left_out += 1;
             return Ok(false);
         }
@@ -206,9 +215,9 @@ impl Table {
         } in &layout.inputs
         {
             match &record[*place] {
-                cell if !is_missing(cell) => column.take(cell, name, &mut self.x)?,
+                cell if !is_missing(cell) => column.take(cell, (name, known), &mut self.x)?,
                 _ if self.missing == Missing::Fill => column.take_nothing(&mut self.x),
-                _ if known => return Err(no_input(name)),
+                _ if known => return Err(no_input(&[(name, 1)])),
                 _ => return Err(unknown(name)),
             }
         }
@@ -220,4 +229,23 @@ impl Table {
         }
         Ok(true)
     }
+}
+
+/// Whether an input of a row has no value.
+fn has_gap(layout: &Layout, record: &StringRecord) -> bool {
+    let mut cells = layout.inputs.iter().map(|own| &record[own.place]);
+    cells.any(is_missing)
+}
+
+/// What is said of all inputs that have no value in some of these rows.
+fn gaps(layout: &Layout, rows: impl Iterator<Item = StringRecord>) -> String {
+    let mut counts = vec![0; layout.inputs.len()];
+    for row in rows {
+        for (count, input) in counts.iter_mut().zip(&layout.inputs) {
+            *count += usize::from(row.get(input.place).is_some_and(is_missing));
+        }
+    }
+    let names = layout.inputs.iter().map(|own| own.name.as_str());
+    let all: Vec<(&str, usize)> = names.zip(counts).filter(|(_, rows)| *rows > 0).collect();
+    no_input(&all)
 }

@@ -2,8 +2,10 @@
 
 use gpipe_partitioner::words::count;
 
+use super::cell::is_number;
+use super::dates::moment;
 use super::forms::Form;
-use super::layout::Layout;
+use super::layout::{Layout, listed};
 
 /// So many distinct numbers are classes in any case.
 const MOST_CLASSES: usize = 20;
@@ -76,6 +78,19 @@ pub(super) fn counting(layout: &Layout, x: &[f32]) -> Option<String> {
         "`{name}` counts the rows, and is an input as any other: leave it out with --drop-columns \
          {name}"
     ))
+}
+
+/// What is said of names of columns that look like values: a table without a header.
+pub(super) fn no_header<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let is_value = |name: &&str| is_number(name) || moment(name).is_some();
+    let odd: Vec<&str> = names.filter(is_value).collect();
+    (!odd.is_empty()).then(|| {
+        format!(
+            "the first line is taken for the names of the columns, though {} there are values: put a \
+             header above it if it has none",
+            listed(&odd)
+        )
+    })
 }
 
 /// What is said of rows that are not taken.

@@ -168,6 +168,26 @@ fn the_mean_that_fills_is_not_of_what_is_held_out() {
     assert!(first.contains(&0.0), "{first:?}");
 }
 
+/// The first row was taken for the names of the columns without a word.
+#[test]
+fn a_table_without_a_header_is_pointed_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, "2012-01-17,1000,Rome,a\n2012-01-18,1001,Oslo,b\n").unwrap();
+    let told = Samples::open(&path, &plain()).unwrap().notes().concat();
+    let wanted = "the first line is taken for the names of the columns, though `2012-01-17`, `1000` there \
+                  are values";
+    assert!(told.contains(wanted), "{told}");
+    fs::write(&path, "day,1st,city,kind\n2012-01-17,1000,Rome,a\n").unwrap();
+    assert!(
+        !Samples::open(&path, &plain().numbers().target("1st"))
+            .unwrap()
+            .notes()
+            .concat()
+            .contains("first line")
+    );
+}
+
 #[test]
 fn rows_with_such_cells_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,17 +227,23 @@ fn cells_without_a_value_are_an_error_where_nothing_else_is_said() {
     fs::write(&path, GAPS).unwrap();
     let wanted = [
         "line 3",
-        "column `age` has no value",
+        "columns have no value: `age` (1 row), `city` (1 row), `score` (1 row): --missing fill fills them in",
+        "--drop-columns age,city,score the columns",
         "--missing fill",
         "--missing drop",
     ];
     refused(&path, &plain(), &wanted);
     fs::write(&path, "a,y\n1,\n2,3\n").unwrap();
-    // Nothing stands in for what is to be learnt.
     refused(
         &path,
-        &plain().missing(Missing::Fill),
+        &plain(),
         &["line 2", "column `y` has no value", "--missing drop"],
+    );
+    // Nothing stands in for what is to be learnt.
+    let samples = Samples::open(&path, &plain().missing(Missing::Fill)).unwrap();
+    assert_eq!(
+        (samples.len(), samples.notes().concat()),
+        (1, "1 row with a cell without a value left out".to_owned())
     );
     refused(
         &path,
