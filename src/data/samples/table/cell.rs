@@ -44,19 +44,18 @@ pub(super) fn is_number(cell: &str) -> bool {
 /// What is said of columns of inputs that have no value in so many rows, the first of them here.
 pub(super) fn no_input(columns: &[(&str, usize)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let (have, them, own) = match columns {
-        [(name, _)] => (format!("column `{name}` has no value"), "it", "the column"),
-        _ => {
-            let each = columns
-                .iter()
-                .map(|(name, rows)| format!("`{name}` ({})", count(*rows, "row")));
-            let each = each.collect::<Vec<_>>().join(", ");
-            (
-                format!("columns have no value: {each}"),
-                "them",
-                "the columns",
-            )
-        }
+    let (have, them, own) = if let [(name, _)] = columns {
+        (format!("column `{name}` has no value"), "it", "the column")
+    } else {
+        let each = columns
+            .iter()
+            .map(|(name, rows)| format!("`{name}` ({})", count(*rows, "row")));
+        let each = each.collect::<Vec<_>>().join(", ");
+        (
+            format!("columns have no value: {each}"),
+            "them",
+            "the columns",
+        )
     };
     format!(
         "{have}: --missing fill fills {them} in, --missing drop leaves out such rows, and \

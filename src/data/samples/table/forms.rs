@@ -107,10 +107,18 @@ pub(super) struct Search<'a> {
 struct Seen {
     number: bool,
     gap: bool,
-    clock: bool,
-    /// Something that is no date.
-    other: bool,
+    texts: Texts,
     words: BTreeSet<String>,
+}
+
+/// What all texts of a column are.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+enum Texts {
+    #[default]
+    Days,
+    Times,
+    /// One at least is neither.
+    Words,
 }
 
 impl<'a> Search<'a> {
@@ -154,31 +162,31 @@ impl<'a> Search<'a> {
 
 impl Seen {
     fn text(&mut self, cell: &str) {
-        if !self.other {
-            let moment = dates::moment(cell);
-            self.clock |= moment.is_some_and(|own| own.has_clock);
-            self.other = moment.is_none();
+        if self.texts != Texts::Words {
+            self.texts = match dates::moment(cell) {
+                None => Texts::Words,
+                Some(moment) if moment.has_clock => Texts::Times,
+                Some(_) => self.texts,
+            };
         }
         if self.words.len() <= MOST_WORDS {
             self.words.insert(cell.to_owned());
         }
     }
 
-    fn is_dates(&self) -> bool {
-        !self.number && !self.other && !self.words.is_empty()
-    }
-
     /// Whether it has so many texts that these are no words.
     fn has_texts(&self) -> bool {
-        !self.number && self.other && self.words.len() > MOST_WORDS
+        !self.number && self.texts == Texts::Words && self.words.len() > MOST_WORDS
     }
 
     fn form(self) -> Form {
-        match (self.is_dates(), self.clock) {
-            (true, true) => Form::Times,
-            (true, false) => Form::Dates,
-            _ if self.number || self.words.is_empty() => Form::Numbers,
-            _ => Form::Words(self.words.into_iter().collect()),
+        if self.number || self.words.is_empty() {
+            return Form::Numbers;
+        }
+        match self.texts {
+            Texts::Days => Form::Dates,
+            Texts::Times => Form::Times,
+            Texts::Words => Form::Words(self.words.into_iter().collect()),
         }
     }
 }
