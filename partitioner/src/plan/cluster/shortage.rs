@@ -12,7 +12,8 @@ use crate::units::Bytes;
 const LITTLE: usize = 150_000;
 /// Nobody who is told that cards are too small has so many more of them.
 const DOUBLINGS: u32 = 6;
-/// Memory is found to a part in so many.
+/// Memory is found to a part in so many of what cards have, or to half of such a part of what they
+/// lack.
 const PARTS: u64 = 32;
 
 /// Why nothing fits, with what would.
@@ -70,7 +71,7 @@ fn memory_that_fits(profile: &Profile, options: &ClusterOptions, most: Bytes) ->
         high = high * 2;
     }
     let mut low = Bytes(high.get() / 2);
-    while (high - low).get() > ((most + high).get() / PARTS).max(1) {
+    while (high - low).get() > (most.get() / PARTS).max(high.get() / (2 * PARTS)).max(1) {
         let middle = Bytes(low.get() + (high - low).get() / 2);
         if fits(middle) {
             high = middle;
