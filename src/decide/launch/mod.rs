@@ -103,6 +103,10 @@ pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
 /// Ends the process where the verb's own arguments are wrong, or ask for help: once, rather than once for
 /// each process.
 fn check_verb(args: &Args, mut command: Command) {
+    // A program of one's own may have flags of its own in a verb's place.
+    if args.verb[0].to_string_lossy().starts_with('-') {
+        return;
+    }
     let own = OsString::from(command.get_name());
     let all: Vec<OsString> = std::iter::once(own).chain(args.verb.clone()).collect();
     if let Err(error) = command.try_get_matches_from_mut(&all) {
