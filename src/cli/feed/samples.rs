@@ -222,7 +222,7 @@ fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
     if let Some(size) = free(chosen, [INPUTS]) {
         settings.push(format!("{size}={}", numbers(samples.input())));
     }
-    // What is 8 layers of 1,024 by default overfits, or does not learn at all.
+    // The usual 8 layers of 1,024 overfit small data, or do not learn it at all.
     if chosen.spec.name() == "mlp" {
         let hidden = (samples.train_len() / 64)
             .next_power_of_two()

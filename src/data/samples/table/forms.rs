@@ -80,7 +80,7 @@ impl Column {
         Ok(())
     }
 
-    /// The numbers of a cell without a value: no word, or what is [filled in](super::Scaling) later.
+    /// The numbers of a cell without a value: no word, or what is filled in when inputs are scaled.
     pub(super) fn take_nothing(&self, x: &mut Vec<f32>) {
         let own = self.width() - usize::from(self.gaps);
         let nothing = if matches!(self.form, Form::Words(_)) {

@@ -85,9 +85,10 @@ impl Table {
             let record = record.map_err(|error| damaged(path, &error))?;
             let line = record.position().map_or(1, |start| line(text, start));
             let row = table.row(&layout, &record, &mut labels);
+            let refused = learns != Learns::Nothing && wanted.missing == Missing::Refuse;
             let taken = match row {
                 // Who is told of one column after the other mends the file as often.
-                Err(_) if learns != Learns::Nothing && has_gap(&layout, &record) => {
+                Err(_) if refused && has_gap(&layout, &record) => {
                     let why = gaps(&layout, begin()?.0.records().flatten());
                     return Err(at(path, line, why));
                 }
@@ -100,9 +101,7 @@ impl Table {
         if lines.is_empty() {
             let none = match table.left_out {
                 0 => "there is no row below the header",
-                _ => {
-                    "all rows have a cell without a value, and --missing drop leaves such rows out"
-                }
+                _ => "all rows are left out, as each has a cell without a value",
             };
             return Err(at(path, 1, none.to_owned()));
         }

@@ -143,6 +143,16 @@ fn cells_without_a_value_are_filled_and_told_apart() {
     assert!(x[1] > 0.0, "{x:?}");
 }
 
+/// It was told as a gap, with the flag that was given already.
+#[test]
+fn a_text_among_numbers_is_told_in_a_row_with_gaps_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    fs::write(&path, "age,size,kind\n1,2,a\n,x,b\n").unwrap();
+    let fill = plain().missing(Missing::Fill);
+    refused(&path, &fill, &["line 3", "column `size`: `x` is no number"]);
+}
+
 #[test]
 fn the_mean_that_fills_is_not_of_what_is_held_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +227,7 @@ fn rows_with_such_cells_are_left_out() {
         "{error}"
     );
     fs::write(&path, "a,y\n,1\n,2\n").unwrap();
-    refused(&path, &drop, &["all rows have a cell without a value"]);
+    refused(&path, &drop, &["all rows are left out"]);
 }
 
 #[test]
