@@ -21,7 +21,7 @@ const PLAIN: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Tried {
     choice: Choice,
-    step: Micros,
+    pub(super) step: Micros,
     bubble: f64,
     own: Contender,
     balance: Vec<usize>,

@@ -259,9 +259,12 @@ impl<'a> ClusterSearch<'a> {
                 a
             }
         };
+        // Not the step of the plan: of equals that is the simplest one's, and another one's may
+        // be shorter by what f64 rounds.
+        let tried = self.tried.iter().map(|own| own.step);
+        let fastest = tried.chain(polished.iter().map(|(_, own)| own.step)).min()?;
         let (mut choice, mut found) = polished.into_iter().reduce(faster)?;
         let plain = self.plain(&choice);
-        let fastest = found.step;
         if let Some(Plain::Fits(simpler, own)) = &plain
             && own.step.get() <= found.step.get() * (1.0 + ROUNDED)
         {
