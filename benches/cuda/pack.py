@@ -22,7 +22,8 @@ import tarfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = 60 * 1000 * 1000
-LIBRARY = "libgpipe_simulated_cuda.so"
+# The devices, and what stands in for NCCL.
+LIBRARIES = ["libgpipe_simulated_cuda.so", "libnccl.so.2"]
 DEVICES = "4"
 BUILDS = [
     ("gpipe-rs", "bin", ["build", "--release", "--bin", "gpipe-rs"]),
@@ -53,8 +54,8 @@ def simulated(target, folder):
     if build.returncode != 0:
         sys.exit("error: the simulated GPUs cannot be built")
     (folder / "simulated-cuda").mkdir()
-    library = folder / "simulated-cuda" / LIBRARY
-    shutil.copy2(target / "simulated-cuda" / LIBRARY, library)
+    for library in LIBRARIES:
+        shutil.copy2(target / "simulated-cuda" / library, folder / "simulated-cuda" / library)
     print("running the CUDA tests on simulated GPUs", flush=True)
     results = folder / "simulated.json"
     tests = subprocess.run([folder / NAMES["test"], "--json", results],

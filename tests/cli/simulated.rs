@@ -125,6 +125,28 @@ fn env_and_profiles_say_so() {
     let note = errors.split("note: of the profile that the plan was made from: ");
     let note = note.last().unwrap_or_default();
     assert!(note.contains("measured on cuda:0 (simulated)"), "{errors}");
+    assert!(
+        errors.contains("warning: the plan is for layers that were measured on cuda:0 (simulated)"),
+        "{errors}"
+    );
+    // Where no devices are named it was trained on the CPU, and nothing said so.
+    let train = train
+        .replace("--devices cpu,cpu", "")
+        .replace("out run", "out there");
+    let there = format!("--simulate-gpus 2 {train}");
+    let (_, errors) = succeeded(gpipe(folder, &there), &there);
+    assert!(
+        !errors.contains("warning: the plan is for layers"),
+        "{errors}"
+    );
+    let devices = &config(folder, "there")["pipeline"]["devices"];
+    assert_eq!(devices.to_string(), "[\"cuda:0\", \"cuda:1\"]");
+    let train = train.replace("out there", "out here");
+    let (_, errors) = succeeded(gpipe(folder, &train), &train);
+    assert!(
+        errors.contains("this run does not compute there alone"),
+        "{errors}"
+    );
 }
 
 #[test]

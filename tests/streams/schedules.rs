@@ -1,11 +1,13 @@
 //! Every schedule, over accelerators of several kinds of neighbourhood.
 
-use gpipe::Recompute;
 use gpipe::partitioner::ScheduleKind;
+use gpipe::streams::Recorder;
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{Pipeline, Recompute, Sequential};
 
 use crate::setup::{Setup, train};
-use crate::support::assert_same_bits;
 use crate::support::models::{self, Model};
+use crate::support::{assert_same_bits, cpus, single_threaded};
 
 /// Accelerators of the devices, with a name: each its own, all on one, pairs that share
 /// one, and the host between accelerators.
@@ -74,4 +76,27 @@ fn so_do_values_that_skip_stages() {
 #[test]
 fn so_do_parameters_that_several_stages_use() {
     in_order_everywhere(&models::tied(), 2);
+}
+
+/// The stage before waited for each backward of an accelerator whose gradient it did not get, and
+/// was late with what the accelerator needed next.
+#[test]
+fn a_stage_of_the_host_waits_for_no_gradient_where_it_gets_none() {
+    single_threaded();
+    let model = Sequential::new()
+        .layer("source", |_| nn::func(|x| x * 2.0))
+        .layer("head", |p| nn::linear(p, 4, 1, nn::LinearConfig::default()));
+    let recorder = Recorder::new(&[None, Some(0)]);
+    let mut pipe = Pipeline::builder(model)
+        .devices(&cpus(2))
+        .balance(&[1, 1])
+        .micro_batches(4)
+        .threads_per_stage(1)
+        .record_streams(&recorder)
+        .build()
+        .unwrap();
+    let x = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
+    let report = pipe.train_step(&x, &x, |out: &Tensor, _: &Tensor| out.mean(Kind::Float));
+    report.unwrap();
+    assert_eq!(recorder.check().unwrap().host_waits, 0);
 }

@@ -199,6 +199,7 @@ impl PlanCandidate {
             model: None,
             precision: None,
             kernels: None,
+            device: None,
             doubts: Vec::new(),
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))

@@ -50,6 +50,8 @@ pub struct Plan {
     pub precision: Option<String>,
     /// Whose kernels the profile was measured with, where that was not libtorch's own choice.
     pub kernels: Option<String>,
+    /// The device that the profile was measured on, such as `cuda:0`, where that is none of the host's.
+    pub device: Option<String>,
     /// What speaks against the measurements that it was made from.
     pub doubts: Vec<String>,
     /// Layers per stage.

@@ -57,6 +57,7 @@ struct PlanFields {
     doubts: Option<Doubts>,
     precision: Option<Text<MAX_TEXT>>,
     kernels: Option<Text<MAX_TEXT>>,
+    device: Option<Text<MAX_TEXT>>,
     balance: List<Layers, 1, MAX_LAYERS>,
     placement: List<Whole<0, { MAX_DEVICES as u64 }>, 1, MAX_LAYERS>,
     recompute: List<bool, 1, MAX_LAYERS>,
@@ -186,6 +187,7 @@ impl Plan {
             model: fields.model,
             precision: fields.precision.map(|text| text.0),
             kernels: fields.kernels.map(|text| text.0),
+            device: fields.device.map(|text| text.0),
             doubts: fields
                 .doubts
                 .map_or(Vec::new(), |doubts| doubts.map(|text| text.0)),

@@ -84,6 +84,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         model: profile.model().cloned(),
         precision: profile.precision().map(str::to_owned),
         kernels: profile.kernels().map(str::to_owned),
+        device: profile.accelerator().map(str::to_owned),
         doubts: profile.doubts().unwrap_or_default().to_vec(),
         batch: Some(samples),
         ..best.plan(alternatives)

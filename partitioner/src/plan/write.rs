@@ -74,6 +74,9 @@ impl Plan {
         if let Some(kernels) = &self.kernels {
             value["kernels"] = json!(kernels);
         }
+        if let Some(device) = &self.device {
+            value["device"] = json!(device);
+        }
         if !self.doubts.is_empty() {
             value["doubts"] = json!(self.doubts);
         }

@@ -206,6 +206,11 @@ impl Profile {
         &self.device
     }
 
+    /// The same where layers were measured on a CUDA device.
+    pub fn accelerator(&self) -> Option<&str> {
+        self.device.starts_with("cuda").then_some(&self.device)
+    }
+
     /// Samples in the micro-batch that was measured.
     pub fn batch(&self) -> usize {
         self.batch

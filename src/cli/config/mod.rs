@@ -25,7 +25,7 @@ mod write;
 use std::fmt;
 use std::path::PathBuf;
 
-pub(super) use diff::diff;
+pub(super) use diff::{diff, fixed};
 pub(super) use flags::{Flags, GivenFlag, HasFlags};
 pub(super) use key::{Assign, Key, OnResume};
 pub(super) use layers::{Sources, layers};

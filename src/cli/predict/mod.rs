@@ -14,7 +14,7 @@ use super::feed::{DataOptions, foreign, unlabelled};
 use super::model::{Chosen, exported};
 use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input};
-use crate::data::{Part, Samples};
+use crate::data::{Part, Samples, cells};
 use crate::models::zoo::Zoo;
 use crate::{Pipeline, Values};
 use told::{Teller, Told};
@@ -27,7 +27,7 @@ const BATCH: usize = 32;
 #[command(after_help = "Examples:
   gpipe-rs predict --run runs/pets --best photo.jpg
   gpipe-rs predict --run runs/pets holiday/ -o holiday.csv --top 3
-  gpipe-rs predict --run runs/iris new.csv --json")]
+  gpipe-rs predict --run runs/iris new.csv --id plant -o told.csv")]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// Samples that are computed at a time; by default as many as in training.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     batch: Option<usize>,
+    /// Name samples by this column of their table instead of by file and line.
+    #[arg(long, value_name = "COLUMN")]
+    id: Option<String>,
     #[command(flatten)]
     on: Devices,
     /// Write a CSV file with a row for each sample instead of printing a table.
@@ -69,8 +72,14 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let mut all = Vec::new();
     for path in paths() {
         let here = local(path).map_err(|why| wrong(path, &why))?;
-        let samples = unlabelled(&chosen, &here, &options);
-        all.push(samples.map_err(Failure::Usage)?);
+        let samples = unlabelled(&chosen, &here, &options).map_err(Failure::Usage)?;
+        let names = match &args.id {
+            Some(column) => named(&here, column, samples.len())?,
+            None => (0..samples.len())
+                .map(|own| samples.place(own).to_string())
+                .collect(),
+        };
+        all.push((samples, names));
     }
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
     let (batch, micro) = cut(&trained, args.batch, (batch, args.on.devices.len()))?;
@@ -82,8 +91,8 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         done: Batches::new(),
     };
     let mut told = Vec::new();
-    for samples in &all {
-        told.extend(reader.read(samples)?);
+    for (samples, names) in all {
+        told.extend(names.into_iter().zip(reader.read(&samples)?));
     }
     drop(reader);
     written::write(args, &trained, &told)
@@ -92,6 +101,20 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 /// A path, and what is wrong with it.
 fn wrong(path: &Path, why: &str) -> Failure {
     Failure::Usage(format!("{}: {why}", path.display()))
+}
+
+/// The names of the rows of a table, which are in a column of it.
+fn named(path: &Path, column: &str, rows: usize) -> Result<Vec<String>, Failure> {
+    let names = cells(path, column).map_err(|error| Failure::Usage(format!("--id: {error}")))?;
+    if names.len() == rows {
+        return Ok(names);
+    }
+    let why = format!(
+        "--id: it changed while it was read: {} rows, now {}",
+        rows,
+        names.len()
+    );
+    Err(wrong(path, &why))
 }
 
 /// How the run reads its samples, without anything random.
@@ -129,8 +152,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Where each sample is from, and what the model tells of it.
-    fn read(&mut self, samples: &Samples) -> Result<Vec<(String, Told)>, Failure> {
+    /// What the model tells of each sample.
+    fn read(&mut self, samples: &Samples) -> Result<Vec<Told>, Failure> {
         let teller = Teller::of(&self.trained.spec, samples);
         let learned = Learned::Pairs(samples.clone());
         let pace = self.trained.settings.options.pace();
@@ -140,9 +163,7 @@ impl Reader<'_> {
         for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
             let (x, _) = pair.map_err(anyhow::Error::from)?;
             let outputs = self.outputs(x)?;
-            for own in teller.told(&outputs)? {
-                told.push((samples.place(told.len()).to_string(), own));
-            }
+            told.extend(teller.told(&outputs)?);
             self.done.done();
         }
         Ok(told)

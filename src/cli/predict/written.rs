@@ -37,10 +37,29 @@ pub(super) fn write(
         }
         return output::print(&output::json(&all));
     }
+    let names = Names::of(args, trained);
     let Some(path) = &args.output else {
-        return output::print(&table(told, args.top).render());
+        return output::print(&table(told, args.top, &names).render());
     };
-    output::write(Some(path), &csv(told, args.top)?)
+    output::write(Some(path), &csv(told, args.top, &names)?)
+}
+
+/// What stands above the samples, and above the number that a regression tells of each.
+struct Names<'a> {
+    sample: &'a str,
+    number: &'a str,
+}
+
+impl<'a> Names<'a> {
+    fn of(args: &'a Args, trained: &'a Trained) -> Self {
+        let kept = trained.settings.options.kept.as_ref();
+        // The column that it learnt, where it was one of a table.
+        let target = kept.and_then(|kept| kept["target"].as_str());
+        Self {
+            sample: args.id.as_deref().unwrap_or("sample"),
+            number: target.unwrap_or("value"),
+        }
+    }
 }
 
 fn object((sample, told): &(String, Told), top: usize) -> Value {
@@ -56,9 +75,9 @@ fn object((sample, told): &(String, Told), top: usize) -> Value {
 }
 
 /// What stands above the columns behind that of the samples.
-fn headings(told: &[(String, Told)], top: usize) -> Vec<String> {
+fn headings(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Vec<String> {
     match told.first() {
-        Some((_, Told::Numbers(all))) => numbered("value", all.len()),
+        Some((_, Told::Numbers(all))) => numbered(names.number, all.len()),
         Some((_, Told::Probabilities(all))) => numbered("probability", all.len()),
         Some((_, Told::Classes(all))) => {
             let numbers = (1..=top.min(all.len())).map(|k| match k {
@@ -96,17 +115,17 @@ fn cells(told: &Told, top: usize, number: impl Fn(f64, bool) -> String) -> Vec<S
 /// Of numbers from here on, four decimals are digits that nobody counts.
 const LARGE: f64 = 1_000.0;
 
-fn table(told: &[(String, Told)], top: usize) -> Table {
-    let headings = headings(told, top);
+fn table(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Table {
+    let headings = headings(told, top, names);
     let columns = headings.iter().map(|own| {
-        let align = if own.starts_with("class") {
+        let align = if own.starts_with("class") && own != names.number {
             Align::Left
         } else {
             Align::Right
         };
         (own.as_str(), align)
     });
-    let columns: Vec<_> = std::iter::once(("sample", Align::Left))
+    let columns: Vec<_> = std::iter::once((names.sample, Align::Left))
         .chain(columns)
         .collect();
     let mut table = Table::new(&columns);
@@ -129,12 +148,18 @@ fn table(told: &[(String, Told)], top: usize) -> Table {
     table
 }
 
-fn csv(told: &[(String, Told)], top: usize) -> Result<String, Failure> {
-    let headings = headings(told, top)
-        .into_iter()
-        .map(|own| own.replace(' ', "_"));
+fn csv(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Result<String, Failure> {
+    let headings = headings(told, top, names).into_iter();
+    let headings = headings.map(|own| {
+        // A column's own name stays as it is.
+        if own == names.number {
+            own
+        } else {
+            own.replace(' ', "_")
+        }
+    });
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let head = std::iter::once("sample".to_owned()).chain(headings);
+    let head = std::iter::once(names.sample.to_owned()).chain(headings);
     writer.write_record(head).map_err(anyhow::Error::from)?;
     for (sample, told) in told {
         let cells = cells(told, top, |own, _| own.to_string());

@@ -9,7 +9,7 @@ use super::Failure;
 use super::config::schema;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
-use crate::cli::config::{Origin, Origins, Sources, layers, resolve};
+use crate::cli::config::{Origin, Origins, Sources, fixed, layers, resolve};
 use crate::cli::trained::ModelTokenizer;
 use crate::models::zoo::{Zoo, ZooError};
 
@@ -54,12 +54,32 @@ pub(super) fn recipe(
         own.clone_into(&mut defaults.model);
     }
     let (recipe, origins) = resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
+    if let Some(saved) = below.filter(|own| own.trained) {
+        check_model(saved, &recipe)?;
+    }
     check_plan(&origins).map_err(Failure::Usage)?;
     check_sizes(zoo, &recipe, &origins).map_err(Failure::Usage)?;
     schema
         .check_only_for(&recipe, &origins)
         .map_err(Failure::Usage)?;
     Ok((recipe, origins))
+}
+
+/// That a run goes on with its own model, before its data is looked at as another one's. Exported
+/// programs may have been moved: whether they are the same is known when they are read.
+fn check_model(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
+    let before = saved.text.parse::<toml::Table>().ok();
+    let before = before
+        .as_ref()
+        .and_then(|own| own.get("model")?.get("name"));
+    match before.and_then(toml::Value::as_str) {
+        Some(before) if before != recipe.model && !before.ends_with(".pt2") => Err(fixed(
+            "model.name",
+            &format!("{before:?}"),
+            &format!("{:?}", recipe.model),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A plan decides what it decides: nothing beside it or above it does.

@@ -71,6 +71,13 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
              it may not be the best one (--kernels {measured}, or `profile --kernels {kernels}`)"
         ));
     }
+    let on_gpus = recipe.devices.iter().all(|own| own.is_cuda());
+    if let Some(device) = plan.device.as_deref().filter(|_| !on_gpus) {
+        say(&format!(
+            "warning: the plan is for layers that were measured on {device}, and this run does not \
+             compute there alone: its times are not those of this run (--devices {device})"
+        ));
+    }
     if let Some(nodes) = plan.nodes.as_ref().filter(|nodes| nodes.count() > 1) {
         say(&format!(
             "warning: the plan is for devices of {} machines, and these are on one: it may not be \

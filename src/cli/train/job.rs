@@ -228,12 +228,19 @@ fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
     }
 }
 
-/// Fewer CPU devices than there usually are, where none are named and the plan is for fewer: for one
-/// stage with all cores. A plan for more may be one for other devices.
+/// What a plan was measured on, where no devices are named: CUDA devices if there are so many, or fewer
+/// CPU devices than there usually are, for one stage with all cores. A plan for more CPU devices may be one for others.
 fn on_its_devices(recipe: Recipe, plan: &Plan, origins: &Origins, processes: usize) -> Recipe {
     let devices = plan.devices() * plan.replicas;
-    let is_named = origins.of("pipeline.devices").is_some();
-    if is_named || devices >= recipe.all_devices() || !devices.is_multiple_of(processes) {
+    if origins.of("pipeline.devices").is_some() {
+        return recipe;
+    }
+    let gpus = || crate::cuda_available().unwrap_or(0);
+    if plan.device.is_some() && processes == 1 && gpus() >= devices {
+        let devices = (0..devices).map(Device::Cuda).collect();
+        return Recipe { devices, ..recipe };
+    }
+    if devices >= recipe.all_devices() || !devices.is_multiple_of(processes) {
         return recipe;
     }
     Recipe {

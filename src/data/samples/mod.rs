@@ -47,6 +47,7 @@ pub(crate) use loading::Part;
 pub(crate) use moments::Moments;
 pub use options::{Missing, Normalise, SampleOptions};
 pub(crate) use several::{Field, Several};
+pub(crate) use table::cells;
 
 use found::{Found, Labels};
 use kept::Kept;

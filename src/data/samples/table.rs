@@ -6,6 +6,7 @@ use gpipe_partitioner::words::count;
 use tch::Tensor;
 
 mod cell;
+mod cells;
 mod classes;
 mod dates;
 mod forms;
@@ -20,6 +21,7 @@ use super::scaling::Usual;
 use super::{Missing, Pair, SampleOptions};
 use crate::TorchError;
 use crate::data::{DataError, Place, Source};
+pub(crate) use cells::cells;
 pub(super) use forms::Forms;
 use layout::Wanted;
 use origin::Origin;

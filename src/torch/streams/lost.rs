@@ -51,13 +51,13 @@ impl Backend {
             return error;
         }
         let gone = self.gone(stream);
-        if gone.is_empty() {
+        let Some((_, answer)) = gone.first() else {
             return error;
-        }
+        };
         let (lost, new) = self.remembered(|lost| {
             let new = lost.is_none();
             let first = || DeviceLost {
-                first: format!("{at}: {error:#}"),
+                first: told(&format!("{at}: {error:#}"), &answer.to_string()),
             };
             (lost.get_or_insert_with(first).clone(), new)
         });
@@ -66,7 +66,7 @@ impl Backend {
             let _ = writeln!(std::io::stderr(), "{lost}");
         }
         if let Self::Cuda = self {
-            for device in gone {
+            for (device, _) in gone {
                 // If this fails, the process may end when memory is freed. One that is abandoned
                 // already refuses.
                 let _ = ffi::abandon_cuda(device);
@@ -88,9 +88,9 @@ impl Backend {
         }
     }
 
-    /// The devices that are lost: the stream's, and others. A stage hears of the loss of another
-    /// one's device as well, by an event or a copy between them.
-    fn gone(&self, stream: Stream) -> Vec<usize> {
+    /// The devices that are lost, and what they answer: the stream's, and others. A stage hears of the
+    /// loss of another one's device as well, by an event or a copy between them.
+    fn gone(&self, stream: Stream) -> Vec<(usize, TorchError)> {
         let others = match self {
             Self::Cuda => USED.lock().clone(),
             Self::Recorder(_) => BTreeSet::new(),
@@ -98,13 +98,25 @@ impl Backend {
         let others = others.into_iter().filter(|other| *other != stream.device);
         let current = |device| self.current(device).ok();
         let streams = std::iter::once(stream).chain(others.filter_map(current));
-        let gone = streams.filter(|stream| self.answers(*stream).is_err());
-        gone.map(|stream| stream.device).collect()
+        let gone = streams.filter_map(|stream| Some((stream.device, self.answers(stream).err()?)));
+        gone.collect()
     }
 
     /// Whether the device gets to the end of its work: a lost one answers with an error.
     fn answers(&self, stream: Stream) -> Result<(), TorchError> {
         self.finish(&self.point(stream)?)
+    }
+}
+
+/// What was first seen, with what the device itself answers: cuBLAS, say, only tells that a product
+/// failed.
+fn told(seen: &str, answer: &str) -> String {
+    // What follows is advice of libtorch's.
+    let answer = answer.lines().next().unwrap_or_default();
+    if seen.contains(answer) {
+        seen.to_owned()
+    } else {
+        format!("{seen}; the device itself answers: {answer}")
     }
 }
 
@@ -122,5 +134,25 @@ impl DeviceStreams {
             (Some(backend), Some(accelerator)) => backend.explain_loss(accelerator.main, at, error),
             _ => error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A label that is no class was told as a failure of the first product behind it.
+    #[test]
+    fn the_answer_of_the_device_itself_is_told_once() {
+        let product = "stage 1, backward: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED";
+        let answer = "CUDA error: device-side assert triggered\nFor debugging consider CUDA_LAUNCH_BLOCKING=1";
+        assert_eq!(
+            told(product, answer),
+            format!(
+                "{product}; the device itself answers: CUDA error: device-side assert triggered"
+            )
+        );
+        let same = "stage 1: CUDA error: device-side assert triggered";
+        assert_eq!(told(same, answer), same);
     }
 }

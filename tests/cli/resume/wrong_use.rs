@@ -20,13 +20,19 @@ fn what_would_train_something_else_is_refused_and_changes_nothing() {
     .unwrap();
     let before = (losses(folder, "run"), weights(folder, "run"));
     let config = fs::read(folder.join("run/config.toml")).unwrap();
-    let cases: [(&[&str], i32, &[&str]); 8] = [
+    let cases: [(&[&str], i32, &[&str]); 9] = [
         (
             &["--layers", "3"],
             2,
             &["model.layers = 2", "cannot go on with 3"],
         ),
         (&["--model", "llama"], 2, &["model.name = \"gpt\""]),
+        // It was told that the data is none for that model.
+        (
+            &["--model", "mlp"],
+            2,
+            &["model.name = \"gpt\" and cannot go on with \"mlp\""],
+        ),
         (
             &["--seed", "4"],
             2,

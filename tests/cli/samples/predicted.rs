@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use gpipe::tch::{Kind, Tensor};
+use gpipe::tch::{Device, Kind, Tensor};
 use serde_json::{Value, json};
 
 use super::images::{RESNET, pictures};
@@ -197,7 +197,8 @@ fn rows_need_no_target_and_columns_no_order() {
     assert!(off.abs() < 1e-5, "{off}");
     let shown = printed(folder, "predict --run numbers new.csv");
     assert!(shown.starts_with("sample"), "{shown}");
-    assert!(shown.lines().next().unwrap().ends_with("value"), "{shown}");
+    assert!(shown.lines().next().unwrap().ends_with("price"), "{shown}");
+    named_by_a_column(folder);
 
     // The price is one of the inputs of the kind, and is asked for by its name.
     printed(folder, &format!("{train} --data known.csv --out kinds"));
@@ -222,6 +223,33 @@ fn rows_need_no_target_and_columns_no_order() {
         2,
         &["images: this is images, but the model was trained on a table"],
     );
+}
+
+/// What was told had to be joined to the rows by hand.
+fn named_by_a_column(folder: &Path) {
+    let plain = told(folder, "--run numbers new.csv");
+    let named = told(folder, "--run numbers new.csv new.csv --id name");
+    assert_eq!(named.len(), 160);
+    for (row, own) in named.iter().enumerate() {
+        let row = row % 80;
+        assert_eq!(text(&own["sample"]), format!("no. {row}"));
+        assert_eq!(own["values"], plain[row]["values"]);
+    }
+    printed(
+        folder,
+        "predict --run numbers new.csv --id name -o told.csv",
+    );
+    let csv = fs::read_to_string(folder.join("told.csv")).unwrap();
+    let first = format!("name,price\nno. 0,{}\n", plain[0]["values"][0]);
+    assert!(csv.starts_with(&first), "{csv}");
+    let wrong = "predict --run numbers new.csv --id plant";
+    let none = ["--id: new.csv, line 1: there is no column `plant`; there are `age`, `name`"];
+    fails(folder, wrong, 2, &none);
+    Tensor::ones([2, 2], (Kind::Float, Device::Cpu))
+        .write_npy(folder.join("x.npy"))
+        .unwrap();
+    let none = ["--id: x.npy: this is no table, so it has no column `name`"];
+    fails(folder, "predict --run numbers x.npy --id name", 2, &none);
 }
 
 #[test]

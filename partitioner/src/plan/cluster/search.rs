@@ -262,7 +262,9 @@ impl<'a> ClusterSearch<'a> {
         // Not the step of the plan: of equals that is the simplest one's, and another one's may
         // be shorter by what f64 rounds.
         let tried = self.tried.iter().map(|own| own.step);
-        let fastest = tried.chain(polished.iter().map(|(_, own)| own.step)).min()?;
+        let fastest = tried
+            .chain(polished.iter().map(|(_, own)| own.step))
+            .min()?;
         let (mut choice, mut found) = polished.into_iter().reduce(faster)?;
         let plain = self.plain(&choice);
         if let Some(Plain::Fits(simpler, own)) = &plain
@@ -289,6 +291,7 @@ impl<'a> ClusterSearch<'a> {
             model: self.profile.model().cloned(),
             precision: self.profile.precision().map(str::to_owned),
             kernels: self.profile.kernels().map(str::to_owned),
+            device: self.profile.accelerator().map(str::to_owned),
             doubts: self.profile.doubts().unwrap_or_default().to_vec(),
             batch: Some(self.options.batch),
             neighbours,

@@ -40,17 +40,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn of(header: &StringRecord, wanted: &Wanted<'_>) -> Result<Self, String> {
         let all: Vec<&str> = header.iter().collect();
-        let find = |name: &str| {
-            let mut places = all.iter().enumerate().filter(|(_, own)| **own == name);
-            match (places.next(), places.next()) {
-                (Some((place, _)), None) => Ok((name.to_owned(), place)),
-                (Some(_), Some(_)) => Err(format!("there are two columns `{name}`: rename one")),
-                (None, _) => Err(format!(
-                    "there is no column `{name}`; there are {}",
-                    listed(&all)
-                )),
-            }
-        };
+        let find = |name: &str| find(header, name).map(|place| (name.to_owned(), place));
         if all.is_empty() {
             return Err("there is no header: the table is empty".to_owned());
         }
@@ -115,6 +105,22 @@ impl Layout {
     /// Numbers of a row.
     pub(super) fn width(&self) -> usize {
         self.inputs.iter().map(|own| own.column.width()).sum()
+    }
+}
+
+/// Where the column of a name is.
+pub(super) fn find(header: &StringRecord, name: &str) -> Result<usize, String> {
+    let mut places = header.iter().enumerate().filter(|(_, own)| *own == name);
+    match (places.next(), places.next()) {
+        (Some((place, _)), None) => Ok(place),
+        (Some(_), Some(_)) => Err(format!("there are two columns `{name}`: rename one")),
+        (None, _) => {
+            let all: Vec<&str> = header.iter().collect();
+            Err(format!(
+                "there is no column `{name}`; there are {}",
+                listed(&all)
+            ))
+        }
     }
 }
 
