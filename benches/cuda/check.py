@@ -101,10 +101,34 @@ def number(value, *path):
     return value if isinstance(value, (int, float)) else None
 
 
-def judged(benches, eager):
+def planned(env):
+    """A profile on the GPU, the plan made of it, and what a run by that plan takes."""
+    model = ["--model", "gpt", "--layers", 12, "--d-model", 768, "--heads", 12, "--context", 1024,
+             "--vocab", 50257, "--dropout", 0, "--data", "synthetic", "--precision", "bf16",
+             "--batch", 8]
+    with tempfile.TemporaryDirectory() as folder:
+        plan = pathlib.Path(folder) / "plan.json"
+        profile = [HERE / "gpipe-rs", "profile", *model, "--devices", "cuda:0", "--plan", plan]
+        train = [HERE / "gpipe-rs", "train", *model, "--plan", plan, "--steps", 40, "--quiet",
+                 "--json", "--out", pathlib.Path(folder) / "run"]
+        profiled = run(profile, env, 600)
+        trained = run(train, env, 600)
+        output = profiled["output"] + trained["output"]
+        return last_object(trained["output"]), {"status": trained["status"], "output": output}
+
+
+def apart(one, other):
+    """The larger of two numbers over the smaller."""
+    return max(one, other) / min(one, other) if one and other else None
+
+
+def judged(benches, eager, trained):
     """Each claim about speed: what it is, what was measured, whether it holds."""
     own, theirs = number(benches, "gpt2_one_stage", "median_ms"), number(eager, "median_ms")
     ratio = own / theirs if own and theirs else None
+    four = number(benches, "gpt2_four_micro_batches", "median_ms")
+    accumulated = number(eager, "four_micro_batches", "median_ms")
+    predicted = apart(number(trained, "makespan_ms_median"), number(trained, "planned_ms"))
     copies = number(benches, "copies_behind_computation", "step_over_longer")
     two = number(benches, "gpt2_two_stages_one_card", "ratio")
     peak = number(benches, "gpt2_xl_under_a_limit", "peak_bytes")
@@ -114,6 +138,9 @@ def judged(benches, eager):
     waits = number(benches, "host_share", "host_waits_in_a_step")
     claims = [
         ("gpt2, bf16, 1 stage: step over PyTorch eager's", ratio, 1.0),
+        ("the same in 4 micro-batches",
+         four / accumulated if four and accumulated else None, 1.0),
+        ("a step by a plan: measured and predicted, the larger over the smaller", predicted, 1.10),
         ("gpt2, bf16, 2 stages on one card: step over that of 1", two, 1.05),
         ("copies of 64 MiB: step over the longer of compute and copy", copies, 1.10),
         ("waits of the host inside of a step", waits, 0),
@@ -179,12 +206,15 @@ def main():
     print("running the CUDA tests", flush=True)
     tests, tests_run = with_json("cuda-tests", env, 7200)
     benches, benches_run, eager, eager_run = None, SKIPPED, None, SKIPPED
+    trained, trained_run = None, SKIPPED
     if not simulated:
         print("running the CUDA benchmarks", flush=True)
         benches, benches_run = with_json("cuda-benches", env, 7200)
         print("running the same model in PyTorch", flush=True)
         eager_run = run([sys.executable, HERE / "eager.py"], env, 600)
         eager = last_object(eager_run["output"])
+        print("running a plan of this machine", flush=True)
+        trained, trained_run = planned(env)
     commit = HERE / "commit.txt"
     report = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -198,8 +228,10 @@ def main():
         "differences": compare.differences(compare.read(HERE / "simulated.json"), tests or []),
         "benches": benches,
         "eager": eager,
-        "claims": judged(benches or {}, eager or {}),
-        "runs": {"tests": tests_run, "benches": benches_run, "eager": eager_run},
+        "by_plan": trained,
+        "claims": judged(benches or {}, eager or {}, trained or {}),
+        "runs": {"tests": tests_run, "benches": benches_run, "eager": eager_run,
+                 "by_plan": trained_run},
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "check.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -20,8 +20,8 @@ use serde_json::{Map, Value, json};
 type Case = (&'static str, fn() -> Result<Value>);
 
 const CASES: [Case; 7] = [
-    ("diag", gpt2::diag),
     ("gpt2_one_stage", gpt2::one_stage),
+    ("gpt2_four_micro_batches", gpt2::four_micro_batches),
     ("gpt2_two_stages_one_card", gpt2::two_stages),
     ("copies_behind_computation", transfers::hidden),
     ("host_share", gpt2::host_share),
