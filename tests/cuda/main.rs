@@ -15,6 +15,7 @@ mod support;
 
 mod apart;
 mod batches;
+mod exported;
 mod faults;
 mod graphs;
 mod grid;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Group::anywhere(graphs::tests()),
         Group::anywhere(tree::tests()),
         Group::anywhere(replicas::tests()),
+        Group::anywhere(exported::tests()).once(),
         Group::anywhere(stress::tests())
             .once()
             .settings(rounds::DELAYS),

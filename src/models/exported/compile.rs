@@ -91,6 +91,8 @@ pub(super) struct Compiler<'a> {
     device: Device,
     slots: HashMap<ValueId, usize>,
     keep: Vec<ValueId>,
+    /// Whether a copy is as good as a view.
+    may_copy: bool,
 }
 
 impl<'a> Compiler<'a> {
@@ -106,6 +108,7 @@ impl<'a> Compiler<'a> {
             device,
             slots: HashMap::new(),
             keep: part.outputs.clone(),
+            may_copy: program.changes_variables_alone(),
         }
     }
 
@@ -350,11 +353,20 @@ impl<'a> Compiler<'a> {
         overload: &str,
         other: Option<&(&str, Argument)>,
     ) -> anyhow::Result<Operator> {
-        let mut operator = Operator::open(name, overload)?;
+        // Where kernels of another device leave their outputs in another order, a view that the
+        // exporting device could make cannot be made: `contiguous` before it did nothing there, and
+        // is not in the file.
+        let reshapes = self.may_copy && name == "aten::view" && overload.is_empty();
+        let mut operator = Operator::open(if reshapes { "aten::reshape" } else { name }, overload)?;
         for (name, argument) in &node.arguments {
             let argument = match other {
                 Some((own, other)) if own == name => other,
                 _ => argument,
+            };
+            let name = if reshapes && name == "size" {
+                "shape"
+            } else {
+                name
             };
             self.give(&mut operator, name, argument)?;
         }

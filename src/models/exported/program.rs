@@ -159,6 +159,19 @@ pub(super) struct Program {
     pub(super) ranges: HashMap<String, Range>,
 }
 
+impl Program {
+    /// Whether nothing but variables is changed in place: only then is a copy as good as a view.
+    pub(super) fn changes_variables_alone(&self) -> bool {
+        self.nodes.iter().all(|node| {
+            let changes = node.operator().ends_with('_');
+            let first = node.arguments.first().map(|(_, own)| own.values());
+            let first = first.and_then(|own| own.first().copied());
+            let variable = first.map(|own| self.values[own.0].origin);
+            !changes || matches!(variable, Some(Origin::Variable(_)))
+        })
+    }
+}
+
 impl Argument {
     /// The values that it takes.
     pub(super) fn values(&self) -> Vec<ValueId> {
