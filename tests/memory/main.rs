@@ -6,6 +6,7 @@
 
 mod counted;
 mod full;
+mod huge;
 mod leaks;
 mod low;
 #[path = "../support/mod.rs"]

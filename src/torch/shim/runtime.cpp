@@ -87,6 +87,14 @@ GP_API void gp_keep_memory() {
 #endif
 }
 
+// Has libtorch ask for huge pages for tensors from 2 MiB on: a page fault for every 2 MiB, not for
+// every 4 KiB. Blocks that are larger than the C library keeps are new each time, and where their
+// faults are slow they cost more than what is computed there. libtorch looks at this once, at its
+// first tensor.
+__attribute__((constructor)) static void ask_for_huge_pages() {
+  setenv("THP_MEM_ALLOC_ENABLE", "1", /*overwrite=*/0);
+}
+
 // libtorch checks once whether CUDA is there, and keeps the answer: a seed, a convolution or a
 // backward on the CPU makes it check, as does every search for a device. So its CUDA half,
 // which nothing links against, is loaded when the program starts if there is a driver (as it is
