@@ -1,18 +1,25 @@
 //! Ending a run early: a handle, and Ctrl-C, SIGTERM and SIGHUP. The first signal ends the run
-//! after the step, a second one the process at once.
+//! after the step, a later one the process at once.
 
-use std::io;
+use std::io::{self, Read as _};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::{flag, low_level};
 
 use crate::pipeline::StopLine;
 
 /// What a process that a signal ended leaves as its exit code, less the signal's number.
 const ENDED_BY: i32 = 128;
+
+/// Signals that come so soon after the first are the same request: `timeout` sends one to its command
+/// and one to the command's group, and a terminal that is closed sends several.
+const AT_A_TIME: Duration = Duration::from_millis(200);
 
 /// Whether a run is to end after the step that it is at. Clones are the same handle, for other
 /// threads and for [hooks](super::Hook).
@@ -40,8 +47,8 @@ impl Stop {
     }
 
     /// The same where a signal asks, too, for as long as there is a clone of this: Ctrl-C
-    /// (SIGINT), SIGTERM and SIGHUP, but the last not under `nohup`. From a second signal on,
-    /// and from when nobody listens any more, a signal ends the process at once.
+    /// (SIGINT), SIGTERM and SIGHUP, but the last not under `nohup`. From a fifth of a second after
+    /// the first signal on, and from when nobody listens any more, a signal ends the process at once.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -104,14 +111,21 @@ static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
 struct Signals {
     /// One a signal.
     signalled: Arc<[Arc<AtomicBool>]>,
+    /// Whether the next signal ends the process.
+    last: Arc<AtomicBool>,
     listening: usize,
 }
 
 impl Signals {
     fn set_all(&self, to: bool) {
-        for flag in &*self.signalled {
+        for flag in self.signalled.iter().chain([&self.last]) {
             flag.store(to, Ordering::SeqCst);
         }
+    }
+
+    fn is_asked(&self) -> bool {
+        let mut flags = self.signalled.iter();
+        flags.any(|flag| flag.load(Ordering::SeqCst))
     }
 }
 
@@ -120,10 +134,7 @@ impl Listening {
         let mut signals = SIGNALS.lock();
         let own = match &mut *signals {
             Some(own) => own,
-            None => signals.insert(Signals {
-                signalled: handled()?,
-                listening: 0,
-            }),
+            None => signals.insert(handled()?),
         };
         if own.listening == 0 {
             own.set_all(false);
@@ -148,26 +159,40 @@ impl Drop for Listening {
     }
 }
 
-/// Has each signal set its flag, and end the process where that or another one's is set.
-///
-/// Two signals at a time are handled on two threads. Each sets its own flag before it looks at
-/// the others', so that one of them sees the other; with one flag for all, both could look before
-/// either of them set it, and the process would go on.
-fn handled() -> io::Result<Arc<[Arc<AtomicBool>]>> {
+/// Has each signal set its flag, and end the process where one has come some time before.
+fn handled() -> io::Result<Signals> {
     // Under `nohup` a run is to outlive its terminal.
     let is_heard = |signal: &i32| *signal != SIGHUP || !is_ignored(SIGHUP);
     let signals: Vec<_> = SIGNALS_HEARD.into_iter().filter(is_heard).collect();
-    let flags: Arc<[Arc<AtomicBool>]> = signals.iter().map(|_| Arc::default()).collect();
-    for (place, &signal) in signals.iter().enumerate() {
-        let ends = |flag| flag::register_conditional_shutdown(signal, ENDED_BY + signal, flag);
+    let own = Signals {
+        signalled: signals.iter().map(|_| Arc::default()).collect(),
+        last: Arc::default(),
+        listening: 0,
+    };
+    let (heard, signalled) = UnixStream::pair()?;
+    let last = Arc::clone(&own.last);
+    let watch = thread::Builder::new().name("signals".to_owned());
+    watch.spawn(move || after_the_first(heard, &last))?;
+    for (flag, &signal) in own.signalled.iter().zip(&signals) {
         // In this order: handlers run in the order in which they are registered.
-        ends(Arc::clone(&flags[place]))?;
-        flag::register(signal, Arc::clone(&flags[place]))?;
-        for (_, other) in flags.iter().enumerate().filter(|(at, _)| *at != place) {
-            ends(Arc::clone(other))?;
+        let (last, code) = (Arc::clone(&own.last), ENDED_BY + signal);
+        flag::register_conditional_shutdown(signal, code, last)?;
+        flag::register(signal, Arc::clone(flag))?;
+        low_level::pipe::register(signal, signalled.try_clone()?)?;
+    }
+    Ok(own)
+}
+
+/// Has a signal be the last from some time after the first one on.
+fn after_the_first(mut heard: UnixStream, last: &AtomicBool) {
+    while heard.read(&mut [0]).is_ok_and(|bytes| bytes > 0) {
+        thread::sleep(AT_A_TIME);
+        // The run that it asked may be over by now.
+        let signals = SIGNALS.lock();
+        if signals.as_ref().is_some_and(Signals::is_asked) {
+            last.store(true, Ordering::SeqCst);
         }
     }
-    Ok(flags)
 }
 
 /// Whether this process was started so that a signal does nothing, where Linux says so.
