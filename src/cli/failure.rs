@@ -8,7 +8,7 @@ use gpipe_partitioner::words::count;
 use super::Failure;
 use crate::Error;
 use crate::checkpoint::CheckpointError;
-use crate::data::DataError;
+use crate::data::{DataError, Place};
 use crate::decide::near;
 use crate::engine::EngineError;
 use crate::train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
@@ -164,23 +164,30 @@ fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> Strin
     let kept = saved.map_or_else(String::new, |step| {
         format!("; the run is saved after step {step}")
     });
-    let is_item = matches!(
-        error.downcast_ref(),
-        Some(DataError::Item { .. } | DataError::TooManyBad { .. })
-    );
-    if !is_item {
-        return kept;
-    }
+    let of_a_table = match error.downcast_ref() {
+        Some(DataError::Item { place, .. }) => {
+            matches!(place, Place::Line { .. } | Place::Row { .. })
+        }
+        Some(DataError::TooManyBad { .. }) => false,
+        _ => return kept,
+    };
+    let things = if of_a_table { "rows" } else { "files" };
     match saved {
         Some(_) => format!(
             "{kept}: put the file back as it was, or leave it out with `train --resume {} --set \
-             data.skip_bad=N` for at most N such files in an epoch",
+             data.skip_bad=N` for at most N such {things} in an epoch",
             folder.display()
         ),
         None => {
-            "; replace the file or take it away, or leave it out with --set data.skip_bad=N for \
-                 at most N such files in an epoch"
-                .to_owned()
+            let mend = if of_a_table {
+                "mend the row"
+            } else {
+                "replace the file or take it away"
+            };
+            format!(
+                "; {mend}, or leave it out with --set data.skip_bad=N for at most N such {things} in \
+                 an epoch"
+            )
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The run that is meant by a path that leads to none.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use gpipe_partitioner::words::path_meant;
 
@@ -32,10 +33,20 @@ fn is_run(folder: &Path) -> bool {
     OF_A_RUN.iter().any(|file| folder.join(file).is_file())
 }
 
-/// The newest run in a folder of runs, as `runs` is one: they are counted.
+/// The run in a folder of runs that was written to last; of several at a time that of the largest
+/// number, as those that nobody named are counted.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
-    let runs = entries.filter(|entry| is_run(&entry.path()));
-    let numbers = runs.filter_map(|run| run.file_name().to_str()?.parse::<u64>().ok());
-    Some(folder.join(numbers.max()?.to_string()))
+    let runs = entries
+        .map(|entry| entry.path())
+        .filter(|path| is_run(path));
+    let number = |run: &Path| run.file_name()?.to_str()?.parse::<u64>().ok();
+    runs.max_by_key(|run| (written(run), number(run)))
+}
+
+/// When a run was last written to, where the system tells.
+fn written(run: &Path) -> Option<SystemTime> {
+    let files = OF_A_RUN.iter().map(|file| run.join(file));
+    let times = files.filter_map(|file| file.metadata().ok()?.modified().ok());
+    times.max()
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tch::{Device, Tensor};
 
 use gpipe_partitioner::words::{count, decimals, six_digits};
@@ -32,6 +32,17 @@ pub(super) struct Judged {
     name: String,
     /// Whether they are those that a run held out.
     held_out: bool,
+}
+
+/// What is meant where the column that was learnt is missing.
+fn without_targets(kept: Option<&Value>, why: &str) -> &'static str {
+    let target = kept.and_then(|kept| kept["target"].as_str());
+    let lacks = target.map(|target| format!("there is no column `{target}`"));
+    if lacks.is_some_and(|lacks| why.contains(&lacks)) {
+        "; without it nothing can be judged: `predict --run RUN PATH` tells it"
+    } else {
+        ""
+    }
 }
 
 impl Judged {
@@ -63,7 +74,7 @@ impl Judged {
             |path| path.display().to_string(),
         );
         let wrong = |why: String| match data {
-            Some(_) => Failure::Usage(format!("--data: {why}")),
+            Some(_) => Failure::Usage(format!("--data: {why}{}", without_targets(kept, &why))),
             None => Failure::Usage(format!("{why}; name other data with --data PATH")),
         };
         let chosen = Chosen::of_spec(zoo, &trained.spec);

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 use crate::cli::{Failure, input};
 use crate::models::hugging_face::hub_hint;
 
+/// What files of data end with.
+const DATA: [&str; 6] = ["npz", "npy", "csv", "tsv", "parquet", "txt"];
+
 /// Name and sizes; the rest is for people and follows from these.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +44,16 @@ pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
             "--model {}: this is Python: export the model that it makes, with torch.export.export and \
              torch.export.save, and give that file",
             path.display()
+        )));
+    }
+    if let Some(end) = path
+        .extension()
+        .filter(|own| DATA.iter().any(|data| data == own))
+    {
+        return Err(Failure::Usage(format!(
+            "--model {}: a .{} is data: give it as --data, and a model's name as --model",
+            path.display(),
+            end.display()
         )));
     }
     let text = input::text(path).map_err(|failure| prefixed("--model", failure))?;

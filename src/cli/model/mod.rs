@@ -77,7 +77,10 @@ impl Chosen {
 
     /// A program that PyTorch exported.
     fn exported(zoo: &Zoo, model: &str, sizes: &Given, loss: AskedLoss) -> Result<Self, String> {
-        if let Some((size, _)) = sizes.first() {
+        // A file that is not there has no sizes either.
+        if let Some((size, _)) = sizes.first()
+            && Path::new(model).exists()
+        {
             return Err(format!(
                 "{}: the sizes of `{model}` are in the file, as PyTorch exported it",
                 flag(size)

@@ -52,7 +52,7 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 57] = [
+pub(super) const FLAGS: [(&str, Instead); 63] = [
     (
         "svg png",
         Flag("--output FILE.svg, where this verb draws a picture"),
@@ -70,7 +70,18 @@ pub(super) const FLAGS: [(&str, Instead); 57] = [
         Flag("--lr RATE"),
     ),
     (
-        "lr-scheduler lr-scheduler-type lr-decay-style",
+        "label target-column label-column y-column",
+        Flag("--target NAME"),
+    ),
+    (
+        "model",
+        Flag(
+            "--model-shape NAME, such as gpt2 or llama2-7b, with the cards in --cluster; other models \
+             are measured: `profile --model NAME`, then --profile FILE here",
+        ),
+    ),
+    (
+        "lr-scheduler lr-scheduler-type lr-decay-style scheduler",
         Flag("--lr-schedule NAME"),
     ),
     (
@@ -250,6 +261,33 @@ pub(super) const FLAGS: [(&str, Instead); 57] = [
         Words(
             "layers are never split here: --devices LIST divides the model between \
             layers, a stage a device, and --replicas D trains several copies",
+        ),
+    ),
+    (
+        "features feature-columns x-columns",
+        Words(
+            "all columns of a table but that of the target are inputs: --drop-columns NAMES leaves \
+             some out",
+        ),
+    ),
+    (
+        "no-header header",
+        Words(
+            "the first line of a table is the names of its columns: put one above it if there is none",
+        ),
+    ),
+    (
+        "delimiter sep separator decimal",
+        Words(
+            "commas, semicolons and tabs are told apart by the first line of a table, and numbers have a \
+             decimal point: rewrite decimal commas",
+        ),
+    ),
+    (
+        "deepspeed deepspeed-config",
+        Words(
+            "there is no other engine behind this one: --devices LIST cuts the model into stages, \
+             --shard-optimizer is ZeRO-1",
         ),
     ),
     (

@@ -283,6 +283,7 @@ fn for_cluster(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
         return shape::planned(args, cluster);
     }
     let profile = measured(args)?;
+    notes::as_fast_as_measured(args, &cluster, &profile);
     let asked = cluster::options(args, cluster, &profile);
     if let Some(why) = too_large(&profile, &asked) {
         say(&format!(

@@ -106,3 +106,10 @@ fn a_profile_is_planned_as_its_page_shows() {
     let (run, shown) = check("planning.md");
     assert!(run >= 1 && shown >= 1, "{run} {shown}");
 }
+
+/// It told of a plan that was no longer made.
+#[test]
+fn what_does_not_fit_one_card_is_planned_as_its_page_shows() {
+    let (run, shown) = check("does-not-fit.md");
+    assert!(run >= 3 && shown >= 3, "{run} {shown}");
+}

@@ -1,10 +1,12 @@
 //! `gpipe-rs plan` for a cluster.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::{folder_with_profile, gpipe_in, number, refused, stdout};
+use crate::run::{gpipe, succeeded};
 
 const FLAGS: &str = "--nodes 2 --per-node 2 --link-inside 10GB/s,5us --link-between 1GB/s,20us";
 
@@ -75,6 +77,20 @@ between = \"1GB/s,20us\"
         let args: Vec<&str> = all.split_whitespace().collect();
         let plan: Value = serde_json::from_str(&stdout(&gpipe_in(folder.path(), &args))).unwrap();
         assert!(number(&plan["step_us"]) > 0.0, "{cluster}: {plan}");
+    }
+}
+
+/// Cards were planned at the speed of the CPU that was measured, without a word.
+#[test]
+fn cards_that_are_as_fast_as_a_cpu_are_told_of() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let plan = "plan --profile examples/data/profiles/gpt.json --cluster rtx-4090 --batch 16";
+    for (more, told) in [("", true), (" --speed 20", false)] {
+        let plan = format!("{plan}{more}");
+        let (_, errors) = succeeded(gpipe(root, &plan), &plan);
+        let errors = errors.split_whitespace().collect::<Vec<_>>().join(" ");
+        let note = "note: the profile was measured on a CPU, and each card is taken to be as fast";
+        assert_eq!(errors.contains(note), told, "{errors}");
     }
 }
 

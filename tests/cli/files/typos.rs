@@ -41,6 +41,43 @@ fn a_misspelt_verb_is_answered_with_the_nearest() {
     }
 }
 
+/// Flags that people of other tools typed, and that got no answer or a wrong one.
+#[test]
+fn flags_of_other_tools_are_answered() {
+    for (args, wanted) in [
+        (
+            "train --label price",
+            "instead of `--label`, write: --target NAME",
+        ),
+        ("train --scheduler cosine", "write: --lr-schedule NAME"),
+        (
+            "plan --model gpt2 --devices 4",
+            "write: --model-shape NAME, such as gpt2",
+        ),
+        ("train --features a,b", "--drop-columns NAMES"),
+        (
+            "train --no-header",
+            "the first line of a table is the names of its columns",
+        ),
+        (
+            "predict --run r --delimiter ;",
+            "told apart by the first line",
+        ),
+        ("train --deepspeed ds.json", "--shard-optimizer is ZeRO-1"),
+        ("train --layers 1 --model nope.pt2", "--model nope.pt2: "),
+        ("train --model d.npz", "a .npz is data: give it as --data"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("d.npz"), [0x50, 0x4b, 3, 4, 0xff]).unwrap();
+        let output = gpipe(folder.path(), args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = errors.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+        assert!(errors.contains(wanted), "{args}: {errors}");
+        assert!(!errors.contains("--layers: the sizes"), "{args}: {errors}");
+    }
+}
+
 /// What was said of these was right, and of no help.
 #[test]
 fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works() {

@@ -110,6 +110,14 @@ fn a_run_that_is_not_there_is_answered_with_the_newest_one() {
     );
     trained(folder, &begin);
     trained(folder, &begin);
+    // A run that has a name may be the newest, too.
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "3", "--out", "runs/named"]),
+    );
+    let wanted = ["there is no such folder; the newest run is runs/named"];
+    fails(folder, &["--resume", "last"], 2, &wanted);
+    std::fs::remove_dir_all(folder.join("runs/named")).unwrap();
     for other in ["last", "latest", "runs/latest", "runs/3"] {
         let wanted = ["there is no such folder; the newest run is runs/2"];
         fails(folder, &["--resume", other], 2, &wanted);

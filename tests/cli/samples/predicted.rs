@@ -199,6 +199,12 @@ fn rows_need_no_target_and_columns_no_order() {
     assert!(shown.starts_with("sample"), "{shown}");
     assert!(shown.lines().next().unwrap().ends_with("price"), "{shown}");
     named_by_a_column(folder);
+    // Who has no targets was not told of `predict`.
+    let tip = [
+        "there is no column `price`",
+        "`predict --run RUN PATH` tells it",
+    ];
+    fails(folder, "eval --run numbers --data new.csv", 2, &tip);
 
     // The price is one of the inputs of the kind, and is asked for by its name.
     printed(folder, &format!("{train} --data known.csv --out kinds"));

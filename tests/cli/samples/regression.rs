@@ -18,6 +18,25 @@ fn table(folder: &Path) {
     fs::write(folder.join("table.csv"), text).unwrap();
 }
 
+/// Of a row that is not to be had it was said to replace the file.
+#[test]
+fn a_row_that_cannot_be_learnt_is_to_be_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let train = format!("train {MLP} --loss bce --target size --steps 3 --batch 4 --out run");
+    fails(
+        folder,
+        &train,
+        1,
+        &[
+            "line ",
+            "; mend the row, or leave it out",
+            "such rows in an epoch",
+        ],
+    );
+}
+
 const MLP: &str = "--model mlp --hidden 8 --depth 2 --data table.csv";
 
 #[test]
