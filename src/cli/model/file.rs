@@ -10,7 +10,7 @@ use crate::cli::{Failure, input};
 use crate::models::hugging_face::hub_hint;
 
 /// What files of data end with.
-const DATA: [&str; 6] = ["npz", "npy", "csv", "tsv", "parquet", "txt"];
+const DATA: [&str; 5] = ["npz", "npy", "csv", "tsv", "parquet"];
 
 /// Name and sizes; the rest is for people and follows from these.
 #[derive(Debug, Deserialize)]
