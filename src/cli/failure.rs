@@ -172,24 +172,21 @@ fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> Strin
         _ => return kept,
     };
     let things = if of_a_table { "rows" } else { "files" };
-    match saved {
-        Some(_) => format!(
+    if saved.is_some() {
+        return format!(
             "{kept}: put the file back as it was, or leave it out with `train --resume {} --set \
              data.skip_bad=N` for at most N such {things} in an epoch",
             folder.display()
-        ),
-        None => {
-            let mend = if of_a_table {
-                "mend the row"
-            } else {
-                "replace the file or take it away"
-            };
-            format!(
-                "; {mend}, or leave it out with --set data.skip_bad=N for at most N such {things} in \
-                 an epoch"
-            )
-        }
+        );
     }
+    let mend = if of_a_table {
+        "mend the row"
+    } else {
+        "replace the file or take it away"
+    };
+    format!(
+        "; {mend}, or leave it out with --set data.skip_bad=N for at most N such {things} in an epoch"
+    )
 }
 
 /// What may help a run that has left the finite numbers.

@@ -1,6 +1,6 @@
 //! How a run comes by its recipe: from files, the environment, `--set` and flags.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -72,8 +72,10 @@ fn check_model(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
     let before = before
         .as_ref()
         .and_then(|own| own.get("model")?.get("name"));
-    match before.and_then(toml::Value::as_str) {
-        Some(before) if before != recipe.model && !before.ends_with(".pt2") => Err(fixed(
+    let before = before.and_then(toml::Value::as_str);
+    let is_file = |name: &str| Path::new(name).extension().is_some();
+    match before {
+        Some(before) if before != recipe.model && !is_file(before) => Err(fixed(
             "model.name",
             &format!("{before:?}"),
             &format!("{:?}", recipe.model),

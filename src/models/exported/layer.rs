@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Context as _;
+use gpipe_partitioner::words::count;
 use tch::{Kind, Tensor, nn};
 
 use super::compile::{Compiler, Operand, Step, Work};
@@ -85,8 +86,8 @@ impl Stretch {
     fn enter(&self, inputs: Values) -> anyhow::Result<Run> {
         anyhow::ensure!(
             inputs.len() == self.inputs.len(),
-            "it takes {} tensor(s), but got {}",
-            self.inputs.len(),
+            "it takes {}, but got {}",
+            count(self.inputs.len(), "tensor"),
             inputs.len()
         );
         if let Some(check) = &self.check {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use gpipe_partitioner::MicroId;
+use gpipe_partitioner::{MicroId, words};
 use tch::{Kind, Tensor, nn};
 
 use crate::torch::{Context, GatheredParts, Layer, StepState, Values};
@@ -167,8 +167,9 @@ fn values(input: &Tensor) -> anyhow::Result<i64> {
     let count = shape[0] * shape[2..].iter().product::<i64>();
     anyhow::ensure!(
         count > 1,
-        "batch norm cannot train on an input of shape {shape:?}, whose features have {count} \
-         value(s) each and so no variance: use fewer micro-batches or larger batches"
+        "batch norm cannot train on an input of shape {shape:?}, whose features have {} each and so \
+         no variance: use fewer micro-batches or larger batches",
+        words::count(usize::try_from(count).unwrap_or(0), "value")
     );
     Ok(count)
 }

@@ -308,8 +308,9 @@ impl DeviceStreams {
                 .try_move(|tensor| accelerator.receive(backend, tensor, at, ready.as_ref()));
         }
         // Where nothing comes (no gradient, say) the host need not wait for who sends it.
-        if let Some(ready) = ready.filter(|_| values.present().next().is_some()) {
-            backend.finish(&ready)?;
+        let comes = values.present().next().is_some();
+        if let Some(ready) = ready.as_ref().filter(|_| comes) {
+            backend.finish(ready)?;
         }
         values.try_move(|tensor| match backend.space_of(&tensor, at) {
             MemorySpace::Host => Ok(tensor),
