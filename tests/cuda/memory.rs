@@ -5,7 +5,7 @@ use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{AdamW, Optimizer, OutOfMemory, Pipeline, Sequential};
 
-use crate::harness::{Test, mib};
+use crate::harness::{Test, mib, skip};
 use crate::support::{assert_same_bits, cross_entropy, snapshot};
 
 const GPU: Device = Device::Cuda(0);
@@ -14,6 +14,10 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         ("memory::the_allocator_tells_current_and_peak", counts),
         ("memory::a_limit_is_kept_and_told", limit),
+        (
+            "memory::large_tensors_of_the_host_ask_for_huge_pages",
+            huge_pages,
+        ),
         (
             "memory::a_device_that_is_full_is_an_error_and_the_pipeline_lives",
             full,
@@ -146,4 +150,36 @@ fn no_room_for_updates() {
         optimizer.step(&mut calm).unwrap();
         assert_same_bits(&updated, &snapshot(&mut calm), "with room again");
     }
+}
+
+/// What the system says of the memory at an address: its line of `VmFlags`.
+fn flags_at(address: usize) -> Option<String> {
+    let all = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut here = false;
+    for line in all.lines() {
+        let range = line.split(' ').next().and_then(|own| own.split_once('-'));
+        let ends = range.and_then(|(from, to)| {
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            Some((number(from)?, number(to)?))
+        });
+        if let Some((from, to)) = ends {
+            here = (from..to).contains(&address);
+        } else if here && let Some(flags) = line.strip_prefix("VmFlags:") {
+            return Some(flags.to_owned());
+        }
+    }
+    None
+}
+
+/// A stage on the CPU that gave 64 MiB to a GPU for each micro-batch waited for a page fault at each
+/// 4 KiB of it.
+fn huge_pages() {
+    let can =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if !can.contains("[madvise]") && !can.contains("[always]") {
+        skip("this system has no huge pages to ask for");
+    }
+    let large = Tensor::ones([16 << 20], (Kind::Float, Device::Cpu));
+    let flags = flags_at(large.data_ptr() as usize).unwrap();
+    assert!(flags.split_whitespace().any(|own| own == "hg"), "{flags}");
 }

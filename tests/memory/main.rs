@@ -6,7 +6,6 @@
 
 mod counted;
 mod full;
-mod huge;
 mod leaks;
 mod low;
 #[path = "../support/mod.rs"]
