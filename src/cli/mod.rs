@@ -61,12 +61,16 @@ pub fn main() -> ExitCode {
 /// Then `program profile --model perceptron --width 256` measures it, `program train` trains
 /// it, and `program --help` shows the other verbs.
 ///
+/// The process then ends without the destructors of C++ libraries, libtorch's above all: they take
+/// longer than its start, and nothing of the files that a verb writes waits for them.
+///
 /// *Returns* the exit code: 0, 1 for a run that failed, 2 for wrong use, which models
 /// whose names are taken are too.
 pub fn run<F>(add: F) -> ExitCode
 where
     F: FnOnce(&mut Zoo) -> Result<(), ZooError>,
 {
+    crate::torch::end_at_once();
     let mut zoo = Zoo::builtin();
     match add(&mut zoo) {
         Ok(()) => run_with(std::env::args_os(), &zoo),

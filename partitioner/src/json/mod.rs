@@ -85,6 +85,8 @@ pub(crate) struct FileFormat {
     pub(crate) own: &'static str,
     /// A field by which a file of another sort is known, and what is said of it.
     pub(crate) other: (&'static str, &'static str),
+    /// What is said of a file that is of no sort.
+    pub(crate) none: &'static str,
 }
 
 /// What the object that a file holds is, or at which field which rule is broken.
@@ -102,8 +104,13 @@ pub(crate) fn parse_file<'de, T: Deserialize<'de>>(
     // What is not even an object is read as a whole, to find the place.
     if let Ok(Object(head)) = serde_json::from_slice(text) {
         check_head(&head, format).map_err(|(field, rule)| ReadError::new(file, field, rule))?;
+        return parse(text, file);
     }
-    parse(text, file)
+    let is_object = text.trim_ascii_start().starts_with(b"{");
+    parse(text, file).map_err(|error| match is_object {
+        true => error,
+        false => ReadError::new(file, "", format!("{}; {}", error.rule, format.none)),
+    })
 }
 
 /// What an object in JSON is, or at which field which rule is broken.
@@ -142,7 +149,7 @@ fn check_head(head: &Head, format: &FileFormat) -> Result<(), (&'static str, Str
     };
     let (known, (other, rule)) = (format.version, format.other);
     match &head.version {
-        None => Err(("version", "is missing".to_owned())),
+        None => Err(("version", format!("is missing; {}", format.none))),
         Some(version) if version.as_u64() != Some(known) => {
             let version = shorten(&version.to_string());
             let rule =

@@ -38,6 +38,7 @@ const FORMAT: FileFormat = FileFormat {
         "layers",
         "it is a profile, not a plan: `gpipe-rs plan` makes one from it",
     ),
+    none: "it is no plan: `gpipe-rs plan` makes those",
 };
 
 type Layers = Whole<1, { MAX_LAYERS as u64 }>;

@@ -32,6 +32,7 @@ const FORMAT: FileFormat = FileFormat {
         "balance",
         "it is a plan, not a profile: `gpipe-rs profile` makes those",
     ),
+    none: "it is no profile: `gpipe-rs profile` makes those",
 };
 
 /// A field and the rule that it breaks.

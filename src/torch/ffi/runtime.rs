@@ -13,6 +13,7 @@ unsafe extern "C" {
     fn gp_mkl_mode(told: *mut c_int) -> c_int;
     fn gp_set_threads(count: c_int) -> c_int;
     fn gp_keep_memory();
+    fn gp_end_at_once();
     fn gp_threads(out: *mut c_int) -> c_int;
     fn gp_load_cuda(path: *const c_char) -> c_int;
     fn gp_cuda_loaded() -> c_int;
@@ -51,6 +52,12 @@ pub(crate) fn set_threads(count: usize) -> Result<()> {
 pub(crate) fn keep_memory() {
     // SAFETY: nothing in, nothing out; the C library locks what it changes.
     unsafe { gp_keep_memory() }
+}
+
+/// Has the process, when it ends, not wait for the destructors of libtorch's own tables.
+pub(crate) fn end_at_once() {
+    // SAFETY: nothing in, nothing out; what is registered needs nothing that may be gone by then.
+    unsafe { gp_end_at_once() }
 }
 
 /// Intra-op threads of the calling thread.

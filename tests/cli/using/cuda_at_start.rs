@@ -13,7 +13,7 @@ const HALF: &str = "#include <stdio.h>
 #include <stdlib.h>
 __attribute__((constructor)) static void loaded(void) { fclose(fopen(getenv(\"LOADED\"), \"w\")); }";
 
-fn compile(folder: &Path, library: &str, source: &str) {
+pub(super) fn compile(folder: &Path, library: &str, source: &str) {
     let path = folder.join("source.c");
     std::fs::write(&path, source).unwrap();
     let done = Command::new("cc")

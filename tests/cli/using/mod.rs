@@ -1,6 +1,8 @@
 //! What runs leave, used: curves, weights for other libraries, text, the held-out loss.
 
 #[cfg(feature = "cli")]
+mod at_the_end;
+#[cfg(feature = "cli")]
 mod book;
 #[cfg(feature = "cli")]
 mod cuda_at_start;
