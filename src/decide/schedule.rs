@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
     Action, CheckError, CheckedSchedule, Costs, CsvFormat, DeviceId, Micros, Schedule,
     ScheduleError, ScheduleKind, Shape, StageId, render, simulate,
@@ -238,10 +239,10 @@ fn facts(schedule: &CheckedSchedule) -> Value {
 fn facts_as_text(schedule: &CheckedSchedule) -> String {
     let plan = schedule.schedule();
     let mut text = format!(
-        "legal: {} devices, {} stages, {} micro-batches\n",
-        plan.devices(),
-        plan.stages(),
-        plan.micro_batches(),
+        "legal: {}, {}, {}\n",
+        count(plan.devices(), "device"),
+        count(plan.stages(), "stage"),
+        count(plan.micro_batches(), "micro-batch"),
     );
     // Sends and receives of a file are dropped when it is read: they follow from the
     // computation, which alone is checked. Writing to a String cannot fail.

@@ -18,7 +18,7 @@ pub mod zoo;
 
 pub use amoebanet::{AmoebaNetD, amoebanet_d};
 #[cfg(feature = "cli")]
-pub(crate) use exported::save_tensors;
+pub(crate) use exported::{EXPORT, save_tensors};
 pub use exported::{ExportedError, ExportedModel, ExportedReason, exported, exported_bytes};
 pub use gpt::{Gpt, gpt};
 pub use llama::{Biases, Llama, RopeScaling, llama};

@@ -148,7 +148,11 @@ fn errors_name_file_field_and_rule() {
             "\"version\": 2",
             "version: 2 is not a version that this build reads; it reads 1".into(),
         ),
-        ("\"version\": 1,", "", "version: is missing".into()),
+        (
+            "\"version\": 1,",
+            "",
+            "version: is missing; it is no profile".into(),
+        ),
     ] {
         let error = broken(from, to);
         assert!(

@@ -42,6 +42,17 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
              belong to --weights, as safetensors \
              (`safetensors.torch.save_file(model.state_dict(), \"weights.safetensors\")`)"
         }
+        "onnx" => {
+            "this is a model of ONNX, no data, and models of ONNX are not read: export the model with \
+             torch.export"
+        }
+        "json" => {
+            "JSON is not read: save the samples as arrays, \
+             `numpy.savez(\"data.npz\", x=x, y=y)`, or as a table (CSV with a heading); a text as .txt"
+        }
+        "jpg" | "jpeg" | "png" => {
+            "this is one image: name the folder in which each class has a folder of images"
+        }
         _ => return Ok(()),
     };
     if path.is_file() {

@@ -305,15 +305,22 @@ pub(super) fn takes(spec: &ModelSpec) -> String {
     }
 }
 
-/// What numbers of the data must be for the model; `ignored` is what targets may be besides.
+/// What numbers of the data must be for the model; `ignored` is what targets may be besides, and none
+/// of inputs.
 pub(super) fn check(one: &Synthetic, what: &'static str, ignored: Option<i64>) -> Check {
     let own = match one.fill() {
         Fill::Classes(known) => {
             let last = known - 1;
-            let why = format!(
-                "but the model's classes are 0 to {last}: subtract 1 where yours begin at 1, use a model \
-                 of more classes, or leave such targets out of the loss with --ignore-index"
-            );
+            let why = match ignored {
+                Some(_) => format!(
+                    "but the model's classes are 0 to {last}: subtract 1 where yours begin at 1, use a \
+                     model of more classes, or leave such targets out of the loss with --ignore-index"
+                ),
+                None => format!(
+                    "but the model takes 0 to {last} there: subtract 1 where yours begin at 1, or use a \
+                     model with more of them (the rows of its embedding)"
+                ),
+            };
             let own = Check::whole(what).within(0.0, last as f64, why);
             own.or(ignored)
         }

@@ -10,8 +10,8 @@ use std::path::Path;
 use gpipe_partitioner::words::instead;
 
 use super::Failure;
-use crate::models::NamedLoss;
 use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
+use crate::models::{EXPORT, NamedLoss};
 use exported::AskedLoss;
 use flags::{Given, flag};
 
@@ -211,10 +211,11 @@ fn unknown(model: &str, name: &str, error: &ZooError) -> String {
     match error {
         _ if model != name => format!("--model {model}: {error}"),
         ZooError::UnknownModel { near, .. } => {
-            let choices = "the verb `models` lists those that there are; any other one comes from \
-                           PyTorch as a .pt2: `export(model.train(), (inputs,))` and `save` of \
-                           torch.export write it";
-            let more = instead(near.as_deref(), choices);
+            let choices = format!(
+                "the verb `models` lists those that there are; any other one comes from PyTorch as a \
+                 .pt2: {EXPORT}"
+            );
+            let more = instead(near.as_deref(), &choices);
             format!("there is no model and no file `{model}`{more}")
         }
         other => other.to_string(),

@@ -42,7 +42,10 @@ pub(super) const VERBS: [(&str, &str); 14] = [
         "optimize optimise tune autotune partition balance search",
         "plan --profile FILE --devices N",
     ),
-    ("chart curves graph tensorboard draw", "plot RUN"),
+    (
+        "chart curves graph tensorboard draw inspect show history runs",
+        "plot RUN",
+    ),
     (
         "timeline simulation sim",
         "simulate --schedule NAME --devices N --micro M",
@@ -249,7 +252,7 @@ pub(super) const FLAGS: [(&str, Instead); 63] = [
     ),
     (
         "compile torch-compile enable-cuda-graph",
-        Flag("--cuda-graphs"),
+        Flag("--cuda-graphs (on GPUs; on a CPU, --kernels onednn)"),
     ),
     (
         "tp tensor-model-parallel-size tensor-parallel-size tp-size",

@@ -24,12 +24,13 @@ pub(crate) struct OneStage {
     pub(crate) profile: Profile,
     pub(crate) options: PlanOptions,
     pub(crate) plan: Plan,
+    /// Whether it is predicted to be faster than the best pipeline.
+    pub(crate) wins: bool,
     pub(crate) note: String,
 }
 
-/// One stage with all the cores that CPU devices share, where the profile has what layers take then
-/// and it is predicted to be faster than the best pipeline. Not where a schedule, chunks or
-/// several processes are asked for.
+/// One stage with all the cores that CPU devices share, where the profile has what layers take then.
+/// Not where a schedule, chunks or several processes are asked for.
 pub(crate) fn on_all_cores(
     profile: &Profile,
     several: &Plan,
@@ -46,17 +47,25 @@ pub(crate) fn on_all_cores(
     let mut own = one_device(several, options)?;
     own.micro_batches = options.micro_batches;
     let one = plan(&profile, &own).ok()?;
-    (one.step < several.step).then(|| OneStage {
-        note: format!(
-            "note: one stage with all {cores} cores is predicted to take {} a step, the best pipeline \
-             over {} devices {}: the plan is the former (--chunks 1 asks for a pipeline)",
-            one.step,
-            several.devices(),
-            several.step
-        ),
+    let wins = one.step < several.step;
+    let choice = if wins {
+        "the plan is the former (--chunks 1 asks for a pipeline)"
+    } else {
+        "the plan is the latter"
+    };
+    let note = format!(
+        "note: one stage with all {cores} cores is predicted to take {} a step, the best pipeline \
+         over {} devices {}: {choice}",
+        one.step,
+        several.devices(),
+        several.step
+    );
+    Some(OneStage {
         profile,
         options: own,
         plan: one,
+        wins,
+        note,
     })
 }
 

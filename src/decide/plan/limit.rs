@@ -7,6 +7,8 @@ use super::work::Work;
 
 /// A step that is shorter by this share without transfers is bound by them.
 const TRANSFERS: f64 = 0.1;
+/// A share of the time for which training would wait for its input, or be slower for it.
+const INPUT: f64 = 0.07;
 /// The same of the host.
 pub(super) const HOST: f64 = 0.05;
 /// A share of the step that counts: that devices idle, where they have cores of their own,
@@ -112,8 +114,8 @@ fn input_bound(input: &Input, step: Micros) -> Option<String> {
     let Input {
         period, verdict, ..
     } = input;
-    input.limits.then(|| {
-        let longer = 1.0 - step.get() / period.get();
+    let longer = 1.0 - step.get() / period.get();
+    (input.limits && longer >= INPUT).then(|| {
         format!(
             "input-bound: a step takes {step}, and {period} with its input, {:.0} % of it for that; \
              {verdict}",
@@ -227,6 +229,8 @@ mod tests {
             verdict: "CPU-bound in map: because".to_owned(),
         };
         assert_eq!(input_bound(&input(false), micros(1000.0)), None);
+        // The loader's own verdict is about its share of what it measured, and not of this step.
+        assert_eq!(input_bound(&input(true), micros(3840.0)), None);
         assert_eq!(
             input_bound(&input(true), micros(1000.0)).unwrap(),
             "input-bound: a step takes 1.00 ms, and 4.00 ms with its input, 75 % of it for that; \

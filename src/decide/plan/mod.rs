@@ -269,11 +269,12 @@ pub(crate) fn chosen(
     options: PlanOptions,
     plan: Plan,
 ) -> (Profile, PlanOptions, Plan) {
-    match alone::on_all_cores(&profile, &plan, &options) {
-        Some(one) => {
-            say(&one.note);
-            (one.profile, one.options, one.plan)
-        }
+    let one = alone::on_all_cores(&profile, &plan, &options);
+    if let Some(one) = &one {
+        say(&one.note);
+    }
+    match one.filter(|one| one.wins) {
+        Some(one) => (one.profile, one.options, one.plan),
         None => (profile, options, plan),
     }
 }

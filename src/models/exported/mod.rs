@@ -45,6 +45,7 @@ use std::sync::Arc;
 pub use error::{ExportedError, ExportedReason};
 pub use model::ExportedModel;
 #[cfg(feature = "cli")]
+pub(crate) use other_kinds::EXPORT;
 pub(crate) use state_dict::save as save_tensors;
 
 use self::archive::{Archive, Source};

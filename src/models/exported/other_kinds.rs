@@ -3,12 +3,15 @@
 use super::error::ExportedReason;
 
 /// How a program comes about.
-const EXPORT: &str = "in Python, load it into the model and write `torch.export.save(\
-                      torch.export.export(model, (x,)), \"model.pt2\")`, as examples/export_model.py \
-                      does";
+pub(crate) const EXPORT: &str = "in Python, write `save(export(model.train(), (x,), \
+                                 dynamic_shapes=({0: Dim(\"batch\")},)), \"model.pt2\")`, all of \
+                                 torch.export, with x a batch of 2 samples or more";
 
 /// A pickle, with which files of `torch.save` of before 1.6 begin.
 const PICKLE: [u8; 1] = [0x80];
+
+/// The version with which ONNX files begin: field 1, a number.
+const ONNX: [u8; 1] = [0x08];
 
 /// What zip archives begin with, and so exported programs do.
 pub(super) const ARCHIVE: [u8; 2] = *b"PK";
@@ -48,7 +51,11 @@ pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
     if first.starts_with(&ARCHIVE) {
         return ExportedReason::Foreign(CUT_OFF.to_owned());
     }
-    let kind = if first.starts_with(&PICKLE) {
+    let kind = if first.is_empty() {
+        "is empty"
+    } else if first.starts_with(&ONNX) {
+        "is no zip archive, and begins as one of ONNX does, which is not read"
+    } else if first.starts_with(&PICKLE) {
         "was written by an old torch.save: it has weights or pickled objects, and no program"
     } else if first.get(8) == Some(&b'{') {
         "is of safetensors: it has weights, and no program (--weights takes them)"

@@ -348,12 +348,17 @@ fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
         stages == 1 && notes.contains("one stage with all 2 cores"),
         "{notes}"
     );
-    // Asked for otherwise, on a machine of other cores, with micro-batches enough.
+    // With micro-batches enough.
+    let (stages, notes) = planned("--cores 2 --micro 16");
+    assert!(
+        stages > 1 && notes.contains("the plan is the latter"),
+        "{notes}"
+    );
+    // Asked for otherwise, on a machine of other cores.
     for flags in [
         "--cores 2 --micro 1 --chunks 1",
         "--micro 1",
         "--cores 4 --micro 1",
-        "--cores 2 --micro 16",
     ] {
         let (stages, notes) = planned(flags);
         assert!(

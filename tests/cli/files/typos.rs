@@ -172,6 +172,7 @@ fn verbs_of_other_tools_are_answered_with_what_does_the_same() {
         ("serve", "export --run RUN"),
         ("Benchmark", "profile --model NAME"),
         ("torchrun", "launch --processes N"),
+        ("inspect", "plot RUN"),
     ] {
         let output = gpipe(Path::new("."), other);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -140,6 +140,9 @@ fn models_and_weights_are_told_from_data() {
     fs::write(folder.join("w.pt"), b"PK\x03\x04").unwrap();
     fs::write(folder.join("w.PTH"), b"\x80\x02").unwrap();
     fs::write(folder.join("m.pt2"), b"PK\x03\x04").unwrap();
+    for other in ["m.onnx", "rows.json", "one.JPG"] {
+        fs::write(folder.join(other), "[]").unwrap();
+    }
     let saved = "this is a file of torch.save (weights or pickled objects), no data";
     let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --quiet";
     for (file, wanted) in [
@@ -153,6 +156,9 @@ fn models_and_weights_are_told_from_data() {
             "w.safetensors",
             "it has the weights of a model (`in.weight` and others)",
         ),
+        ("m.onnx", "this is a model of ONNX, no data"),
+        ("rows.json", "JSON is not read: save the samples as arrays"),
+        ("one.JPG", "this is one image: name the folder"),
     ] {
         fails(
             folder,

@@ -45,6 +45,22 @@ fn epochs_are_whole_batches_of_the_data_and_metrics_tell_how_far_a_run_is() {
     assert_eq!(metrics(folder, "again").len(), 2);
 }
 
+/// A share was refused where it was written as a percentage.
+#[test]
+fn what_is_held_out_may_be_a_percentage() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    for (run, share) in [("a", "25%"), ("b", "0.25")] {
+        printed(
+            folder,
+            &format!("{TABLE} {run} --steps 1 --held-out {share}"),
+        );
+        let kept = config(folder, run)["data"]["held_out"].as_float();
+        assert_eq!(kept, Some(0.25), "{share}");
+    }
+}
+
 #[test]
 fn of_a_text_as_many_tokens_as_it_has_are_an_epoch() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,10 +32,10 @@ fn nothing_is_tidied_up_that_the_kernel_takes_back_and_words_and_code_are_there(
     let (code, told, _) = run("schedule show --schedule gpipe --devices 1 --micro 1");
     // No line's end, which alone would write it.
     assert_eq!((code, told.trim()), (Some(0), "F0 B0 B0"));
-    std::fs::write(folder.path().join("half.csv"), "0F0\n").unwrap();
+    std::fs::write(folder.path().join("half.csv"), "0F0,0B0\n1F0\n").unwrap();
     let (code, _, why) = run("schedule check half.csv");
     assert_eq!(code, Some(1), "{why}");
-    assert!(why.contains("half.csv"), "{why}");
+    assert!(why.contains("1B0 is missing"), "{why}");
     let (code, _, why) = run("plan --profile none.json --devices 2");
     assert_eq!(code, Some(2), "{why}");
     assert!(why.contains("none.json"), "{why}");

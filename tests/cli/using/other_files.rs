@@ -49,7 +49,8 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let file = folder.join("model.pt2");
-    let export = ["torch.export.save(", "examples/export_model.py"];
+    // A program without dynamic shapes takes one size of micro-batch, which was the next error.
+    let export = ["save(export(", "dynamic_shapes=({0: Dim("];
     let saved = ["m/data.pkl", "m/byteorder", "m/data/0", "m/version"];
     fs::write(&file, archive(&saved)).unwrap();
     let told = [
@@ -77,6 +78,10 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
         folder,
         &[&["safetensors", "--weights takes them"][..], &export].concat(),
     );
+    fs::write(&file, "").unwrap();
+    model(folder, &[&["is empty"][..], &export].concat());
+    fs::write(&file, b"\x08\x08\x12\x07pytorch").unwrap();
+    model(folder, &[&["ONNX", "not read"][..], &export].concat());
     fs::write(&file, archive(&["m/anything"])).unwrap();
     model(
         folder,

@@ -190,4 +190,12 @@ fn a_profile_in_place_of_a_plan_is_called_that_and_the_other_way_round() {
     let plan = sample().to_json();
     let error = Profile::from_json(&plan, "q.json").unwrap_err().to_string();
     assert!(error.contains("it is a plan, not a profile"), "{error}");
+    // A schedule begins as a number of JSON would.
+    for none in ["0F0,0B0\n", "{}", "[]", ""] {
+        let error = Plan::from_json(none, "p.json").unwrap_err().to_string();
+        assert!(
+            error.ends_with("it is no plan: `gpipe-rs plan` makes those"),
+            "{error}"
+        );
+    }
 }

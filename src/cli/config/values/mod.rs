@@ -76,9 +76,14 @@ pub(in crate::cli) const FRACTION: One<f64> = real(|text| {
 
 /// A share of the data; a whole number was once a number of batches.
 pub(in crate::cli) const SHARE: One<f64> = real(|text| {
-    let share = number(text).ok().filter(|own| (0.0..1.0).contains(own));
+    let share = match text.strip_suffix('%') {
+        Some(percent) => number(percent).map(|own| own / 100.0),
+        None => number(text),
+    };
+    let share = share.ok().filter(|own| (0.0..1.0).contains(own));
     share.ok_or_else(|| {
-        "must be a share from 0 to below 1 (a number of batches is data.held_out_batches)"
+        "must be a share from 0 to below 1, such as 0.1 or 10% (--held-out-batches N measures on N \
+         batches of it)"
             .to_owned()
     })
 });

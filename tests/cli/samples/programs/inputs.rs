@@ -93,7 +93,7 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
     let wrong = [
         "three.safetensors, sample ",
         "`word`: an input is 6",
-        "0 to 5",
+        "the model takes 0 to 5 there",
     ];
     let train = "train --batch 8 --steps 9 --quiet --held-out 0";
     fails(
