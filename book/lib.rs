@@ -24,8 +24,8 @@ mod pages {
     struct HeldBack;
     #[doc = include_str!("src/precision.md")]
     struct Precision;
-    #[doc = include_str!("src/cuda.md")]
-    struct Cuda;
+    #[doc = include_str!("src/cuda-programs.md")]
+    struct CudaPrograms;
     #[doc = include_str!("src/streams.md")]
     struct Streams;
     #[doc = include_str!("src/models.md")]

@@ -38,7 +38,7 @@ settings! {
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
         /// A name of the verb `models`, or a .pt2 that PyTorch exported. A .pt2 is what
         /// torch.export.save wrote; a file (- is standard input) with what `models NAME --json` prints
-        /// is taken, too. The flags of sizes below (--layers, --d-model, --hidden, …) come on top, but
+        /// is taken, too. The flags of sizes (--layers, --d-model, --hidden, …) come on top, but
         /// for a .pt2.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
 
@@ -232,8 +232,8 @@ settings! {
         /// inverse-sqrt.
         lr_schedule: LrKind = flag("lr.schedule", "NAME", values::LR_SCHEDULE, LrKind::Constant);
 
-        /// Steps in which the learning rate rises (by default a quarter of --steps, at most 100). It rises
-        /// linearly to the beginning of its schedule; by default not at all for one-cycle.
+        /// Steps in which the learning rate rises linearly to the beginning of its schedule; by default a
+        /// quarter of --steps, at most 100 (one-cycle: 0).
         warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None);
 
         /// Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.
