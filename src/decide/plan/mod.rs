@@ -5,6 +5,7 @@ pub(crate) mod choices;
 mod cluster;
 pub(crate) mod limit;
 mod more;
+mod noise;
 mod notes;
 pub(crate) mod page;
 pub(crate) mod report;

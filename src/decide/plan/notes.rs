@@ -3,7 +3,7 @@
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Cluster, Plan, PlanOptions, Profile};
 
-use super::{Args, alone, say, shape::ShapeFlags};
+use super::{Args, alone, noise, say, shape::ShapeFlags};
 
 /// What is to be known of a plan before it is believed.
 pub(crate) fn notes(
@@ -16,6 +16,7 @@ pub(crate) fn notes(
         beyond(profile, plan),
         shared(profile, options),
         alone::note(profile, plan, options),
+        noise::note(profile, plan),
     ];
     notes.into_iter().flatten()
 }
