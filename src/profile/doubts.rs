@@ -91,8 +91,9 @@ impl fmt::Display for Doubt {
             Self::Busy { used, cores } => write!(
                 f,
                 "other programs used {used:.1} of {cores} cores before measuring: times are longer \
-                 than they would be, some more than others, and so a plan made of them may be \
-                 wrong either way; stop other programs and measure again"
+                 than they would be, some more than others, so another plan may be better; and a step \
+                 beside those programs takes longer than planned, perhaps twice as long; stop other \
+                 programs and measure again"
             ),
             Self::Unsure { reached, .. } if !reached.is_finite() => write!(
                 f,
