@@ -7,6 +7,7 @@ mod cluster;
 mod fits;
 mod limit;
 mod nodes;
+mod pages;
 mod plan;
 mod report;
 mod risks;

@@ -5,7 +5,7 @@ use crate::explain::{Explanation, StageRow, noun};
 use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
-use crate::render::page::{Fact, Page, Table, chart, escaped, percent, sentence as words};
+use crate::render::page::{Fact, Page, Table, chart, escaped, percent};
 use crate::simulate::MemoryLevel;
 use crate::units::Bytes;
 use std::fmt::Write as _;
@@ -87,11 +87,7 @@ impl<'a> ComparePage<'a> {
         let sentence = escaped(&explanation.sentence(&self.what));
         page.facts(&self.facts());
         page.intro(&format!("<p id=\"sentence\">{sentence}</p>\n"));
-        for (class, sentences) in [("say warn", &self.warnings), ("say", &self.notes)] {
-            for sentence in sentences {
-                page.intro(&format!("<p class=\"{class}\">{}</p>\n", words(sentence)));
-            }
-        }
+        page.notes(&self.warnings, &self.notes);
         page.intro(&self.promise());
         page.section("timeline", "Measured and predicted", &self.timelines());
         page.section("causes", "Why they differ", &cause_table(explanation));

@@ -56,11 +56,29 @@ impl Page {
         self.intro.push_str(html);
     }
 
+    /// Sentences: warnings, which stand out one by one, and notes below them in one box.
+    pub(super) fn notes(&mut self, warnings: &[String], notes: &[String]) {
+        // Writing to a String cannot fail, here and below.
+        for warning in warnings {
+            let _ = writeln!(
+                self.intro,
+                "<p class=\"say warn\">{}</p>",
+                sentence(warning)
+            );
+        }
+        if !notes.is_empty() {
+            let items = notes
+                .iter()
+                .map(|note| format!("<p>{}</p>\n", sentence(note)));
+            let items: String = items.collect();
+            let _ = write!(self.intro, "<div class=\"say\">\n{items}</div>\n");
+        }
+    }
+
     /// The numbers at the top.
     pub(super) fn facts(&mut self, facts: &[Fact]) {
         self.intro.push_str("<dl class=\"facts\">\n");
         for Fact { name, value, note } in facts {
-            // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 self.intro,
                 "<div><dt>{name}</dt><dd>{value}</dd><dd class=\"note\">{note}</dd></div>"

@@ -1,6 +1,6 @@
 //! The top of the page: what was chosen, what it takes, what limits it.
 
-use super::{ProfilePage, share};
+use super::ProfilePage;
 use crate::ids::DeviceId;
 use crate::machine::Machine;
 use crate::render::html;
@@ -30,9 +30,6 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
     };
     let (device, peak) = page.fullest();
     let limit = page.options.machine.devices()[device.index()].memory;
-    let of = limit.map_or_else(String::new, |limit| {
-        format!(", {} of its {limit}", share(peak, limit))
-    });
     let link = match page.options.machine.link() {
         Some(link) if link.bandwidth().is_none() => {
             format!("link {}, nothing is copied", link.latency())
@@ -48,11 +45,7 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
             format!("{} samples/s", rounded(rate)),
         ),
         html::bubble(plan.bubble_fraction),
-        Fact::new(
-            "Peak memory",
-            peak.to_string(),
-            format!("on device {device}{of}"),
-        ),
+        html::peak_memory(device, peak, limit),
         Fact::new(
             "Schedule",
             plan.schedule.to_string(),

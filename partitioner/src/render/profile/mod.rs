@@ -7,7 +7,6 @@ mod schedules;
 mod sections;
 mod skyline;
 
-use super::page::percent;
 use crate::builtin::ScheduleError;
 use crate::ids::DeviceId;
 use crate::plan::{Plan, PlanOptions};
@@ -141,9 +140,4 @@ impl<'a> ProfilePage<'a> {
             (DeviceId(device), peak)
         })
     }
-}
-
-/// `part` of `whole` in percent; nothing of nothing.
-fn share(part: Bytes, whole: Bytes) -> String {
-    percent(part.get() as f64 / whole.get().max(1) as f64)
 }
