@@ -58,3 +58,51 @@ fn a_limit_of_memory_is_drawn_and_in_the_numbers() {
         assert!(page.contains(wanted), "{wanted}");
     }
 }
+
+/// The page was silent about schedules that are not there, about jitter and about the limit, marked one of
+/// three that are as fast, and said "no: 1.0 GiB more".
+#[test]
+fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
+    let line = "simulate --compare --devices 4 --micro 12 --chunks 3 --activation-bytes 512MiB";
+    let (text, page) = both(line);
+    let (_, refused) = text.split_once("\nnot for these numbers:\n").unwrap();
+    assert!(refused.lines().count() > 2, "{text}");
+    for line in refused.lines() {
+        let line = line.replacen('`', "<code>", 1).replacen('`', "</code>", 1);
+        assert!(page.contains(&format!("<p>{line}</p>")), "{line}");
+    }
+
+    let line = "simulate --compare --devices 8 --micro 32 --activation-bytes 512MiB";
+    let (text, page) = both(line);
+    let marked = text
+        .lines()
+        .filter(|line| line.starts_with("* ") && line.contains(" ms "));
+    let marked: Vec<&str> = marked
+        .map(|line| line[2..].split("  ").next().unwrap())
+        .collect();
+    assert!(marked.len() > 1, "{text}");
+    assert_eq!(page.matches("<tr class=\"best\">").count(), marked.len());
+    for name in &marked {
+        assert!(page.contains(&format!("<tr class=\"best\"><th scope=\"row\">{name}</th>")));
+    }
+    let card = format!(
+        "<dt>The fastest</dt><dd>{}</dd><dd class=\"note\">as good: {}</dd>",
+        marked[0],
+        marked[1..].join(", ")
+    );
+    assert!(page.contains(&card), "{card}");
+
+    let line = "simulate --compare --devices 4 --micro 8 --activation-bytes 1GiB --memory 3GiB --jitter 5%";
+    let (text, page) = both(line);
+    for wanted in [
+        "<h1>4 devices of 3.0 GiB, 8 micro-batches</h1>",
+        "does not fit: 1.0 GiB more",
+        "<dt>The fastest that fits</dt>",
+        "<th scope=\"col\">95 % within</th>",
+    ] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    assert!(text.starts_with(
+        "4 devices of 3.0 GiB, 8 micro-batches, the fastest first; last what does not fit"
+    ));
+}

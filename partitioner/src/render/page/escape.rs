@@ -29,6 +29,13 @@ pub(in crate::render) fn sentence(text: &str) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
+/// A text whose first letter is a capital.
+pub(in crate::render) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
+}
+
 /// The most characters of a name where it stands in a table.
 const LONGEST: usize = 64;
 

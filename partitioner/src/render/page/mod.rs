@@ -6,7 +6,7 @@
 mod escape;
 mod table;
 
-pub(super) use escape::{escaped, name, sentence};
+pub(super) use escape::{capital, escaped, name, sentence};
 pub(super) use table::{Table, bar};
 
 use std::fmt::Write as _;
@@ -27,14 +27,15 @@ pub(super) struct Page {
 
 /// A number that stands large at the top.
 pub(super) struct Fact {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// HTML, as the note is.
     pub(super) value: String,
     pub(super) note: String,
 }
 
 impl Fact {
-    pub(super) fn new(name: &'static str, value: String, note: String) -> Self {
+    pub(super) fn new(name: impl Into<String>, value: String, note: String) -> Self {
+        let name = name.into();
         Self { name, value, note }
     }
 }

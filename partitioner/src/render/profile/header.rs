@@ -5,7 +5,7 @@ use crate::ids::DeviceId;
 use crate::machine::Machine;
 use crate::render::html;
 use crate::render::memory::Curve;
-use crate::render::page::{Fact, bar, escaped, sentence};
+use crate::render::page::{Fact, bar, capital, escaped, sentence};
 use crate::units::Bytes;
 use crate::words::count;
 use std::fmt::Write as _;
@@ -123,12 +123,6 @@ pub(super) fn words(page: &ProfilePage<'_>) -> String {
     html.push_str(&peaks(page));
     html.push_str(&origin(page));
     html
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    let first = chars.next().map(|c| c.to_uppercase().to_string());
-    first.unwrap_or_default() + chars.as_str()
 }
 
 /// Each device's peak as a bar, where they are few.
