@@ -92,7 +92,7 @@ impl SchedulesPage<'_> {
         let others: Vec<&str> = others.map(|own| own.name.as_str()).collect();
         let note = match others.as_slice() {
             [] => String::new(),
-            others => format!("as good: {}", escaped(&others.join(", "))),
+            others => format!("as fast: {}", escaped(&others.join(", "))),
         };
         Fact::new(capital(self.best), escaped(&first.name), note)
     }

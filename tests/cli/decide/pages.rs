@@ -86,7 +86,7 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         assert!(page.contains(&format!("<tr class=\"best\"><th scope=\"row\">{name}</th>")));
     }
     let card = format!(
-        "<dt>The fastest</dt><dd>{}</dd><dd class=\"note\">as good: {}</dd>",
+        "<dt>The fastest</dt><dd>{}</dd><dd class=\"note\">as fast: {}</dd>",
         marked[0],
         marked[1..].join(", ")
     );

@@ -8,6 +8,7 @@ use crate::render::memory::{self, Curve};
 use crate::render::page::{Fact, Page, Table, chart, escaped, percent};
 use crate::simulate::MemoryLevel;
 use crate::units::Bytes;
+use crate::words::count;
 use std::fmt::Write as _;
 
 /// What activations took on one device in a measured step.
@@ -156,8 +157,10 @@ impl<'a> ComparePage<'a> {
             "<p class=\"hint\">The plan was made from a profile of single layers. The prediction in the \
              picture is the same schedule with the median times of this very step: what differs from \
              the plan but not from the picture, the profile did not know. The plan has {} in {} \
-             micro-batches of {} samples.</p>\n",
-            plan.schedule, plan.micro_batches, plan.micro_batch_size
+             of {}.</p>\n",
+            plan.schedule,
+            count(plan.micro_batches, "micro-batch"),
+            count(plan.micro_batch_size, "sample")
         )
     }
 

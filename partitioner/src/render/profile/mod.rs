@@ -14,6 +14,9 @@ use crate::profile::{LayerCost, Profile};
 use crate::simulate::{Simulation, simulate};
 use crate::units::Bytes;
 
+/// What [`Profile::measured`](crate::Profile::measured) of costs that nobody measured begins with.
+const COMPUTED: &str = "computed";
+
 /// Why there is no page.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -59,6 +62,7 @@ pub struct ProfilePage<'a> {
     /// For micro-batches as the plan has them.
     costs: Vec<LayerCost>,
     limit: Option<String>,
+    notes: Vec<String>,
     about: Option<String>,
     doubts: Option<Vec<String>>,
 }
@@ -97,6 +101,7 @@ impl<'a> ProfilePage<'a> {
             simulation: simulate(&schedule, &costs),
             costs: profile.costs(plan.micro_batch_size),
             limit: None,
+            notes: Vec::new(),
             about: None,
             doubts: profile.doubts().map(<[String]>::to_vec),
         })
@@ -106,6 +111,14 @@ impl<'a> ProfilePage<'a> {
     #[must_use]
     pub fn with_limit(mut self, sentence: impl Into<String>) -> Self {
         self.limit = Some(sentence.into());
+        self
+    }
+
+    /// The same with more sentences on the plan: what it leaves unused, or what more of something
+    /// would bring, say.
+    #[must_use]
+    pub fn with_notes(mut self, sentences: Vec<String>) -> Self {
+        self.notes = sentences;
         self
     }
 
@@ -122,6 +135,12 @@ impl<'a> ProfilePage<'a> {
     pub fn with_doubts(mut self, doubts: Vec<String>) -> Self {
         self.doubts = Some(doubts);
         self
+    }
+
+    /// Whether nobody measured the costs.
+    fn is_computed(&self) -> bool {
+        let how = self.profile.measured();
+        how.is_some_and(|how| how.starts_with(COMPUTED))
     }
 
     /// Whether the schedule runs backwards in halves.
