@@ -1,7 +1,7 @@
 //! The timeline as one self-contained HTML page.
 
 use super::memory::{self, Curve};
-use super::page::{Fact, Page, Table, chart, percent};
+use super::page::{Fact, Page, Table, chart, percent, time};
 use super::svg::in_a_row_svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
@@ -160,7 +160,7 @@ fn section(timeline: &Timeline, steps: usize) -> String {
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.
 pub(super) fn exposed(timeline: &Timeline) -> Option<Fact> {
-    let note = "after the last action, of the step".to_owned();
+    let note = "of the step, after the last action".to_owned();
     let fact = Fact::new("Exposed all-reduce", timeline.exposed().to_string(), note);
     (!timeline.exchanges().is_empty()).then_some(fact)
 }
@@ -196,7 +196,13 @@ pub(super) fn bubble(share: f64) -> Fact {
 /// Each device's busy and idle time.
 pub(super) fn devices(timeline: &Timeline) -> String {
     let exchanges = !timeline.exchanges().is_empty();
-    let mut columns = vec!["device", "busy", "idle", "idle within", "busy share"];
+    let mut columns = vec![
+        "device",
+        "busy",
+        "idle",
+        "idle between its actions",
+        "busy share",
+    ];
     if exchanges {
         columns.insert(3, "of it in the all-reduce");
     }
@@ -205,13 +211,13 @@ pub(super) fn devices(timeline: &Timeline) -> String {
     for device in (0..timeline.devices()).map(DeviceId) {
         let busy = timeline.busy(device);
         let mut cells = vec![
-            busy.to_string(),
-            timeline.idle(device).to_string(),
-            timeline.idle_within(device).to_string(),
+            time(busy),
+            time(timeline.idle(device)),
+            time(timeline.idle_within(device)),
             percent(busy.get() / step),
         ];
         if exchanges {
-            cells.insert(2, exposed_on(timeline, device).to_string());
+            cells.insert(2, time(exposed_on(timeline, device)));
         }
         table.row(&device.to_string(), &cells);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::render::{Compared, SchedulesPage};
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, two_decimals};
 use gpipe_partitioner::{Bytes, ScheduleKind};
 use serde_json::{Value, json};
 
@@ -183,7 +183,7 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
         case.chunks.to_string(),
         simulation.makespan().to_string(),
         format!("{:.1} %", 100.0 * simulation.timeline.bubble_fraction()),
-        report::in_flight(in_flight.fold(0.0, f64::max)),
+        two_decimals(in_flight.fold(0.0, f64::max)),
         report::memory(peak),
     ];
     if options.limits.are_given() {

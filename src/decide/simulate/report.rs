@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gpipe_partitioner::render::SimulationPage;
 use gpipe_partitioner::simulate::SensitivityTarget;
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, two_decimals};
 use gpipe_partitioner::{Bytes, DeviceId, Micros, Nodes, Span, Timeline, VOTES, render};
 use serde_json::{Value, json};
 
@@ -166,17 +166,11 @@ fn devices(case: &Case) -> String {
             device.to_string(),
             simulation.timeline.busy(device).to_string(),
             simulation.timeline.idle(device).to_string(),
-            in_flight(simulation.schedule().peak_in_flight_on(device)),
+            two_decimals(simulation.schedule().peak_in_flight_on(device)),
             memory(peak),
         ]);
     }
     table.render()
-}
-
-/// A number of device-micro-batches with no more digits than it needs.
-pub(super) fn in_flight(count: f64) -> String {
-    let text = format!("{count:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// An amount of memory, `-` where none is known.

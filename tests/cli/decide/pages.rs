@@ -106,3 +106,34 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         "4 devices of 3.0 GiB, 8 micro-batches, the fastest first; last what does not fit"
     ));
 }
+
+/// Columns of nothing pushed those with numbers off a narrow screen, "0.0 µs" stood beside milliseconds, and
+/// "idle within" was explained nowhere.
+#[test]
+fn tables_have_the_columns_that_say_something() {
+    let line = "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB";
+    let (_, page) = both(line);
+    let head = "<th scope=\"col\">device</th><th scope=\"col\">activations</th>\
+                <th scope=\"col\">peak</th><th scope=\"col\">at</th></tr>";
+    assert!(page.contains(head));
+    assert!(page.contains("<th scope=\"col\">idle between its actions</th>"));
+    assert!(page.contains("<td>0</td>") && !page.contains("<td>0.0 µs</td>"));
+    let (_, all) = both("simulate --compare --devices 4 --micro 8");
+    assert!(!all.contains("peak memory"));
+    // Of several steps the button had one.
+    let (_, steps) = both("simulate --schedule zb-h2 --devices 4 --micro 8 --steps 3");
+    assert!(steps.contains(">Whole timeline</button>"));
+}
+
+/// Of what combinations there are was not said, and "8.00" stood where the text has "8".
+#[test]
+fn the_page_of_a_sweep_says_of_what_it_is() {
+    let line = "simulate --devices 4 --sweep schedule=gpipe,1f1b --sweep micro=4,8";
+    let (text, page) = both(line);
+    assert!(page.contains("<h1>4 combinations of schedule and micro-batches</h1>"));
+    assert!(
+        text.contains("       8 ") && page.contains("<td>8</td><td>\u{2013}</td>"),
+        "{text}"
+    );
+    assert!(!page.contains("<td>8.00</td>") && !page.contains("<td>-</td>"));
+}

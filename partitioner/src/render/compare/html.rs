@@ -5,7 +5,7 @@ use crate::explain::{Explanation, StageRow, noun};
 use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
-use crate::render::page::{Fact, Page, Table, chart, escaped, percent};
+use crate::render::page::{Fact, Page, Table, chart, percent, sentence as words, time};
 use crate::simulate::MemoryLevel;
 use crate::units::Bytes;
 use crate::words::count;
@@ -85,7 +85,7 @@ impl<'a> ComparePage<'a> {
     pub fn html(&self) -> String {
         let explanation = self.explanation;
         let mut page = Page::new("a measured step and its prediction", &self.title);
-        let sentence = escaped(&explanation.sentence(&self.what));
+        let sentence = words(&explanation.sentence(&self.what));
         page.facts(&self.facts());
         page.intro(&format!("<p id=\"sentence\">{sentence}</p>\n"));
         page.notes(&self.warnings, &self.notes);
@@ -259,10 +259,7 @@ fn device_table(explanation: &Explanation) -> String {
             device.predicted_busy,
             device.predicted_idle,
         ];
-        table.row(
-            &device.device.to_string(),
-            &cells.map(|time| time.to_string()),
-        );
+        table.row(&device.device.to_string(), &cells.map(time));
     }
     table.finish()
 }
@@ -288,7 +285,7 @@ fn stage_table(explanation: &Explanation) -> String {
             stage.median.to_string(),
             stage.extra.to_string(),
             stage.warm_up.to_string(),
-            effect.unwrap_or_else(|| "-".to_owned()),
+            effect.unwrap_or_else(|| "\u{2013}".to_owned()),
         ]);
         table.row(&format!("{} {}", stage.stage, noun(stage.kind)), &cells);
     }

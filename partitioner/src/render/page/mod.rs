@@ -9,6 +9,7 @@ mod table;
 pub(super) use escape::{capital, escaped, name, sentence};
 pub(super) use table::{Table, bar};
 
+use crate::units::Micros;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -141,11 +142,22 @@ pub(super) fn chart(label: &str, svg: &str) -> String {
          <div class=\"zoom\" role=\"group\" aria-label=\"Zoom\">\
          <button type=\"button\" data-step=\"+\" aria-label=\"Zoom in\">+</button>\
          <button type=\"button\" data-step=\"-\" aria-label=\"Zoom out\">\u{2212}</button>\
-         <button type=\"button\" data-step=\"0\">Whole step</button></div>\n\
+         <button type=\"button\" data-step=\"0\">Whole timeline</button></div>\n\
          <div id=\"chart\" class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
          aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">Point at an action, or press an arrow key in the picture: its \
          times are shown here.</output>\n"
     )
+}
+
+/// A time in a table, none with no unit: one of its own beside milliseconds or seconds would be read as more.
+pub(super) fn time(time: Micros) -> String {
+    /// What has no digits in the smallest unit.
+    const NOTHING: f64 = 0.05;
+    if time.get() < NOTHING {
+        "0".to_owned()
+    } else {
+        time.to_string()
+    }
 }
 
 /// A part of a whole in percent.
