@@ -139,6 +139,12 @@ pub fn decimals(value: f64, digits: usize) -> String {
     format!("{value:.digits$}")
 }
 
+/// A number with two decimals at most: `8`, `5.5`.
+pub fn two_decimals(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// A number of whatever unit with six digits that count, as people write it: `120959`, `6179.53`,
 /// `0.0123457`; in powers of ten where that would be a row of digits that nobody counts.
 pub fn six_digits(value: f64) -> String {
@@ -209,6 +215,19 @@ mod tests {
         assert_eq!(nearest("any", []), None);
         // No time goes into a text that is no name.
         assert_eq!(meant(&"x".repeat(1 << 20), models), None);
+    }
+
+    #[test]
+    fn decimals_that_are_zero_are_left_out() {
+        for (value, text) in [
+            (8.0, "8"),
+            (5.5, "5.5"),
+            (10.0, "10"),
+            (0.333, "0.33"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(two_decimals(value), text);
+        }
     }
 
     /// Prices were `1.23e5`.

@@ -127,6 +127,12 @@ pub(crate) fn wrapped(text: &str, width: usize) -> String {
     lines.join("\n")
 }
 
+/// Sentences as paragraphs in `width` columns, each behind an empty line.
+pub(crate) fn paragraphs(sentences: &[String], width: usize) -> String {
+    let paragraph = |own: &String| format!("\n{}\n", wrapped(own, width));
+    sentences.iter().map(paragraph).collect()
+}
+
 fn broken(line: &str, width: usize) -> String {
     let (mut text, mut column) = (String::new(), 0);
     for (number, word) in line.split(' ').enumerate() {

@@ -182,6 +182,19 @@ pub struct Alternative {
     pub reason: String,
 }
 
+impl Alternative {
+    /// Why it loses against `plan`, and which of its devices are next to each other where that is
+    /// another choice.
+    pub fn why_not(&self, plan: &Plan) -> String {
+        let chosen = self.devices > 1 && self.replicas > 1;
+        if chosen && self.neighbours != plan.neighbours {
+            let neighbours = self.neighbours.name();
+            return format!("{}; next to each other are {neighbours}", self.reason);
+        }
+        self.reason.clone()
+    }
+}
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

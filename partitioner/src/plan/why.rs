@@ -108,8 +108,9 @@ impl Contender {
         for (here, there, what) in counts {
             if here > there {
                 because.push(format!(
-                    "{} {what} instead of {there}",
-                    count(here, "stage")
+                    "{} instead of {}",
+                    stages(here, what),
+                    number(there)
                 ));
             }
         }
@@ -124,6 +125,20 @@ impl Contender {
             return head;
         }
         format!("{head}: {}", because.join(", "))
+    }
+}
+
+/// `1 stage recomputes`, `2 stages recompute`.
+fn stages(number: usize, what: &str) -> String {
+    let verb = if number == 1 { "s" } else { "" };
+    format!("{} {what}{verb}", count(number, "stage"))
+}
+
+/// A number, where it is nothing as a word.
+fn number(number: usize) -> String {
+    match number {
+        0 => "none".to_owned(),
+        number => number.to_string(),
     }
 }
 
@@ -205,7 +220,7 @@ mod tests {
         };
         assert_eq!(
             other.loses_to(&best),
-            "as fast: 2 stages a device instead of 1, 2.0 MiB more memory, 1 stage recompute instead of 0"
+            "as fast: 2 stages a device instead of 1, 2.0 MiB more memory, 1 stage recomputes instead of none"
         );
     }
 }

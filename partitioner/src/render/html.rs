@@ -1,7 +1,7 @@
 //! The timeline as one self-contained HTML page.
 
 use super::memory::{self, Curve};
-use super::page::{Fact, Page, Table, chart, percent};
+use super::page::{Fact, Page, Table, chart, percent, time};
 use super::svg::in_a_row_svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
@@ -20,37 +20,111 @@ pub fn html(timeline: &Timeline, title: &str) -> String {
     page.finish()
 }
 
-/// The page of [`html`] with the memory of each device over the step, where the costs tell any.
-pub fn simulation_html(simulation: &Simulation, title: &str) -> String {
-    in_a_row_html(simulation, title, 1)
+/// A page about a simulation: that of [`html`] with what is to be said of it, and the memory of each
+/// device over the step, where the costs tell any.
+#[derive(Clone, Debug)]
+pub struct SimulationPage<'a> {
+    simulation: &'a Simulation,
+    title: String,
+    steps: usize,
+    limits: Vec<Option<Bytes>>,
+    notes: Vec<String>,
+    warnings: Vec<String>,
 }
 
-/// The same of so many steps in a row, of which none waits for the one before
-/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
-pub fn in_a_row_html(simulation: &Simulation, title: &str, steps: usize) -> String {
-    let timeline = &simulation.timeline;
-    let peaks = simulation.peak_bytes();
-    let fullest = (peaks.iter().zip(0..)).max_by_key(|&(peak, device)| (*peak, Reverse(device)));
-    let mut page = Page::new("simulation", title);
-    let mut facts = facts(timeline, steps);
-    let Some((peak, device)) = fullest.filter(|(peak, _)| **peak > Bytes::ZERO) else {
+impl<'a> SimulationPage<'a> {
+    /// A page about one step.
+    pub fn new(simulation: &'a Simulation, title: &str) -> Self {
+        Self {
+            simulation,
+            title: title.to_owned(),
+            steps: 1,
+            limits: Vec::new(),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The same of so many steps in a row, of which none waits for the one before
+    /// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
+    #[must_use]
+    pub fn with_steps(mut self, steps: usize) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// The same with the memory that each device has, where that is known.
+    #[must_use]
+    pub fn with_limits(mut self, limits: &[Option<Bytes>]) -> Self {
+        self.limits = limits.to_vec();
+        self
+    }
+
+    /// The same with sentences on what the numbers do not tell by themselves.
+    #[must_use]
+    pub fn with_notes(mut self, notes: Vec<String>) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// The same with sentences on what ought to be changed: they stand out.
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings = warnings;
+        self
+    }
+
+    /// The whole page. Loads nothing, and is readable as that of [`html`] is.
+    pub fn html(&self) -> String {
+        let timeline = &self.simulation.timeline;
+        let mut page = Page::new("simulation", &self.title);
+        let mut facts = facts(timeline, self.steps);
+        let peak = self.peak();
+        facts.extend(peak.map(|(device, peak)| peak_memory(device, peak, self.limit(device))));
         page.facts(&facts);
-        page.section("timeline", "Timeline", &section(timeline, steps));
-        return page.finish();
-    };
-    let note = format!("on device {device}");
-    facts.push(Fact::new("Peak memory", peak.to_string(), note));
-    page.facts(&facts);
-    page.section("timeline", "Timeline", &section(timeline, steps));
-    let devices = (0..peaks.len()).map(DeviceId);
-    let curves: Vec<Curve> = devices
-        .map(|device| Curve::new(simulation, device))
-        .collect();
-    let words = "What the stages of a device hold over the step: activations of micro-batches from their \
-                 forward to their backward, on top of what is there all the time, where that is known.";
-    let memory = memory::section(curves, timeline.makespan(), words);
-    page.section("memory", "Memory over time", &memory);
-    page.finish()
+        page.notes(&self.warnings, &self.notes);
+        let section = section(timeline, self.steps);
+        page.section("timeline", "Timeline", &section);
+        if peak.is_some() {
+            page.section("memory", "Memory over time", &self.memory());
+        }
+        page.finish()
+    }
+
+    /// The fullest device, of equals the first; none where nothing is known of memory.
+    fn peak(&self) -> Option<(DeviceId, Bytes)> {
+        let peaks = self.simulation.peak_bytes().into_iter().enumerate();
+        let fullest = peaks.max_by_key(|&(device, peak)| (peak, Reverse(device)));
+        let known = fullest.filter(|(_, peak)| *peak > Bytes::ZERO);
+        known.map(|(device, peak)| (DeviceId(device), peak))
+    }
+
+    fn limit(&self, device: DeviceId) -> Option<Bytes> {
+        self.limits.get(device.index()).copied().flatten()
+    }
+
+    fn memory(&self) -> String {
+        let timeline = &self.simulation.timeline;
+        let curve = |device: DeviceId| Curve {
+            limit: self.limit(device),
+            ..Curve::new(self.simulation, device)
+        };
+        let curves = (0..timeline.devices()).map(DeviceId).map(curve).collect();
+        let words = "What the stages of a device hold over the step: activations of micro-batches from \
+                     their forward to their backward, on top of what is there all the time, where that \
+                     is known.";
+        memory::section(curves, timeline.makespan(), words)
+    }
+}
+
+/// The highest peak, with the share that it is of its device's memory.
+pub(super) fn peak_memory(device: DeviceId, peak: Bytes, limit: Option<Bytes>) -> Fact {
+    let of = limit.map_or_else(String::new, |limit| {
+        let share = percent(peak.get() as f64 / limit.get().max(1) as f64);
+        format!(", {share} of its {limit}")
+    });
+    let note = format!("on device {device}{of}");
+    Fact::new("Peak memory", peak.to_string(), note)
 }
 
 fn facts(timeline: &Timeline, steps: usize) -> Vec<Fact> {
@@ -86,7 +160,7 @@ fn section(timeline: &Timeline, steps: usize) -> String {
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.
 pub(super) fn exposed(timeline: &Timeline) -> Option<Fact> {
-    let note = "after the last action, of the step".to_owned();
+    let note = "of the step, after the last action".to_owned();
     let fact = Fact::new("Exposed all-reduce", timeline.exposed().to_string(), note);
     (!timeline.exchanges().is_empty()).then_some(fact)
 }
@@ -122,7 +196,13 @@ pub(super) fn bubble(share: f64) -> Fact {
 /// Each device's busy and idle time.
 pub(super) fn devices(timeline: &Timeline) -> String {
     let exchanges = !timeline.exchanges().is_empty();
-    let mut columns = vec!["device", "busy", "idle", "idle within", "busy share"];
+    let mut columns = vec![
+        "device",
+        "busy",
+        "idle",
+        "idle between its actions",
+        "busy share",
+    ];
     if exchanges {
         columns.insert(3, "of it in the all-reduce");
     }
@@ -131,13 +211,13 @@ pub(super) fn devices(timeline: &Timeline) -> String {
     for device in (0..timeline.devices()).map(DeviceId) {
         let busy = timeline.busy(device);
         let mut cells = vec![
-            busy.to_string(),
-            timeline.idle(device).to_string(),
-            timeline.idle_within(device).to_string(),
+            time(busy),
+            time(timeline.idle(device)),
+            time(timeline.idle_within(device)),
             percent(busy.get() / step),
         ];
         if exchanges {
-            cells.insert(2, exposed_on(timeline, device).to_string());
+            cells.insert(2, time(exposed_on(timeline, device)));
         }
         table.row(&device.to_string(), &cells);
     }

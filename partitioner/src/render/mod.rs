@@ -16,9 +16,9 @@ mod trace;
 
 pub use compare::{ComparePage, StepMemory, compare_html, compare_svg, compare_text};
 pub use grid::grid;
-pub use html::{html, in_a_row_html, simulation_html};
+pub use html::{SimulationPage, html};
 pub use profile::{PageError, ProfilePage};
-pub use schedules::{Compared, schedules_html};
+pub use schedules::{Compared, SchedulesPage};
 pub use svg::{in_a_row_svg, svg};
 pub use sweep::sweep_html;
 pub use text::text;

@@ -1,6 +1,6 @@
 //! Schedules side by side, as a page.
 
-use super::page::{Fact, Page, Table, bar, chart, escaped, percent};
+use super::page::{Fact, Page, Table, bar, capital, chart, escaped, percent, sentence};
 use super::svg::svg;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
@@ -18,31 +18,91 @@ pub struct Compared<'a> {
     pub simulation: &'a Simulation,
     /// What is to be said of it, if anything: that it does not fit, say.
     pub note: String,
+    /// Whether it is the best, or as good as that.
+    pub is_best: bool,
+    /// More of its numbers, each below the name of its column; the same ones of all schedules.
+    pub more: Vec<(&'static str, String)>,
 }
 
-/// A page of schedules in this order, the first being the best: a table with bars, the timeline of
-/// the first, and below it those of the others, folded away. Pictures end where there would be too
-/// many actions. Loads nothing; readable in light and dark and by screen reader, as
-/// [`html`](super::html()) is.
-pub fn schedules_html(schedules: &[Compared<'_>], title: &str) -> String {
-    let mut page = Page::new("comparison of schedules", title);
-    let Some((best, others)) = schedules.split_first() else {
-        return page.finish();
-    };
-    let timeline = &best.simulation.timeline;
-    page.facts(&[
-        Fact::new(rank(best), escaped(&best.name), escaped(&best.note)),
-        Fact::new("Step", timeline.makespan().to_string(), String::new()),
-        super::html::bubble(timeline.bubble_fraction()),
-    ]);
-    page.section("schedules", "Schedules", &table(schedules));
-    let mut room = MOST_ACTIONS.saturating_sub(timeline.spans().len());
-    let label = format!("Timeline of {}", escaped(&best.name));
-    let best = chart(&label, &svg(timeline));
-    page.section("timeline", "Timeline of the first", &best);
+/// A page of schedules.
+#[derive(Clone, Debug)]
+pub struct SchedulesPage<'a> {
+    /// What is compared.
+    pub title: String,
+    /// In this order.
+    pub schedules: Vec<Compared<'a>>,
+    /// What the order is, such as `the fastest first`.
+    pub order: &'static str,
+    /// What the best are, such as `the fastest`.
+    pub best: &'static str,
+    /// Why other schedules are not there, a sentence each.
+    pub refused: Vec<String>,
+}
+
+impl SchedulesPage<'_> {
+    /// The page: a table with bars, the timeline of the first, and below it those of the others,
+    /// folded away. Pictures end where there would be too many actions. Loads nothing; readable in
+    /// light and dark and by screen reader, as [`html`](super::html()) is.
+    pub fn html(&self) -> String {
+        let mut page = Page::new("comparison of schedules", &self.title);
+        let Some((first, others)) = self.schedules.split_first() else {
+            return page.finish();
+        };
+        let timeline = &first.simulation.timeline;
+        page.facts(&[
+            self.first(first),
+            Fact::new("Step", timeline.makespan().to_string(), String::new()),
+            super::html::bubble(timeline.bubble_fraction()),
+        ]);
+        page.section("schedules", "Schedules", &self.table());
+        let label = format!("Timeline of {}", escaped(&first.name));
+        let picture = chart(&label, &svg(timeline));
+        page.section("timeline", "Timeline of the first", &picture);
+        let room = MOST_ACTIONS.saturating_sub(timeline.spans().len());
+        let pictures = pictures(others, room);
+        if !pictures.is_empty() {
+            page.section("others", "Timelines of the others", &pictures);
+        }
+        if !self.refused.is_empty() {
+            let refused = self.refused.iter();
+            let refused = refused.map(|why| format!("<p>{}</p>\n", sentence(why)));
+            let refused: String = refused.collect();
+            page.section("refused", "Not for these numbers", &refused);
+        }
+        page.finish()
+    }
+
+    fn table(&self) -> String {
+        let columns = Columns::new(&self.schedules);
+        let caption = format!("Schedules, {}", self.order);
+        let mut table = Table::new(&caption, &columns.names());
+        for own in &self.schedules {
+            let class = if own.is_best { "best" } else { "" };
+            table.marked(class, &escaped(&own.name), &columns.cells(own));
+        }
+        format!("<div class=\"rank\">\n{}</div>\n", table.finish())
+    }
+
+    /// The first, with what is as good; of one that does not fit, say, nothing is the best.
+    fn first(&self, first: &Compared<'_>) -> Fact {
+        if !first.is_best {
+            return Fact::new("First", escaped(&first.name), escaped(&first.note));
+        }
+        let others = self.schedules.iter().skip(1).filter(|own| own.is_best);
+        let others: Vec<&str> = others.map(|own| own.name.as_str()).collect();
+        let note = match others.as_slice() {
+            [] => String::new(),
+            others => format!("as fast: {}", escaped(&others.join(", "))),
+        };
+        Fact::new(capital(self.best), escaped(&first.name), note)
+    }
+}
+
+/// Timelines that are folded away, of at most so many actions together.
+fn pictures(schedules: &[Compared<'_>], mut room: usize) -> String {
     let mut pictures = String::new();
-    for other in others {
-        let timeline = &other.simulation.timeline;
+    for own in schedules {
+        let timeline = &own.simulation.timeline;
         let Some(left) = room.checked_sub(timeline.spans().len()) else {
             continue;
         };
@@ -51,58 +111,74 @@ pub fn schedules_html(schedules: &[Compared<'_>], title: &str) -> String {
         let _ = write!(
             pictures,
             "<details><summary>{}: {}</summary>\n<div class=\"chart\">\n{}</div>\n</details>\n",
-            escaped(&other.name),
+            escaped(&own.name),
             timeline.makespan(),
             svg(timeline)
         );
     }
-    if !pictures.is_empty() {
-        page.section("others", "Timelines of the others", &pictures);
-    }
-    page.finish()
+    pictures
 }
 
-/// Of one that does not fit, say, nothing is the best.
-fn rank(first: &Compared<'_>) -> &'static str {
-    if first.note.is_empty() {
-        "Best"
-    } else {
-        "First"
-    }
+/// Which columns there are, and what their bars are relative to.
+struct Columns {
+    longest: Micros,
+    /// The highest peak; none where nothing is known of memory.
+    fullest: Option<Bytes>,
+    notes: bool,
+    more: Vec<&'static str>,
 }
 
-fn table(schedules: &[Compared<'_>]) -> String {
-    let notes = schedules.iter().any(|own| !own.note.is_empty());
-    let mut columns = vec!["schedule", "chunks", "*step", "*bubble", "*peak memory"];
-    columns.extend(notes.then_some("*note"));
-    let mut table = Table::new("Schedules, the best first", &columns);
-    let peak = |own: &Compared<'_>| own.simulation.peak_bytes().into_iter().max();
-    let peaks: Vec<Bytes> = schedules.iter().filter_map(peak).collect();
-    let most = peaks.iter().max().copied().unwrap_or_default();
-    let steps = schedules.iter().map(|own| own.simulation.makespan());
-    let longest = steps.max().unwrap_or(Micros::ZERO);
-    for (place, own) in schedules.iter().enumerate() {
+impl Columns {
+    fn new(schedules: &[Compared<'_>]) -> Self {
+        let steps = schedules.iter().map(|own| own.simulation.makespan());
+        let more = schedules.first().map(|own| own.more.as_slice());
+        Self {
+            longest: steps.max().unwrap_or(Micros::ZERO),
+            fullest: schedules
+                .iter()
+                .map(peak)
+                .max()
+                .filter(|own| *own > Bytes::ZERO),
+            notes: schedules.iter().any(|own| !own.note.is_empty()),
+            more: more
+                .unwrap_or_default()
+                .iter()
+                .map(|(name, _)| *name)
+                .collect(),
+        }
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let mut names = vec!["schedule", "chunks", "*step", "*bubble"];
+        names.extend(self.fullest.map(|_| "*peak memory"));
+        names.extend(&self.more);
+        names.extend(self.notes.then_some("*note"));
+        names
+    }
+
+    fn cells(&self, own: &Compared<'_>) -> Vec<String> {
         let timeline = &own.simulation.timeline;
         let schedule = own.simulation.schedule().schedule();
         let (step, idle) = (timeline.makespan(), timeline.bubble_fraction());
-        let peak = peak(own).unwrap_or_default();
-        let peak = if most == Bytes::ZERO {
-            "*\u{2013}".to_owned()
-        } else {
-            let share = peak.get() as f64 / most.get() as f64;
-            format!("*{peak}{}", bar(&[("A", share)]))
-        };
-        let share = step.get() / longest.get().max(f64::MIN_POSITIVE);
+        let share = step.get() / self.longest.get().max(f64::MIN_POSITIVE);
         let mut cells = vec![
             (schedule.stages() / schedule.devices().max(1)).to_string(),
             format!("*{step}{}", bar(&[("F", share)])),
             format!("*{}{}", percent(idle), bar(&[("S", idle)])),
-            peak,
         ];
-        cells.extend(notes.then(|| format!("*{}", escaped(&own.note))));
-        let is_best = place == 0 && own.note.is_empty();
-        let class = if is_best { "best" } else { "" };
-        table.marked(class, &escaped(&own.name), &cells);
+        cells.extend(self.fullest.map(|most| {
+            let peak = peak(own);
+            let share = peak.get() as f64 / most.get() as f64;
+            format!("*{peak}{}", bar(&[("A", share)]))
+        }));
+        cells.extend(own.more.iter().map(|(_, cell)| escaped(cell)));
+        cells.extend(self.notes.then(|| format!("*{}", escaped(&own.note))));
+        cells
     }
-    format!("<div class=\"rank\">\n{}</div>\n", table.finish())
+}
+
+/// That of the fullest device.
+fn peak(own: &Compared<'_>) -> Bytes {
+    let peaks = own.simulation.peak_bytes().into_iter();
+    peaks.max().unwrap_or_default()
 }

@@ -3,8 +3,8 @@
 use crate::page_support::{check, content};
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{
-    Bytes, LayerProfile, LayerTimes, Machine, Micros, Plan, PlanOptions, Profile, ScheduleKind,
-    Spread, When, plan,
+    Bytes, LayerProfile, LayerTimes, Machine, Micros, Neighbours, Plan, PlanOptions, Profile,
+    ScheduleKind, Spread, When, plan,
 };
 
 fn layer(name: &str, time: f64) -> LayerProfile {
@@ -196,4 +196,32 @@ fn a_plan_for_something_else_is_refused() {
             ..
         }
     ));
+}
+
+/// Layouts are told apart where there are several, and so is who is next to whom.
+#[test]
+fn runners_up_of_other_layouts_say_which() {
+    let profile = profile(&named(6));
+    let options = options(2, None);
+    let mut plan = plan(&profile, &options).unwrap();
+    let page = |plan: &Plan| {
+        let html = ProfilePage::new("x", &profile, plan, &options).unwrap();
+        let html = html
+            .with_notes(vec!["98 of 128 `cards` <idle>".into()])
+            .html();
+        check(&html);
+        html
+    };
+    assert!(!page(&plan).contains("replicas \u{d7} devices"));
+    let other = &mut plan.alternatives[0];
+    (other.replicas, other.devices) = (2, 3);
+    other.neighbours = match plan.neighbours {
+        Neighbours::Stages => Neighbours::Replicas,
+        Neighbours::Replicas => Neighbours::Stages,
+    };
+    let html = page(&plan);
+    assert!(html.contains("<td>2 \u{d7} 3</td>") && html.contains("<td>1 \u{d7} 2</td>"));
+    let next = plan.alternatives[0].neighbours.name();
+    assert!(html.contains(&format!("; next to each other are {next}</td>")));
+    assert!(html.contains("<p>98 of 128 <code>cards</code> &lt;idle&gt;</p>"));
 }

@@ -117,11 +117,11 @@ fn the_page_of_a_simulation_has_its_memory_with_units_where_there_is_any() {
         ..StageMemory::default()
     };
     let costs = Costs::uniform(4, unit, unit, unit);
-    let page = render::simulation_html(&simulate(&schedule, &costs), "1f1b");
+    let page = render::SimulationPage::new(&simulate(&schedule, &costs), "1f1b").html();
     page_support::check(&page);
     assert!(!page.contains("Memory over time"));
     let costs = (0..4).fold(costs, |costs, s| costs.with_memory(StageId(s), memory));
-    let page = render::simulation_html(&simulate(&schedule, &costs), "1f1b");
+    let page = render::SimulationPage::new(&simulate(&schedule, &costs), "1f1b").html();
     page_support::check(&page);
     assert!(page.contains("<dt>Peak memory</dt><dd>12.0 MiB</dd>"));
     assert!(page.contains("on device 0"));
@@ -239,7 +239,7 @@ fn a_comparison_warns_of_nothing_but_warnings() {
         .html();
     page_support::check(&page);
     assert!(
-        page.contains("<p class=\"say\">compute-bound</p>"),
+        page.contains("<div class=\"say\">\n<p>compute-bound</p>"),
         "{page}"
     );
     assert!(

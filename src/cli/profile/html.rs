@@ -6,18 +6,19 @@ use gpipe_partitioner::{Plan, PlanOptions};
 use crate::Profiled;
 use crate::models::zoo::ModelSpec;
 
-/// The page about a model, its plan, and what limits that.
+/// The page about a model, its plan, what limits that, and why it is as it is.
 pub(super) fn page(
     spec: &ModelSpec,
     measured: &Profiled,
     plan: &Plan,
     options: &PlanOptions,
-    limit: &str,
+    (limit, choices): (&str, &[String]),
 ) -> Result<String, PageError> {
     let doubts = measured.doubts.iter().map(ToString::to_string);
     let page = ProfilePage::new(spec.name(), &measured.profile, plan, options)?
         .with_about(spec.settings().to_string())
         .with_limit(limit)
+        .with_notes(choices.to_vec())
         .with_doubts(doubts.collect());
     Ok(page.html())
 }

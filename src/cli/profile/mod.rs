@@ -71,11 +71,13 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         .and_then(|own| own.beside(&measured, &plan));
     let input = diagnosis.as_ref().and_then(report::input);
     let limit = limit::sentence(&measured.profile, &plan, &plan_options, input.as_ref());
+    let choices = choices::sentences(&measured.profile, &plan, &plan_options);
     if let Some(path) = &args.report {
-        let page = html::page(&spec, &measured, &plan, &plan_options, &limit)?;
+        let notes = (limit.as_str(), choices.as_slice());
+        let page = html::page(&spec, &measured, &plan, &plan_options, notes)?;
         output::write(Some(path), &page)?;
     }
-    let choices = choices::text(&measured.profile, &plan, &plan_options, output::width(None));
+    let choices = output::paragraphs(&choices, output::width(None));
     let found = (loading.as_ref(), diagnosis.as_ref());
     print(args, &measured, &plan, (&choices, &limit), found)
 }

@@ -7,12 +7,11 @@ use gpipe_partitioner::{
 };
 
 use super::limit::{HOST, saved};
-use crate::decide::output;
 
-/// The lines, each a paragraph behind an empty line.
-pub(crate) fn text(profile: &Profile, plan: &Plan, options: &PlanOptions, width: usize) -> String {
+/// The sentences.
+pub(crate) fn sentences(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<String> {
     let Ok(schedule) = plan.generate() else {
-        return String::new();
+        return Vec::new();
     };
     let choice = Choice {
         profile,
@@ -20,9 +19,8 @@ pub(crate) fn text(profile: &Profile, plan: &Plan, options: &PlanOptions, width:
         options,
         schedule,
     };
-    let lines = [choice.offload(), choice.graphs()];
-    let paragraph = |line: String| format!("\n{}\n", output::wrapped(&line, width));
-    lines.into_iter().flatten().map(paragraph).collect()
+    let sentences = [choice.offload(), choice.graphs()];
+    sentences.into_iter().flatten().collect()
 }
 
 struct Choice<'a> {

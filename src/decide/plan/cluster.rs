@@ -8,7 +8,7 @@ use gpipe_partitioner::{
 };
 
 use super::Args;
-use crate::decide::{Failure, input, output};
+use crate::decide::{Failure, input};
 
 /// A cluster, of which replicas, stages and places are chosen.
 #[derive(Debug, clap::Args)]
@@ -169,13 +169,12 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
     options.shard_optimizer = args.cluster.shard_optimizer;
 }
 
-/// Where replicas and stages are, and what no plan goes below; each a paragraph behind an empty
-/// line.
-pub(super) fn text(options: &ClusterOptions, plan: &Plan, width: usize) -> String {
-    let mut lines = vec![placed(options, plan)];
-    lines.extend(gap(plan));
-    let paragraph = |line: String| format!("\n{}\n", output::wrapped(&line, width));
-    lines.into_iter().map(paragraph).collect()
+/// Where replicas and stages are, and what no plan goes below.
+pub(super) fn sentences(options: &ClusterOptions, plan: &Plan) -> Vec<String> {
+    [Some(placed(options, plan)), gap(plan)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn placed(options: &ClusterOptions, plan: &Plan) -> String {

@@ -103,8 +103,8 @@ pub(crate) fn sentence(
         );
     }
     format!(
-        "compute-bound: devices compute {:.0} % of the step; only faster or more devices make it \
-         shorter",
+        "compute-bound: devices compute {:.0} % of the step; faster devices make it shorter, \
+         more of them may",
         100.0 * (1.0 - plan.bubble_fraction)
     )
 }

@@ -201,21 +201,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.limit = Some(limit.clone());
         plan.more = what_more(&profile, asked, &plan);
     }
+    let mut said = beside(&profile, &plan, &options);
+    said.extend(match &asked {
+        Some(asked) => cluster::sentences(asked, &plan),
+        // Neither offload nor CUDA graphs are chosen for a cluster.
+        None => choices::sentences(&profile, &plan, &options),
+    });
+    let more = [runners_up::without_pipeline(&plan), more::sentence(&plan)];
+    said.extend(more.into_iter().flatten().chain(paragraphs));
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
         output::write(None, &plan.to_json())?;
     } else {
         let width = output::width(None);
         let mut text = report::text((&plan, samples), &profile, width, args.explain);
-        text.push_str(&beside(&profile, &plan, &options));
-        match &asked {
-            Some(asked) => text.push_str(&cluster::text(asked, &plan, width)),
-            // Neither offload nor CUDA graphs are chosen for a cluster.
-            None => text.push_str(&choices::text(&profile, &plan, &options, width)),
-        }
-        let said = [runners_up::without_pipeline(&plan), more::sentence(&plan)];
-        let said = said.into_iter().flatten().chain(paragraphs);
-        text.extend(said.map(|own| format!("\n{}\n", output::wrapped(&own, width))));
+        text.push_str(&output::paragraphs(&said, width));
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
@@ -225,7 +225,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let file = args.profile.as_deref().and_then(Path::file_stem);
         let file = file.map(|name| name.to_string_lossy().into_owned());
         let name = file.unwrap_or_else(|| args.shape.name());
-        let page = ProfilePage::new(&name, &profile, &plan, &options)?.with_limit(limit);
+        let page = ProfilePage::new(&name, &profile, &plan, &options)?
+            .with_limit(limit)
+            .with_notes(said);
         output::write(Some(path), &page.html())?;
     }
     Ok(())
@@ -324,9 +326,9 @@ fn measured(args: &Args) -> Result<Profile, Failure> {
 }
 
 /// What replicas take to add up their gradients, and processes to agree, where there are several.
-fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
+fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<String> {
     let Ok(schedule) = plan.generate() else {
-        return String::new();
+        return Vec::new();
     };
     let costs = plan.costs(profile, options, &schedule);
     let step = simulate(&schedule, &costs).timeline;
@@ -334,12 +336,7 @@ fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
         output::exchange(&step),
         output::agreement(&options.machine, &step),
     ];
-    let lines: Vec<String> = lines
-        .into_iter()
-        .flatten()
-        .map(|line| format!("\n{line}\n"))
-        .collect();
-    lines.concat()
+    lines.into_iter().flatten().collect()
 }
 
 /// The machine with devices as they are asked for.

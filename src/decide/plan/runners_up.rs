@@ -61,18 +61,12 @@ fn cells(plan: &Plan, row: &Row<'_>, (spread, all): (bool, bool)) -> Vec<String>
     let mut cells = vec![names(&row.schedules, all)];
     cells.extend(spread.then(|| format!("{} x {}", own.replicas, own.devices)));
     let bubble = own.bubble_fraction;
-    let other = own.neighbours != plan.neighbours && own.devices > 1 && own.replicas > 1;
-    let neighbours = if other {
-        format!("; next to each other are {}", own.neighbours.name())
-    } else {
-        String::new()
-    };
     cells.extend([
         own.chunks.to_string(),
         own.micro_batches.to_string(),
         own.step.map_or_else(dash, |step| step.to_string()),
         bubble.map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
-        format!("{}{neighbours}", own.reason),
+        own.why_not(plan),
     ]);
     cells
 }

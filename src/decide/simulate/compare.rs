@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::render::{self, Compared};
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::render::{Compared, SchedulesPage};
+use gpipe_partitioner::words::{count, two_decimals};
 use gpipe_partitioner::{Bytes, ScheduleKind};
 use serde_json::{Value, json};
 
@@ -51,40 +51,78 @@ fn cases_as_numbers(options: &Options, cases: &[(ScheduleKind, Result<Case, Refu
 }
 
 /// All that can be, the fastest first; what cannot train does less, and is no faster for it, and what
-/// does not fit is none at all. With them, which of the first trains and fits.
+/// does not fit is none at all. With each, whether it trains, fits and is as fast as the first.
 fn fastest_first<'a>(
     options: &Options,
     cases: &'a [(ScheduleKind, Result<Case, Refusal>)],
-) -> (Vec<&'a Case>, Option<&'a Case>) {
+) -> Vec<(&'a Case, bool)> {
     let cases = cases.iter().filter_map(|(_, case)| case.as_ref().ok());
     let mut all: Vec<&Case> = cases.collect();
     let trains = |case: &Case| case.kind.trains() && fits(options, case);
     all.sort_by_key(|case| (!trains(case), !fits(options, case), case.makespan()));
-    let best = all.first().copied().filter(|best| trains(best));
-    (all, best)
+    let least = all.first().map(|first| first.makespan());
+    let is_best = |case: &Case| trains(case) && least == Some(case.makespan());
+    all.into_iter().map(|case| (case, is_best(case))).collect()
+}
+
+/// What the order is.
+fn order(options: &Options) -> &'static str {
+    if options.limits.are_given() {
+        "the fastest first; last what does not fit or trains nothing"
+    } else {
+        "the fastest first; last what trains nothing"
+    }
+}
+
+/// What the best are.
+fn best(options: &Options) -> &'static str {
+    if options.limits.are_given() {
+        "the fastest that fits"
+    } else {
+        "the fastest"
+    }
+}
+
+/// Why the others are not there, a line each.
+fn refused(cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> Vec<String> {
+    let line = |(kind, case): &(ScheduleKind, Result<Case, Refusal>)| {
+        let refusal = case.as_ref().err()?;
+        Some(format!("{kind}: {refusal}"))
+    };
+    cases.iter().filter_map(line).collect()
 }
 
 fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
-    let (all, _) = fastest_first(options, cases);
     let note = |case: &Case| match options.limits.excess(&case.simulation) {
         Some(excess) => format!("does not fit: {}", excess.short()),
         None if !case.kind.trains() => "trains nothing".to_owned(),
         None => String::new(),
     };
-    let all = all.into_iter().map(|case| Compared {
+    let all = fastest_first(options, cases).into_iter();
+    let all = all.map(|(case, is_best)| Compared {
         name: case.name(),
         simulation: &case.simulation,
         note: note(case),
+        is_best,
+        more: risks(options, case),
     });
-    render::schedules_html(&all.collect::<Vec<_>>(), &title(options))
+    let page = SchedulesPage {
+        title: title(options),
+        schedules: all.collect(),
+        order: order(options),
+        best: best(options),
+        refused: refused(cases),
+    };
+    page.html()
 }
 
 /// What is compared.
 fn title(options: &Options) -> String {
     let (replicas, nodes, each) = report::spread(options);
     format!(
-        "{replicas}{}{nodes}, {}{each}{}",
+        "{replicas}{}{}{nodes}, {}{each}{}",
         count(options.devices, "device"),
+        options.limits.each(),
         count(options.micro, "micro-batch"),
         report::samples(options)
     )
@@ -97,46 +135,26 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     if options.limits.are_given() {
         columns.push(("fits", Align::Left));
     }
-    if options.jitter.is_some() {
-        columns
-            .extend(["with jitter", "longer by", "95 % within"].map(|name| (name, Align::Right)));
-    }
-    if options.failures.is_some() {
-        columns.push(("goodput", Align::Right));
-    }
+    let all = fastest_first(options, cases);
+    let more = all
+        .first()
+        .map_or_else(Vec::new, |(case, _)| risks(options, case));
+    columns.extend(more.iter().map(|(name, _)| (*name, Align::Right)));
     let mut table = Table::new(&columns);
-    let mut refused = String::new();
-    for (kind, case) in cases {
-        if let Err(refusal) = case {
-            // Writing to a String cannot fail.
-            let _ = writeln!(refused, "{kind}: {refusal}");
-        }
-    }
-    let (all, best) = fastest_first(options, cases);
-    let trains = |case: &Case| case.kind.trains() && fits(options, case);
-    for case in all {
+    for (case, is_best) in &all {
         let mut row = cells(options, case);
-        let is_best = best.is_some_and(|best| best.makespan() == case.makespan());
-        let mark = if trains(case) && is_best { '*' } else { ' ' };
+        let mark = if *is_best { '*' } else { ' ' };
         row[0] = format!("{mark} {}", row[0]);
         table.row(row);
     }
-    let last = if options.limits.are_given() {
-        "; last what does not fit or trains nothing"
-    } else {
-        "; last what trains nothing"
-    };
-    let mut text = format!("{}, the fastest first{last}\n", title(options));
-    text.push_str(&table.render());
-    if best.is_some() {
-        text.push_str(if options.limits.are_given() {
-            "* the fastest that fits\n"
-        } else {
-            "* the fastest\n"
-        });
+    let mut text = format!("{}, {}\n{}", title(options), order(options), table.render());
+    // Writing to a String cannot fail, here and below.
+    if all.iter().any(|(_, is_best)| *is_best) {
+        let _ = writeln!(text, "* {}", best(options));
     }
+    let refused = refused(cases);
     if !refused.is_empty() {
-        let _ = write!(text, "\nnot for these numbers:\n{refused}");
+        let _ = write!(text, "\nnot for these numbers:\n{}\n", refused.join("\n"));
     }
     text
 }
@@ -165,25 +183,36 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
         case.chunks.to_string(),
         simulation.makespan().to_string(),
         format!("{:.1} %", 100.0 * simulation.timeline.bubble_fraction()),
-        report::in_flight(in_flight.fold(0.0, f64::max)),
+        two_decimals(in_flight.fold(0.0, f64::max)),
         report::memory(peak),
     ];
     if options.limits.are_given() {
         let excess = options.limits.excess(simulation);
-        cells.push(excess.map_or_else(|| "yes".to_owned(), |excess| excess.short()));
+        cells.push(excess.map_or_else(
+            || "yes".to_owned(),
+            |excess| format!("no: {}", excess.short()),
+        ));
     }
+    cells.extend(risks(options, case).into_iter().map(|(_, cell)| cell));
+    cells
+}
+
+/// What jitter and failures cost, where they are asked for, each below the name of its column.
+fn risks(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let mut risks = Vec::new();
     if let Some(jitter) = &options.jitter {
-        let steps = simulation.jittered(jitter);
-        cells.extend([
-            steps.mean().to_string(),
-            format!("{:.1} %", 100.0 * steps.slowdown()),
-            steps.quantile(0.95).to_string(),
+        let steps = case.simulation.jittered(jitter);
+        risks.extend([
+            ("with jitter", steps.mean().to_string()),
+            ("longer by", percent(steps.slowdown())),
+            ("95 % within", steps.quantile(0.95).to_string()),
         ]);
     }
     if let Some(failures) = &options.failures {
-        let interval = failures.interval(simulation.makespan());
-        let goodput = interval.map(|own| format!("{:.1} %", 100.0 * own.goodput));
-        cells.push(goodput.unwrap_or_else(|| "-".to_owned()));
+        let interval = failures.interval(case.makespan());
+        let goodput = interval.map(|own| percent(own.goodput));
+        risks.push(("goodput", goodput.unwrap_or_else(|| "-".to_owned())));
     }
-    cells
+    risks
 }

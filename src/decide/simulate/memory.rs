@@ -56,6 +56,16 @@ impl Limits {
         })
     }
 
+    /// ` of 3.0 GiB`, behind the devices; nothing where nothing is asked.
+    pub(super) fn each(&self) -> String {
+        let known = || self.0.iter().flatten();
+        match (known().min(), known().max()) {
+            (Some(least), Some(most)) if least == most => format!(" of {most}"),
+            (Some(least), Some(most)) => format!(" of {least} to {most}"),
+            _ => String::new(),
+        }
+    }
+
     /// The limits and whether the schedule fits, among its other numbers.
     pub(super) fn add_to(&self, numbers: &mut Value, simulation: &Simulation) {
         if self.are_given() {
@@ -68,7 +78,7 @@ impl Limits {
 impl Excess {
     /// In a cell.
     pub(super) fn short(&self) -> String {
-        format!("no: {} more", self.by)
+        format!("{} more", self.by)
     }
 
     pub(super) fn words(&self) -> String {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::render::SimulationPage;
 use gpipe_partitioner::simulate::SensitivityTarget;
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, two_decimals};
 use gpipe_partitioner::{Bytes, DeviceId, Micros, Nodes, Span, Timeline, VOTES, render};
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ use super::super::{
     table::{Align, Table},
 };
 use super::options::{Format, Options};
-use super::{Case, risks};
+use super::{Case, Row, risks};
 
 /// The most actions for which it is worked out what would help.
 const MAX_HELPED: usize = 20_000;
@@ -24,14 +25,7 @@ pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
     match options.format {
         Format::Text => text(options, case, width),
         Format::Svg => render::in_a_row_svg(timeline, steps),
-        Format::Html => {
-            let mut title = headline(options, case);
-            if let Some(excess) = options.limits.excess(&case.simulation) {
-                // Writing to a String cannot fail.
-                let _ = write!(title, "; does not fit: {}", excess.words());
-            }
-            render::in_a_row_html(&case.simulation, &title, steps)
-        }
+        Format::Html => page(options, case),
         Format::Trace => render::chrome_trace(timeline),
         Format::Json => output::json(&numbers(options, case)),
     }
@@ -89,42 +83,50 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     }
     text.push('\n');
     text.push_str(&devices(case));
-    // Writing to a String cannot fail, here and below.
-    if let Some(fits) = options.limits.sentence(&case.simulation) {
-        let _ = write!(text, "\n{fits}\n");
-    }
-    if let Some(singles) = singles::sentence(case.simulation.schedule().schedule()) {
-        let _ = write!(text, "\n{singles}\n");
-    }
-    if let Some(row) = &case.row {
-        let _ = write!(text, "\n{}\n", row.words());
-    }
-    if let Some(exchange) = output::exchange(&case.simulation.timeline) {
-        let _ = write!(text, "\n{exchange}\n");
-    }
-    if let Some(agreement) =
-        output::agreement(options.workload.machine(), &case.simulation.timeline)
-    {
-        let _ = write!(text, "\n{agreement}\n");
-    }
-    if let Some(bound) = bound(case) {
-        let _ = write!(text, "\n{bound}\n");
-    }
-    if let Some(jitter) = &options.jitter {
-        let steps = case.simulation.jittered(jitter);
-        let _ = write!(text, "\n{}\n", risks::jitter_sentence(jitter, &steps));
-    }
-    if let Some(failures) = &options.failures
-        && let Some(sentence) = risks::failure_sentence(failures, case.makespan())
-    {
+    for sentence in fits(options, case).into_iter().chain(notes(options, case)) {
+        // Writing to a String cannot fail.
         let _ = write!(text, "\n{sentence}\n");
     }
-    if options.workload.is_uneven()
-        && let Some(advice) = advice(case)
-    {
-        let _ = write!(text, "\n{advice}\n");
-    }
     text
+}
+
+/// A page that says what the text says.
+fn page(options: &Options, case: &Case) -> String {
+    let steps = case.row.as_ref().map_or(1, |row| row.steps);
+    let page = SimulationPage::new(&case.simulation, &headline(options, case))
+        .with_steps(steps)
+        .with_limits(options.limits.caps());
+    let fits = fits(options, case);
+    let (mut notes, mut warnings) = (notes(options, case), Vec::new());
+    match options.limits.excess(&case.simulation) {
+        Some(_) => warnings.extend(fits),
+        None => notes.splice(..0, fits).for_each(drop),
+    }
+    page.with_notes(notes).with_warnings(warnings).html()
+}
+
+/// Whether it fits, where that is asked.
+fn fits(options: &Options, case: &Case) -> Option<String> {
+    options.limits.sentence(&case.simulation)
+}
+
+/// What the numbers do not tell by themselves, in sentences.
+fn notes(options: &Options, case: &Case) -> Vec<String> {
+    let timeline = &case.simulation.timeline;
+    let jitter = options.jitter.as_ref();
+    let failures = options.failures.as_ref();
+    let helps = options.workload.is_uneven().then(|| advice(case));
+    let notes = [
+        singles::sentence(case.simulation.schedule().schedule()),
+        case.row.as_ref().map(Row::words),
+        output::exchange(timeline),
+        output::agreement(options.workload.machine(), timeline),
+        bound(case),
+        jitter.map(|own| risks::jitter_sentence(own, &case.simulation.jittered(own))),
+        failures.and_then(|own| risks::failure_sentence(own, case.makespan())),
+        helps.flatten(),
+    ];
+    notes.into_iter().flatten().collect()
 }
 
 /// Whether an action has less than a column for its letter and one for its sign.
@@ -164,17 +166,11 @@ fn devices(case: &Case) -> String {
             device.to_string(),
             simulation.timeline.busy(device).to_string(),
             simulation.timeline.idle(device).to_string(),
-            in_flight(simulation.schedule().peak_in_flight_on(device)),
+            two_decimals(simulation.schedule().peak_in_flight_on(device)),
             memory(peak),
         ]);
     }
     table.render()
-}
-
-/// A number of device-micro-batches with no more digits than it needs.
-pub(super) fn in_flight(count: f64) -> String {
-    let text = format!("{count:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// An amount of memory, `-` where none is known.

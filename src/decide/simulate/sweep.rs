@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, two_decimals};
 use gpipe_partitioner::{
     Micros, RiskColumns, ScheduleKind, Shape, Sweep, SweepOutcome, SweepPoint, render,
 };
@@ -130,7 +130,7 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
     }
     Ok(match format {
         Format::Json => output::json(&numbers(&points)),
-        Format::Html => render::sweep_html(&points, &title(&points)),
+        Format::Html => render::sweep_html(&points, &title(args, &sweep, &points)),
         _ => table(&points),
     })
 }
@@ -168,11 +168,29 @@ fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
     Ok(points)
 }
 
-fn title(points: &[SweepPoint]) -> String {
+/// How many combinations there are, and of what.
+fn title(args: &Args, sweep: &Sweep, points: &[SweepPoint]) -> String {
+    let has = |risk: fn(&SweptFlag) -> bool| args.sweep.iter().any(risk);
+    let all = [
+        ("schedule", sweep.schedules.len() > 1),
+        ("devices", sweep.devices.len() > 1),
+        ("micro-batches", sweep.micro_batches.len() > 1),
+        ("chunks", sweep.chunks.len() > 1),
+        ("jitter", has(|flag| matches!(flag, SweptFlag::Jitter(_)))),
+        ("failures", has(|flag| matches!(flag, SweptFlag::Mtbf(_)))),
+    ];
+    let swept = all.into_iter().filter(|(_, varies)| *varies);
+    let swept: Vec<&str> = swept.map(|(name, _)| name).collect();
+    let of = match swept.split_last() {
+        None => String::new(),
+        Some((last, [])) => format!(" of {last}"),
+        Some((last, others)) => format!(" of {} and {last}", others.join(", ")),
+    };
+    let combinations = format!("{}{of}", count(points.len(), "combination"));
     let refused = points.iter().filter(|point| point.outcome.is_err()).count();
     match refused {
-        0 => format!("{} combinations", points.len()),
-        refused => format!("{} combinations, {refused} of them not there", points.len()),
+        0 => combinations,
+        refused => format!("{combinations}, {refused} of them not there"),
     }
 }
 
@@ -255,7 +273,7 @@ fn cells(point: &SweepPoint, own: &SweepOutcome, risks: RiskColumns) -> Vec<Stri
         own.step().to_string(),
         point.each().unwrap_or_default().to_string(),
         format!("{:.1} %", 100.0 * own.bubble()),
-        report::in_flight(own.peak_in_flight),
+        two_decimals(own.peak_in_flight),
         report::memory(own.peak_bytes),
     ]);
     cells.extend(risks.found(own));

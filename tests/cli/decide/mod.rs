@@ -8,6 +8,7 @@ mod fits;
 mod limit;
 mod nodes;
 mod noise;
+mod pages;
 mod plan;
 mod report;
 mod risks;

@@ -58,3 +58,72 @@ fn a_page_that_cannot_be_is_told_before_the_work() {
         assert!(!folder.path().join("out.html").exists(), "{verb}");
     }
 }
+
+/// Runners-up that differ in their layout alone were rows of the same numbers; the page named a profile that
+/// is none, and had nothing of what the text says below its tables.
+#[test]
+fn the_page_of_a_cluster_says_what_its_text_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let args =
+        "plan --model-shape gpt2-xl --cluster rtx-4090 --micro-size 1 --explain --report page.html";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let text = stdout(&gpipe_in(folder.path(), &args));
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    let plain = page.replace("<code>", "`").replace("</code>", "`");
+    let plain = plain.replace('\u{2019}', "'");
+    let below = text
+        .split("\n\n")
+        .skip_while(|part| !part.starts_with("all-reduce of"));
+    let below: Vec<&str> = below.collect();
+    assert!(below.len() > 5, "{text}");
+    let (limit, notes) = below.split_last().unwrap();
+    for note in notes {
+        let words: Vec<&str> = note.split_whitespace().collect();
+        assert!(
+            plain.contains(&format!("<p>{}</p>", words.join(" "))),
+            "{note}"
+        );
+    }
+    let (_, limit) = limit.trim().split_once(": ").unwrap();
+    let words: Vec<&str> = limit.split_whitespace().collect();
+    assert!(plain.contains(&words.join(" ")), "{limit}");
+    for wanted in [
+        "<th scope=\"col\">replicas \u{d7} devices</th>",
+        "<td>4 \u{d7} 1</td>",
+        "<td>2 \u{d7} 2</td>",
+        "numbers of stages a device and of replicas",
+        "<dd>4 cards</dd>",
+        "of 1 sample<",
+        "one micro-batch of 1 sample.",
+        "Nothing was measured",
+    ] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    for wrong in [
+        "1 samples",
+        "file with the profile",
+        "a card</dd>",
+        ">peak memory<",
+    ] {
+        assert!(!page.contains(wrong), "{wrong}");
+    }
+}
+
+/// The card had the micro-batches of all replicas together beside a text with those of each.
+#[test]
+fn micro_batches_are_those_of_each_replica() {
+    let folder = folder_with_profile();
+    let args = "plan --profile profile.json --devices 4 --replicas 2 --micro 8 --report page.html";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let text = stdout(&gpipe_in(folder.path(), &args));
+    assert!(
+        text.contains(" 4 micro-batches each of 8 samples"),
+        "{text}"
+    );
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    let card =
+        "<dt>Micro-batches</dt><dd>4</dd><dd class=\"note\">for each replica, of 8 samples</dd>";
+    assert!(page.contains(card));
+    // Memory is known of these.
+    assert!(page.contains(">peak memory</th>"));
+}

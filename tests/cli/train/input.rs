@@ -23,10 +23,10 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     let page = std::fs::read_to_string(page).unwrap();
     // In the box of warnings where something can be done about the input, and only there.
     let boxed = match limit {
-        "not input-bound" => "say",
-        _ => "say warn",
+        "not input-bound" => "<p>",
+        _ => "<p class=\"say warn\">",
     };
-    let said = format!("<p class=\"{boxed}\">Input of the run: {limit}");
+    let said = format!("{boxed}Input of the run: {limit}");
     assert!(page.contains(&said), "{said}");
     // For people.
     let text = printed(

@@ -5,9 +5,10 @@ use crate::explain::{Explanation, StageRow, noun};
 use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
-use crate::render::page::{Fact, Page, Table, chart, escaped, percent, sentence as words};
+use crate::render::page::{Fact, Page, Table, chart, percent, sentence as words, time};
 use crate::simulate::MemoryLevel;
 use crate::units::Bytes;
+use crate::words::count;
 use std::fmt::Write as _;
 
 /// What activations took on one device in a measured step.
@@ -84,14 +85,10 @@ impl<'a> ComparePage<'a> {
     pub fn html(&self) -> String {
         let explanation = self.explanation;
         let mut page = Page::new("a measured step and its prediction", &self.title);
-        let sentence = escaped(&explanation.sentence(&self.what));
+        let sentence = words(&explanation.sentence(&self.what));
         page.facts(&self.facts());
         page.intro(&format!("<p id=\"sentence\">{sentence}</p>\n"));
-        for (class, sentences) in [("say warn", &self.warnings), ("say", &self.notes)] {
-            for sentence in sentences {
-                page.intro(&format!("<p class=\"{class}\">{}</p>\n", words(sentence)));
-            }
-        }
+        page.notes(&self.warnings, &self.notes);
         page.intro(&self.promise());
         page.section("timeline", "Measured and predicted", &self.timelines());
         page.section("causes", "Why they differ", &cause_table(explanation));
@@ -160,8 +157,10 @@ impl<'a> ComparePage<'a> {
             "<p class=\"hint\">The plan was made from a profile of single layers. The prediction in the \
              picture is the same schedule with the median times of this very step: what differs from \
              the plan but not from the picture, the profile did not know. The plan has {} in {} \
-             micro-batches of {} samples.</p>\n",
-            plan.schedule, plan.micro_batches, plan.micro_batch_size
+             of {}.</p>\n",
+            plan.schedule,
+            count(plan.micro_batches, "micro-batch"),
+            count(plan.micro_batch_size, "sample")
         )
     }
 
@@ -260,10 +259,7 @@ fn device_table(explanation: &Explanation) -> String {
             device.predicted_busy,
             device.predicted_idle,
         ];
-        table.row(
-            &device.device.to_string(),
-            &cells.map(|time| time.to_string()),
-        );
+        table.row(&device.device.to_string(), &cells.map(time));
     }
     table.finish()
 }
@@ -289,7 +285,7 @@ fn stage_table(explanation: &Explanation) -> String {
             stage.median.to_string(),
             stage.extra.to_string(),
             stage.warm_up.to_string(),
-            effect.unwrap_or_else(|| "-".to_owned()),
+            effect.unwrap_or_else(|| "\u{2013}".to_owned()),
         ]);
         table.row(&format!("{} {}", stage.stage, noun(stage.kind)), &cells);
     }

@@ -3,14 +3,17 @@
 mod curve;
 mod svg;
 
-pub(super) use curve::{Curve, Parts};
+pub(super) use curve::Curve;
 pub(super) use svg::picture;
 
-use super::page::{Table, percent};
+use super::page::{Table, percent, time};
 use crate::units::{Bytes, Micros};
 
 /// The most devices whose memory is drawn; all are in the table.
 const MAX_CURVES: usize = 16;
+
+/// As the picture's legend says it.
+const WORKING: &str = "needed while an action runs";
 
 /// The section of a page: `words` about it, the picture of a step that ends at `end`, and the
 /// table.
@@ -32,45 +35,48 @@ pub(super) fn section(mut curves: Vec<Curve>, end: Micros, words: &str) -> Strin
     )
 }
 
-/// The curves in numbers: what the peak consists of.
-fn table(curves: &[Curve]) -> String {
-    let columns = [
-        "device",
-        "parameters",
-        "optimizer state",
-        "gradients",
+/// A column: its name, a curve's cell, and what stands where there is none.
+type Column = (&'static str, fn(&Curve) -> Option<String>, &'static str);
+
+const NOTHING: &str = "0 B";
+const UNKNOWN: &str = "\u{2013}";
+const COLUMNS: [Column; 9] = [
+    ("parameters", |own| amount(own.standing[0]), NOTHING),
+    ("optimizer state", |own| amount(own.standing[1]), NOTHING),
+    ("gradients", |own| amount(own.parts().gradients), NOTHING),
+    (
         "activations",
-        "an action\u{2019}s own",
-        "peak",
-        "at",
-        "limit",
-        "of the limit",
-    ];
-    let mut table = Table::new("What each device holds at its peak", &columns);
+        |own| amount(own.parts().activations),
+        NOTHING,
+    ),
+    (WORKING, |own| amount(own.parts().working), NOTHING),
+    ("peak", |own| Some(own.peak().bytes.to_string()), NOTHING),
+    ("at", |own| Some(time(own.peak().time)), UNKNOWN),
+    ("limit", |own| own.limit.map(|own| own.to_string()), UNKNOWN),
+    ("of the limit", share, UNKNOWN),
+];
+
+/// An amount, if any.
+fn amount(bytes: Bytes) -> Option<String> {
+    (bytes > Bytes::ZERO).then(|| bytes.to_string())
+}
+
+fn share(curve: &Curve) -> Option<String> {
+    let limit = curve.limit?.get().max(1);
+    Some(percent(curve.peak().bytes.get() as f64 / limit as f64))
+}
+
+/// The curves in numbers: what the peak consists of. What no device has is no column.
+fn table(curves: &[Curve]) -> String {
+    let there = |(_, cell, _): &&Column| curves.iter().any(|curve| cell(curve).is_some());
+    let columns: Vec<&Column> = COLUMNS.iter().filter(there).collect();
+    let mut names = vec!["device"];
+    names.extend(columns.iter().map(|(name, ..)| *name));
+    let mut table = Table::new("What each device holds at its peak", &names);
     for curve in curves {
-        let peak = curve.peak();
-        let [parameters, optimizer] = curve.standing;
-        let Parts {
-            gradients,
-            activations,
-            working,
-        } = curve.parts();
-        let dash = || "\u{2013}".to_owned();
-        let share = |limit: Bytes| percent(peak.bytes.get() as f64 / limit.get().max(1) as f64);
-        table.row(
-            &curve.device.to_string(),
-            &[
-                parameters.to_string(),
-                optimizer.to_string(),
-                gradients.to_string(),
-                activations.to_string(),
-                working.to_string(),
-                peak.bytes.to_string(),
-                peak.time.to_string(),
-                curve.limit.map_or_else(dash, |limit| limit.to_string()),
-                curve.limit.map_or_else(dash, share),
-            ],
-        );
+        let cells = columns.iter();
+        let cells = cells.map(|(_, cell, none)| cell(curve).unwrap_or_else(|| (*none).to_owned()));
+        table.row(&curve.device.to_string(), &cells.collect::<Vec<_>>());
     }
     table.finish()
 }

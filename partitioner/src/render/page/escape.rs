@@ -16,8 +16,9 @@ pub(in crate::render) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A sentence as HTML: what stands between backticks is code.
+/// A sentence as HTML: what stands between backticks is code, and apostrophes are those of the pages.
 pub(in crate::render) fn sentence(text: &str) -> String {
+    let text = text.replace("'s ", "\u{2019}s ");
     let parts: Vec<String> = text.split('`').map(escaped).collect();
     if parts.len().is_multiple_of(2) {
         return parts.join("`");
@@ -27,6 +28,13 @@ pub(in crate::render) fn sentence(text: &str) -> String {
         _ => format!("<code>{part}</code>"),
     };
     parts.iter().enumerate().map(part).collect()
+}
+
+/// A text whose first letter is a capital.
+pub(in crate::render) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
 }
 
 /// The most characters of a name where it stands in a table.
@@ -58,6 +66,7 @@ mod tests {
     fn backticks_are_code_where_they_close() {
         assert_eq!(sentence("a `b<` c"), "a <code>b&lt;</code> c");
         assert_eq!(sentence("a ` b"), "a ` b");
+        assert_eq!(sentence("stage 0's 'x'"), "stage 0\u{2019}s &#39;x&#39;");
         assert_eq!(sentence("`a` `b`"), "<code>a</code> <code>b</code>");
     }
 

@@ -6,9 +6,10 @@
 mod escape;
 mod table;
 
-pub(super) use escape::{escaped, name, sentence};
+pub(super) use escape::{capital, escaped, name, sentence};
 pub(super) use table::{Table, bar};
 
+use crate::units::Micros;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -27,14 +28,15 @@ pub(super) struct Page {
 
 /// A number that stands large at the top.
 pub(super) struct Fact {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// HTML, as the note is.
     pub(super) value: String,
     pub(super) note: String,
 }
 
 impl Fact {
-    pub(super) fn new(name: &'static str, value: String, note: String) -> Self {
+    pub(super) fn new(name: impl Into<String>, value: String, note: String) -> Self {
+        let name = name.into();
         Self { name, value, note }
     }
 }
@@ -56,11 +58,29 @@ impl Page {
         self.intro.push_str(html);
     }
 
+    /// Sentences: warnings, which stand out one by one, and notes below them in one box.
+    pub(super) fn notes(&mut self, warnings: &[String], notes: &[String]) {
+        // Writing to a String cannot fail, here and below.
+        for warning in warnings {
+            let _ = writeln!(
+                self.intro,
+                "<p class=\"say warn\">{}</p>",
+                sentence(warning)
+            );
+        }
+        if !notes.is_empty() {
+            let items = notes
+                .iter()
+                .map(|note| format!("<p>{}</p>\n", sentence(note)));
+            let items: String = items.collect();
+            let _ = write!(self.intro, "<div class=\"say\">\n{items}</div>\n");
+        }
+    }
+
     /// The numbers at the top.
     pub(super) fn facts(&mut self, facts: &[Fact]) {
         self.intro.push_str("<dl class=\"facts\">\n");
         for Fact { name, value, note } in facts {
-            // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 self.intro,
                 "<div><dt>{name}</dt><dd>{value}</dd><dd class=\"note\">{note}</dd></div>"
@@ -122,11 +142,22 @@ pub(super) fn chart(label: &str, svg: &str) -> String {
          <div class=\"zoom\" role=\"group\" aria-label=\"Zoom\">\
          <button type=\"button\" data-step=\"+\" aria-label=\"Zoom in\">+</button>\
          <button type=\"button\" data-step=\"-\" aria-label=\"Zoom out\">\u{2212}</button>\
-         <button type=\"button\" data-step=\"0\">Whole step</button></div>\n\
+         <button type=\"button\" data-step=\"0\">Whole timeline</button></div>\n\
          <div id=\"chart\" class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
          aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">Point at an action, or press an arrow key in the picture: its \
          times are shown here.</output>\n"
     )
+}
+
+/// A time in a table, none with no unit: one of its own beside milliseconds or seconds would be read as more.
+pub(super) fn time(time: Micros) -> String {
+    /// What has no digits in the smallest unit.
+    const NOTHING: f64 = 0.05;
+    if time.get() < NOTHING {
+        "0".to_owned()
+    } else {
+        time.to_string()
+    }
 }
 
 /// A part of a whole in percent.

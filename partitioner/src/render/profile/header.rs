@@ -1,17 +1,15 @@
 //! The top of the page: what was chosen, what it takes, what limits it.
 
-use super::{ProfilePage, share};
+use super::ProfilePage;
 use crate::ids::DeviceId;
 use crate::machine::Machine;
 use crate::render::html;
 use crate::render::memory::Curve;
-use crate::render::page::{Fact, bar, escaped, sentence};
+use crate::render::page::{Fact, bar, capital, escaped, sentence};
 use crate::units::Bytes;
 use crate::words::count;
 use std::fmt::Write as _;
 
-/// What [`Profile::measured`](crate::Profile::measured) of costs that nobody measured begins with.
-const COMPUTED: &str = "computed";
 /// The most devices whose peaks stand at the top one by one.
 const FEW: usize = 8;
 
@@ -30,9 +28,6 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
     };
     let (device, peak) = page.fullest();
     let limit = page.options.machine.devices()[device.index()].memory;
-    let of = limit.map_or_else(String::new, |limit| {
-        format!(", {} of its {limit}", share(peak, limit))
-    });
     let link = match page.options.machine.link() {
         Some(link) if link.bandwidth().is_none() => {
             format!("link {}, nothing is copied", link.latency())
@@ -41,6 +36,10 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
         None => "transfers take no time".to_owned(),
     };
     let replicas = page.options.machine.replicas();
+    let each = match replicas {
+        1 => "",
+        _ => "for each replica, ",
+    };
     let mut facts = vec![
         Fact::new(
             "Predicted step",
@@ -48,11 +47,7 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
             format!("{} samples/s", rounded(rate)),
         ),
         html::bubble(plan.bubble_fraction),
-        Fact::new(
-            "Peak memory",
-            peak.to_string(),
-            format!("on device {device}{of}"),
-        ),
+        html::peak_memory(device, peak, limit),
         Fact::new(
             "Schedule",
             plan.schedule.to_string(),
@@ -60,21 +55,25 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
         ),
         Fact::new(
             "Micro-batches",
-            plan.micro_batches.to_string(),
-            format!("of {} samples", plan.micro_batch_size),
+            plan.micro_batches_each().to_string(),
+            format!("{each}of {}", count(plan.micro_batch_size, "sample")),
         ),
         Fact::new(
             "Devices",
-            format!(
-                "{} \u{d7} {}",
-                plan.devices() * replicas,
-                escaped(page.profile.device())
-            ),
+            devices(plan.devices() * replicas, page.profile.device()),
             link + &spread(&page.options.machine),
         ),
     ];
     facts.extend(html::exposed(&page.simulation.timeline));
     facts
+}
+
+/// So many of a device, of costs that are computed for any card `98 cards`.
+fn devices(number: usize, device: &str) -> String {
+    match device.strip_prefix("a ") {
+        Some(noun) => escaped(&count(number, noun)),
+        None => format!("{number} \u{d7} {}", escaped(device)),
+    }
 }
 
 /// How the devices are spread over replicas and nodes, where there are several.
@@ -104,7 +103,7 @@ fn rounded(rate: f64) -> String {
     }
 }
 
-/// The limit, each device's peak, and how it was measured.
+/// The limit, and that there are doubts.
 pub(super) fn words(page: &ProfilePage<'_>) -> String {
     let mut html = String::new();
     if let Some(limit) = &page.limit {
@@ -127,19 +126,11 @@ pub(super) fn words(page: &ProfilePage<'_>) -> String {
             if one { "it" } else { "them" }
         );
     }
-    html.push_str(&peaks(page));
-    html.push_str(&origin(page));
     html
 }
 
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    let first = chars.next().map(|c| c.to_uppercase().to_string());
-    first.unwrap_or_default() + chars.as_str()
-}
-
 /// Each device's peak as a bar, where they are few.
-fn peaks(page: &ProfilePage<'_>) -> String {
+pub(super) fn peaks(page: &ProfilePage<'_>) -> String {
     let peaks = &page.plan.peak_bytes;
     if !(2..=FEW).contains(&peaks.len()) {
         return String::new();
@@ -167,7 +158,8 @@ fn peaks(page: &ProfilePage<'_>) -> String {
     html
 }
 
-fn origin(page: &ProfilePage<'_>) -> String {
+/// How the costs were measured.
+pub(super) fn origin(page: &ProfilePage<'_>) -> String {
     let profile = page.profile;
     let how = profile
         .measured()
@@ -184,7 +176,7 @@ fn origin(page: &ProfilePage<'_>) -> String {
     let samples = count(measured, "sample");
     // Costs of shapes say of themselves that nothing was measured.
     let made = match profile.measured() {
-        Some(how) if how.starts_with(COMPUTED) => {
+        Some(how) if page.is_computed() => {
             format!("{}, for micro-batches of {samples}", escaped(how))
         }
         _ => format!(

@@ -5,6 +5,7 @@ use super::{ProfilePage, skyline};
 use crate::ids::StageId;
 use crate::render::page::{bar, name};
 use crate::units::{Bytes, Micros};
+use crate::words::count;
 use std::fmt::{Display, Write as _};
 
 /// More layers than this scroll in a frame of their own, below an overview.
@@ -31,15 +32,15 @@ fn keys(halves: bool) -> String {
 /// The table, and for a long model a picture of it.
 pub(super) fn section(page: &ProfilePage<'_>) -> String {
     let stages = rows(page);
-    let count = page.costs.len();
+    let layers = page.costs.len();
     let mut html = format!(
-        "<p>Times of one micro-batch of {} samples. A dashed line is a cut: what is below it runs as \
+        "<p>Times of one micro-batch of {}. A dashed line is a cut: what is below it runs as \
          another stage. Bars of stages are relative to the slowest stage, bars of layers to the \
          slowest layer.</p>\n{}",
-        page.plan.micro_batch_size,
+        count(page.plan.micro_batch_size, "sample"),
         keys(page.halves())
     );
-    let tall = if count > MANY {
+    let tall = if layers > MANY {
         html.push_str(&skyline::picture(&stages));
         " tall"
     } else {
@@ -48,8 +49,9 @@ pub(super) fn section(page: &ProfilePage<'_>) -> String {
     let _ = write!(
         html,
         "<div class=\"scroll layers{tall}\" role=\"region\" tabindex=\"0\" aria-label=\"Layers of the \
-         stages\">\n<table role=\"table\">\n<caption>{count} layers in {} stages</caption>\n",
-        stages.len()
+         stages\">\n<table role=\"table\">\n<caption>{} in {}</caption>\n",
+        count(layers, "layer"),
+        count(stages.len(), "stage")
     );
     let columns = Columns::new(page, &stages);
     columns.head(&mut html);

@@ -7,13 +7,15 @@ mod schedules;
 mod sections;
 mod skyline;
 
-use super::page::percent;
 use crate::builtin::ScheduleError;
 use crate::ids::DeviceId;
 use crate::plan::{Plan, PlanOptions};
 use crate::profile::{LayerCost, Profile};
 use crate::simulate::{Simulation, simulate};
 use crate::units::Bytes;
+
+/// What [`Profile::measured`](crate::Profile::measured) of costs that nobody measured begins with.
+const COMPUTED: &str = "computed";
 
 /// Why there is no page.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -60,6 +62,7 @@ pub struct ProfilePage<'a> {
     /// For micro-batches as the plan has them.
     costs: Vec<LayerCost>,
     limit: Option<String>,
+    notes: Vec<String>,
     about: Option<String>,
     doubts: Option<Vec<String>>,
 }
@@ -98,6 +101,7 @@ impl<'a> ProfilePage<'a> {
             simulation: simulate(&schedule, &costs),
             costs: profile.costs(plan.micro_batch_size),
             limit: None,
+            notes: Vec::new(),
             about: None,
             doubts: profile.doubts().map(<[String]>::to_vec),
         })
@@ -107,6 +111,14 @@ impl<'a> ProfilePage<'a> {
     #[must_use]
     pub fn with_limit(mut self, sentence: impl Into<String>) -> Self {
         self.limit = Some(sentence.into());
+        self
+    }
+
+    /// The same with more sentences on the plan: what it leaves unused, or what more of something
+    /// would bring, say.
+    #[must_use]
+    pub fn with_notes(mut self, sentences: Vec<String>) -> Self {
+        self.notes = sentences;
         self
     }
 
@@ -125,6 +137,12 @@ impl<'a> ProfilePage<'a> {
         self
     }
 
+    /// Whether nobody measured the costs.
+    fn is_computed(&self) -> bool {
+        let how = self.profile.measured();
+        how.is_some_and(|how| how.starts_with(COMPUTED))
+    }
+
     /// Whether the schedule runs backwards in halves.
     fn halves(&self) -> bool {
         use crate::schedule::ActionKind;
@@ -141,9 +159,4 @@ impl<'a> ProfilePage<'a> {
             (DeviceId(device), peak)
         })
     }
-}
-
-/// `part` of `whole` in percent; nothing of nothing.
-fn share(part: Bytes, whole: Bytes) -> String {
-    percent(part.get() as f64 / whole.get().max(1) as f64)
 }

@@ -1,7 +1,7 @@
 //! The plan and its runners-up, side by side.
 
 use super::ProfilePage;
-use crate::plan::Alternative;
+use crate::plan::{Alternative, Plan};
 use crate::render::page::{Table, bar, escaped, percent};
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
@@ -12,6 +12,8 @@ const SHOWN: usize = 8;
 /// One line of the comparison.
 struct Line {
     schedule: String,
+    /// Replicas, and devices of each.
+    layout: (usize, usize),
     chunks: usize,
     micro_batches: usize,
     step: Option<Micros>,
@@ -21,15 +23,16 @@ struct Line {
 }
 
 impl Line {
-    fn other(other: &Alternative) -> Self {
+    fn other(plan: &Plan, other: &Alternative) -> Self {
         Self {
             schedule: other.schedule.to_string(),
+            layout: (other.replicas, other.devices),
             chunks: other.chunks,
             micro_batches: other.micro_batches,
             step: other.step,
             bubble: other.bubble_fraction,
             peak: other.peak_bytes.iter().copied().max(),
-            reason: escaped(&other.reason),
+            reason: escaped(&other.why_not(plan)),
         }
     }
 
@@ -37,6 +40,7 @@ impl Line {
         let plan = page.plan;
         Self {
             schedule: plan.schedule.to_string(),
+            layout: (plan.replicas, plan.devices()),
             chunks: plan.chunks,
             micro_batches: plan.micro_batches,
             step: Some(plan.step),
@@ -49,56 +53,79 @@ impl Line {
 
 /// The tables.
 pub(super) fn section(page: &ProfilePage<'_>) -> String {
-    let others: Vec<Line> = page.plan.alternatives.iter().map(Line::other).collect();
+    let plan = page.plan;
+    let others = plan.alternatives.iter();
+    let others: Vec<Line> = others.map(|other| Line::other(plan, other)).collect();
     let chosen = Line::chosen(page);
-    let scale = Scale::new(others.iter().chain([&chosen]));
+    let columns = Columns::new(&chosen, &others);
     let (first, rest) = others.split_at(others.len().min(SHOWN));
-    let mut html = String::from(if others.is_empty() {
-        "<p>Schedule and micro-batches were given: there is nothing to compare with.</p>\n"
-    } else {
-        "<p>For each schedule and number of stages a device: the fastest cut and number of \
-         micro-batches. Bars of steps and memory are relative to the largest here.</p>\n"
-    });
-    html.push_str(&scale.table("The plan and its runners-up", Some(&chosen), first));
+    let mut html = columns.words(others.is_empty());
+    html.push_str(&columns.table("The plan and its runners-up", Some(&chosen), first));
     if !rest.is_empty() {
         // Writing to a String cannot fail.
         let _ = write!(
             html,
             "<details><summary>{} more</summary>\n{}</details>\n",
             rest.len(),
-            scale.table("Further runners-up", None, rest)
+            columns.table("Further runners-up", None, rest)
         );
     }
     html
 }
 
-/// What the longest bars stand for.
-struct Scale {
+/// Which columns there are, and what the longest bars stand for.
+struct Columns {
     step: f64,
-    peak: f64,
+    /// None where memory is known of no runner-up: that of the plan stands at the top.
+    peak: Option<f64>,
+    /// Whether there are other numbers of replicas, or of devices of each.
+    layouts: bool,
 }
 
-impl Scale {
-    fn new<'a>(lines: impl Iterator<Item = &'a Line> + Clone) -> Self {
-        let step = lines.clone().filter_map(|line| line.step).max();
-        let peak = lines.filter_map(|line| line.peak).max();
+impl Columns {
+    fn new(chosen: &Line, others: &[Line]) -> Self {
+        let all = || others.iter().chain([chosen]);
+        let step = all().filter_map(|line| line.step).max();
+        let known = others.is_empty() || others.iter().any(|line| line.peak.is_some());
+        let peak = all().filter_map(|line| line.peak).max().filter(|_| known);
         Self {
             step: step.unwrap_or_default().get().max(f64::MIN_POSITIVE),
-            peak: peak.unwrap_or_default().get().max(1) as f64,
+            peak: peak.map(|peak| peak.get().max(1) as f64),
+            layouts: others.iter().any(|line| line.layout != chosen.layout),
         }
     }
 
+    /// What is compared.
+    fn words(&self, alone: bool) -> String {
+        if alone {
+            let none = "Schedule and micro-batches were given: there is nothing to compare with.";
+            return format!("<p>{none}</p>\n");
+        }
+        let what = if self.layouts {
+            "Other schedules, numbers of stages a device and of replicas, with the fastest that were \
+             found of each"
+        } else {
+            "For each schedule and number of stages a device: the fastest cut and number of \
+             micro-batches"
+        };
+        let bars = match self.peak {
+            Some(_) => "Bars of steps and memory are relative to the largest here.",
+            None => "Bars of steps are relative to the longest here.",
+        };
+        format!("<p>{what}. {bars}</p>\n")
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let mut names = vec!["schedule"];
+        names.extend(self.layouts.then_some("replicas \u{d7} devices"));
+        names.extend(["stages a device", "micro-batches", "*step", "*bubble"]);
+        names.extend(self.peak.map(|_| "*peak memory"));
+        names.push("*why");
+        names
+    }
+
     fn table(&self, caption: &str, chosen: Option<&Line>, others: &[Line]) -> String {
-        let columns = [
-            "schedule",
-            "stages a device",
-            "micro-batches",
-            "*step",
-            "*bubble",
-            "*peak memory",
-            "*why",
-        ];
-        let mut table = Table::new(caption, &columns);
+        let mut table = Table::new(caption, &self.names());
         if let Some(line) = chosen {
             let head = format!(
                 "<strong>{}</strong><span class=\"badge\">chosen</span>",
@@ -112,22 +139,27 @@ impl Scale {
         format!("<div class=\"rank\">\n{}</div>\n", table.finish())
     }
 
-    fn cells(&self, line: &Line) -> [String; 6] {
+    fn cells(&self, line: &Line) -> Vec<String> {
         let step = line
             .step
             .map(|step| (step.to_string(), step.get() / self.step));
         let bubble = line.bubble.map(|bubble| (percent(bubble), bubble));
-        let peak = line
-            .peak
-            .map(|peak| (peak.to_string(), peak.get() as f64 / self.peak));
-        [
+        let (replicas, devices) = line.layout;
+        let mut cells = Vec::new();
+        cells.extend((self.layouts).then(|| format!("{replicas} \u{d7} {devices}")));
+        cells.extend([
             line.chunks.to_string(),
             line.micro_batches.to_string(),
             amount("F", step),
             amount("S", bubble),
-            amount("A", peak),
-            format!("*{}", line.reason),
-        ]
+        ]);
+        cells.extend(self.peak.map(|most| {
+            let peak = line.peak;
+            let peak = peak.map(|peak| (peak.to_string(), peak.get() as f64 / most));
+            amount("A", peak)
+        }));
+        cells.push(format!("*{}", line.reason));
+        cells
     }
 }
 

@@ -22,6 +22,9 @@ impl ProfilePage<'_> {
         }
         page.facts(&header::facts(self));
         page.intro(&header::words(self));
+        page.notes(&[], &self.notes);
+        page.intro(&header::peaks(self));
+        page.intro(&header::origin(self));
         page.section("layers", "Layers and cuts", &layers::section(self));
         page.section("timeline", "Predicted timeline", &self.timeline());
         page.section("memory", "Memory over time", &self.memory());
@@ -67,6 +70,9 @@ impl ProfilePage<'_> {
 
     fn doubts(&self) -> String {
         match self.doubts.as_deref() {
+            None if self.is_computed() => {
+                "<p>Nothing was measured: all times and bytes are computed.</p>\n".to_owned()
+            }
             None => {
                 "<p>The file with the profile does not tell how far its measurements are apart: \
                      <code>gpipe-rs profile</code> does.</p>\n"

@@ -7,7 +7,7 @@ mod svg;
 use crate::render::page::{Page, Table, escaped, percent};
 use crate::sweep::{RiskColumns, SweepPoint};
 use crate::units::Bytes;
-use crate::words::count;
+use crate::words::{count, two_decimals};
 use lines::{Axis, along, lines};
 
 /// The page: the bubble, with failures all time that is lost, along what varies most (of equals
@@ -73,7 +73,7 @@ fn table(points: &[SweepPoint]) -> String {
                     own.step().to_string(),
                     point.each().unwrap_or_default().to_string(),
                     percent(own.bubble()),
-                    format!("{:.2}", own.peak_in_flight),
+                    two_decimals(own.peak_in_flight),
                     memory(own.peak_bytes),
                 ]);
                 cells.extend(risks.found(own));
@@ -87,7 +87,7 @@ fn table(points: &[SweepPoint]) -> String {
 
 fn memory(bytes: Bytes) -> String {
     if bytes == Bytes::ZERO {
-        "-".to_owned()
+        "\u{2013}".to_owned()
     } else {
         bytes.to_string()
     }

@@ -1,0 +1,139 @@
+//! Pages of `simulate` say what its text says.
+
+use super::{gpipe, stdout};
+
+/// What is printed of these words, and the page of the same.
+fn both(words: &str) -> (String, String) {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let text = stdout(&gpipe(&words));
+    let page = stdout(&gpipe(&[&words[..], &["--format", "html"]].concat()));
+    (text, page)
+}
+
+/// Jitter, failures, single micro-batches and the bound of a computed schedule stood in the text alone,
+/// and what fits was said of no page.
+#[test]
+fn what_the_text_says_below_its_table_stands_on_the_page() {
+    let kept = "simulate --devices 4 --micro 8 --activation-bytes 512MiB --output-bytes 1MiB";
+    for (more, begins) in [
+        (
+            "--schedule 1f1b --jitter 5% --mtbf 6h --checkpoint-time 30s",
+            &["jitter of 5.0 %", "a failure every 6.0 h"][..],
+        ),
+        ("--schedule 1f1b --memory 1GiB", &["does not fit: device 0"]),
+        (
+            "--schedule 1f1b --memory 2GiB",
+            &["fits the memory of each device"],
+        ),
+        (
+            "--schedule auto --recompute auto --memory 700MiB",
+            &[
+                "single micro-batches are recomputed: ",
+                "no schedule that takes micro-batches in order ",
+            ],
+        ),
+        ("--schedule zb-h2 --steps 5", &["a step takes "]),
+    ] {
+        let (text, page) = both(&format!("{kept} {more}"));
+        for begin in begins {
+            let said = text.lines().find(|line| line.starts_with(begin));
+            let said = said.unwrap_or_else(|| panic!("{begin}: {text}"));
+            assert!(page.contains(&format!(">{said}</p>")), "{said}");
+        }
+    }
+}
+
+/// The page had columns for it, which were empty.
+#[test]
+fn a_limit_of_memory_is_drawn_and_in_the_numbers() {
+    let line =
+        "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB --memory 1GiB";
+    let (_, page) = both(line);
+    for wanted in [
+        "<p class=\"say warn\">does not fit: device 0 takes 1.0 GiB more than its 1.0 GiB</p>",
+        "on device 0, 200.0 % of its 1.0 GiB",
+        ">limit 1.0 GiB</text>",
+        "<td>1.0 GiB</td><td>150.0 %</td>",
+    ] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+}
+
+/// The page was silent about schedules that are not there, about jitter and about the limit, marked one of
+/// three that are as fast, and said "no: 1.0 GiB more".
+#[test]
+fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
+    let line = "simulate --compare --devices 4 --micro 12 --chunks 3 --activation-bytes 512MiB";
+    let (text, page) = both(line);
+    let (_, refused) = text.split_once("\nnot for these numbers:\n").unwrap();
+    assert!(refused.lines().count() > 2, "{text}");
+    for line in refused.lines() {
+        let line = line.replacen('`', "<code>", 1).replacen('`', "</code>", 1);
+        assert!(page.contains(&format!("<p>{line}</p>")), "{line}");
+    }
+
+    let line = "simulate --compare --devices 8 --micro 32 --activation-bytes 512MiB";
+    let (text, page) = both(line);
+    let marked = text
+        .lines()
+        .filter(|line| line.starts_with("* ") && line.contains(" ms "));
+    let marked: Vec<&str> = marked
+        .map(|line| line[2..].split("  ").next().unwrap())
+        .collect();
+    assert!(marked.len() > 1, "{text}");
+    assert_eq!(page.matches("<tr class=\"best\">").count(), marked.len());
+    for name in &marked {
+        assert!(page.contains(&format!("<tr class=\"best\"><th scope=\"row\">{name}</th>")));
+    }
+    let card = format!(
+        "<dt>The fastest</dt><dd>{}</dd><dd class=\"note\">as fast: {}</dd>",
+        marked[0],
+        marked[1..].join(", ")
+    );
+    assert!(page.contains(&card), "{card}");
+
+    let line = "simulate --compare --devices 4 --micro 8 --activation-bytes 1GiB --memory 3GiB --jitter 5%";
+    let (text, page) = both(line);
+    for wanted in [
+        "<h1>4 devices of 3.0 GiB, 8 micro-batches</h1>",
+        "does not fit: 1.0 GiB more",
+        "<dt>The fastest that fits</dt>",
+        "<th scope=\"col\">95 % within</th>",
+    ] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    assert!(text.starts_with(
+        "4 devices of 3.0 GiB, 8 micro-batches, the fastest first; last what does not fit"
+    ));
+}
+
+/// Columns of nothing pushed those with numbers off a narrow screen, "0.0 µs" stood beside milliseconds, and
+/// "idle within" was explained nowhere.
+#[test]
+fn tables_have_the_columns_that_say_something() {
+    let line = "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB";
+    let (_, page) = both(line);
+    let head = "<th scope=\"col\">device</th><th scope=\"col\">activations</th>\
+                <th scope=\"col\">peak</th><th scope=\"col\">at</th></tr>";
+    assert!(page.contains(head));
+    assert!(page.contains("<th scope=\"col\">idle between its actions</th>"));
+    assert!(page.contains("<td>0</td>") && !page.contains("<td>0.0 µs</td>"));
+    let (_, all) = both("simulate --compare --devices 4 --micro 8");
+    assert!(!all.contains("peak memory"));
+    // Of several steps the button had one.
+    let (_, steps) = both("simulate --schedule zb-h2 --devices 4 --micro 8 --steps 3");
+    assert!(steps.contains(">Whole timeline</button>"));
+}
+
+/// Of what combinations there are was not said, and "8.00" stood where the text has "8".
+#[test]
+fn the_page_of_a_sweep_says_of_what_it_is() {
+    let line = "simulate --devices 4 --sweep schedule=gpipe,1f1b --sweep micro=4,8";
+    let (text, page) = both(line);
+    assert!(page.contains("<h1>4 combinations of schedule and micro-batches</h1>"));
+    assert!(
+        text.contains("       8 ") && page.contains("<td>8</td><td>\u{2013}</td>"),
+        "{text}"
+    );
+    assert!(!page.contains("<td>8.00</td>") && !page.contains("<td>-</td>"));
+}
