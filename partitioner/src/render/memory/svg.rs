@@ -1,6 +1,7 @@
 //! The curves under each other, on the timeline's own axis.
 
 use super::Curve;
+use crate::render::ticks;
 use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, TOP, WIDTH};
 use crate::simulate::MemoryLevel;
 use crate::units::{Bytes, Micros};
@@ -78,8 +79,6 @@ fn said(curve: &Curve) -> String {
 struct Scale {
     top: f64,
     plot: f64,
-    /// Of the line across.
-    tick: Bytes,
 }
 
 impl Scale {
@@ -91,7 +90,6 @@ impl Scale {
         Self {
             top: top as f64 * FREE,
             plot,
-            tick: Bytes(1 << top.ilog2()),
         }
     }
 
@@ -207,18 +205,13 @@ fn lasting(levels: &[MemoryLevel]) -> impl Iterator<Item = &MemoryLevel> {
 
 fn ticks(svg: &mut String, scale: &Scale, floor: f64) {
     // Names would touch where panels are low.
-    let step = if scale.plot > 50.0 {
-        (scale.tick.get() / 2).max(1)
-    } else {
-        scale.tick.get()
-    };
-    let ticks = (0..).map(|count: u64| Bytes(count * step));
-    for tick in ticks.take_while(|&tick| scale.shows(tick)) {
+    let parts = (scale.plot / 20.0) as u32;
+    for (tick, label) in ticks::amounts(Bytes(scale.top as u64), parts) {
         let y = floor - scale.height(tick);
         let _ = writeln!(
             svg,
             "<path class=\"grid\" d=\"M{MARGIN} {y:.2}H{}\"/>\
-             <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\" font-size=\"11\">{tick}</text>",
+             <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\" font-size=\"11\">{label}</text>",
             WIDTH - RIGHT,
             MARGIN - 6.0,
             y + 4.0

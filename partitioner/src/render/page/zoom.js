@@ -52,15 +52,16 @@
     text.setAttribute('class', label[1]);
     text.setAttribute('x', x + wide / 2);
   }
-  // Round times, as `axis.rs` has them for the whole.
+  // Round times, as `ticks.rs` has them for the whole.
   function ticks() {
     var unit = end < 1e3 ? [1, '\u00b5s'] : end < 1e6 ? [1e3, 'ms'] : [1e6, 's'];
-    var part = end / unit[0] / 8 / zoom, power = Math.floor(Math.log10(part)), base = Math.pow(10, power);
-    var step = [1, 2, 5, 10].filter(function (round) { return round * base >= part; })[0] * base;
+    var part = end / unit[0] / 8 / zoom * (1 - 1e-12), power = Math.floor(Math.log10(part)), base = Math.pow(10, power);
+    var round = [1, 2, 5, 10].filter(function (round) { return round * base >= part; })[0], step = round * base;
+    var digits = Math.max(0, round === 10 ? -power - 1 : -power);
     var html = '', last = Math.floor(end / unit[0] / step * (1 + 1e-12));
     for (var number = 0; number <= last; number += 1) {
       var x = place(LEFT + number * step * unit[0] / end * (WIDE - LEFT - RIGHT)).toFixed(2);
-      var label = number ? (number * step).toFixed(Math.max(0, -power)) + ' ' + unit[1] : '0';
+      var label = number ? (number * step).toFixed(digits) + ' ' + unit[1] : '0';
       var anchor = Number(x) + LARGE * label.length / 2 <= width() ? 'middle' : 'end';
       html += '<path class="tick" d="M' + x + ' ' + level + 'v5"/><text x="' + x + '" y="' + (level + 17) +
         '" text-anchor="' + anchor + '">' + label + '</text>';

@@ -1,9 +1,9 @@
 //! What timelines are drawn with: lanes, bars, axis and legend on one scale.
 
-use super::axis::ticks;
 use super::look::{self, EXCHANGE, Look, look};
 use crate::ids::{DeviceId, StageId};
 use crate::render::chunks::Chunks;
+use crate::render::ticks;
 use crate::schedule::ActionKind;
 use crate::timeline::{Exchange, Span, Timeline};
 use crate::units::Micros;
@@ -27,6 +27,8 @@ const SIZES: [(&str, f64, f64, f64); 3] = [
     (" class=\"s\"", 5.2, 0.6, 3.0),
     (" class=\"t\"", 4.4, 0.6, 3.0),
 ];
+/// The most ticks of the time axis, as `zoom.js` has it.
+const ALONG: u32 = 8;
 /// Characters of a list of stages that fit the margin.
 const LISTED: usize = 12;
 
@@ -280,7 +282,7 @@ impl Canvas {
     pub(in crate::render) fn axis(&mut self, y: f64) {
         self.svg
             .push_str("<svg class=\"axis\" aria-hidden=\"true\">\n");
-        for (time, label) in ticks(self.end) {
+        for (time, label) in ticks::times(self.end, ALONG) {
             let x = self.place(time);
             let fits = x + 0.5 * DIGIT * label.chars().count() as f64 <= WIDTH;
             let anchor = if fits { "middle" } else { "end" };

@@ -1,6 +1,5 @@
 //! The timeline as an SVG picture.
 
-mod axis;
 pub(super) mod canvas;
 mod look;
 
