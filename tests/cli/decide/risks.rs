@@ -149,10 +149,7 @@ fn failures_are_swept_as_a_table_and_a_chart() {
     ] {
         assert!(text.lines().next().unwrap().contains(column), "{text}");
     }
-    assert!(
-        text.contains(" 1 h ") && text.contains(" 6 h "),
-        "{text}"
-    );
+    assert!(text.contains(" 1 h ") && text.contains(" 6 h "), "{text}");
     let page = stdout(&gpipe(&[&both, &flags[..], &["--format", "html"]].concat()));
     for own in [
         "Time lost to bubbles, checkpoints and failures",

@@ -6,15 +6,20 @@
 mod escape;
 mod table;
 
+use escape::bound;
 pub(super) use escape::{escaped, name, sentence};
 pub(super) use table::{Table, bar};
 
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
-/// Stretches the time axis of a timeline, and shows the action under the pointer or the one that
+/// Keeps names of rows in view, stretches the time axis of a timeline, and shows the action under the pointer or the one that
 /// the arrow keys went to.
-const SCRIPT: &str = concat!(include_str!("zoom.js"), include_str!("chart.js"));
+const SCRIPT: &str = concat!(
+    include_str!("pin.js"),
+    include_str!("zoom.js"),
+    include_str!("chart.js")
+);
 
 /// A page that is being written.
 pub(super) struct Page {
@@ -53,7 +58,7 @@ impl Page {
 
     /// HTML between the title and the first section.
     pub(super) fn intro(&mut self, html: &str) {
-        self.intro.push_str(html);
+        self.intro.push_str(&bound(html));
     }
 
     /// The numbers at the top.
@@ -63,7 +68,9 @@ impl Page {
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 self.intro,
-                "<div><dt>{name}</dt><dd>{value}</dd><dd class=\"note\">{note}</dd></div>"
+                "<div><dt>{name}</dt><dd>{}</dd><dd class=\"note\">{}</dd></div>",
+                bound(value),
+                bound(note)
             );
         }
         self.intro.push_str("</dl>\n");
