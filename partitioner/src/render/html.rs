@@ -2,7 +2,7 @@
 
 use super::memory::{self, Curve};
 use super::page::{Fact, Page, Table, chart, percent};
-use super::svg::in_a_row_svg;
+use super::svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::timeline::{Span, Timeline};
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut page = Page::new("simulation", title);
     page.facts(&facts(timeline, 1));
-    page.section("timeline", "Timeline", &section(timeline, 1));
+    page.section("timeline", "Timeline", &section(timeline));
     page.finish()
 }
 
@@ -35,13 +35,13 @@ pub fn in_a_row_html(simulation: &Simulation, title: &str, steps: usize) -> Stri
     let mut facts = facts(timeline, steps);
     let Some((peak, device)) = fullest.filter(|(peak, _)| **peak > Bytes::ZERO) else {
         page.facts(&facts);
-        page.section("timeline", "Timeline", &section(timeline, steps));
+        page.section("timeline", "Timeline", &section(timeline));
         return page.finish();
     };
     let note = format!("on device {device}");
     facts.push(Fact::new("Peak memory", peak.to_string(), note));
     page.facts(&facts);
-    page.section("timeline", "Timeline", &section(timeline, steps));
+    page.section("timeline", "Timeline", &section(timeline));
     let devices = (0..peaks.len()).map(DeviceId);
     let curves: Vec<Curve> = devices
         .map(|device| Curve::new(simulation, device))
@@ -80,8 +80,8 @@ fn facts(timeline: &Timeline, steps: usize) -> Vec<Fact> {
     facts
 }
 
-fn section(timeline: &Timeline, steps: usize) -> String {
-    chart("Timeline of the devices", &in_a_row_svg(timeline, steps)) + &devices(timeline)
+fn section(timeline: &Timeline) -> String {
+    chart("Timeline of the devices", &svg::in_a_page(timeline)) + &devices(timeline)
 }
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.

@@ -43,8 +43,8 @@ fn the_page_renders_and_its_script_runs() {
     for kind in ["forward (F)", "input gradient (I)", "weight gradient (W)"] {
         assert!(dom.contains(&format!(">{kind}</text>")), "{kind}");
     }
-    assert!(dom.contains("<dt>Step</dt><dd>25.50 ms</dd>"));
-    assert!(dom.contains("<dt>Bubble</dt><dd>5.9 %</dd>"));
+    assert!(dom.contains("<dt>Step</dt><dd>25.50&nbsp;ms</dd>"));
+    assert!(dom.contains("<dt>Bubble</dt><dd>5.9&nbsp;%</dd>"));
     assert!(dom.contains("<output id=\"detail\">Point at an action, or press an arrow key in the picture: its times are shown here.</output>"));
 
     // The same page with the pointer on its first action.
@@ -125,6 +125,22 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
         .parse()
         .unwrap();
     assert!(side > 900.0, "{side}");
+    // The tick that scrolled below them has no name.
+    assert!(dom.contains("<path class=\"tick\" d=\"M70.00 274v5\" visibility=\"hidden\"></path>"));
+    // Names are as before after a zoom and back; a picture has one size.
+    let drawn = "function drawn(){return [].map.call(document.querySelectorAll('#chart g'),function(bar){\
+                 return bar.querySelector('rect').outerHTML+(bar.querySelector('text')||bar).textContent}).join()}";
+    let same = format!(
+        "{drawn};var before=drawn();press('+');press('0');document.body.dataset.held=before===drawn()"
+    );
+    assert_eq!(between(&opened(&same).1, "data-held=\"", "\""), "true");
+    // The keys zoom about the action that they chose, whose frame is on top of all bars.
+    let chosen = "press('End');press('ArrowRight');press('End');press('+');press('+');press('+');press('+');\
+                  var box=chart.getBoundingClientRect(),own=document.querySelector('#chart .frame');\
+                  var at=own.getBoundingClientRect();\
+                  document.body.dataset.held=[at.left>box.left&&at.right<box.right,\
+                  own.nextElementSibling.getAttribute('class')]";
+    assert_eq!(between(&opened(chosen).1, "data-held=\"", "\""), "true,side");
 }
 
 /// The page that compares a step, in which stage 1's backward is slow, with its

@@ -1,8 +1,8 @@
 //! All layers of a long model at once: a column each, and a line at every cut.
 
 use super::rows::Row;
-use crate::render::ticks;
 use crate::render::svg::canvas::{Canvas, MARGIN, RIGHT, WIDTH};
+use crate::render::ticks;
 use crate::units::Micros;
 use std::fmt::Write as _;
 
