@@ -1,7 +1,7 @@
 //! Schedules side by side, as a page.
 
 use super::page::{Fact, Page, Table, bar, chart, escaped, percent};
-use super::svg::svg;
+use super::svg::in_a_page;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ pub fn schedules_html(schedules: &[Compared<'_>], title: &str) -> String {
     page.section("schedules", "Schedules", &table(schedules));
     let mut room = MOST_ACTIONS.saturating_sub(timeline.spans().len());
     let label = format!("Timeline of {}", escaped(&best.name));
-    let best = chart(&label, &svg(timeline));
+    let best = chart(&label, &in_a_page(timeline));
     page.section("timeline", "Timeline of the first", &best);
     let mut pictures = String::new();
     for other in others {
@@ -53,7 +53,7 @@ pub fn schedules_html(schedules: &[Compared<'_>], title: &str) -> String {
             "<details><summary>{}: {}</summary>\n<div class=\"chart\">\n{}</div>\n</details>\n",
             escaped(&other.name),
             timeline.makespan(),
-            svg(timeline)
+            in_a_page(timeline)
         );
     }
     if !pictures.is_empty() {

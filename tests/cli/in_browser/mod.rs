@@ -41,7 +41,7 @@ fn the_page_renders_and_its_script_runs() {
     assert!((8 * 8 * 2..=8 * 8 * 3).contains(&actions), "{actions}");
     assert!(dom.contains("0F0: forward (F), stage 0, micro-batch 0"));
     for kind in ["forward (F)", "input gradient (I)", "weight gradient (W)"] {
-        assert!(dom.contains(&format!(">{kind}</text>")), "{kind}");
+        assert!(dom.contains(&format!("</svg>{kind}</li>")), "{kind}");
     }
     assert!(dom.contains("<dt>Step</dt><dd>25.50&nbsp;ms</dd>"));
     assert!(dom.contains("<dt>Bubble</dt><dd>5.9&nbsp;%</dd>"));
@@ -87,8 +87,8 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     // Device 0's second action begins at 500 us of 99.5 ms: 70 + 1120 * 0.5 / 99.5.
     assert_eq!(opened("").0, " false 0 76");
     let click = "document.querySelector('[data-step=\"+\"]').click()";
-    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 0 93");
-    // Four times as wide no name of two digits fits, eight times all do, and the axis has finer ticks.
+    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 640 93");
+    // Four times as wide names of few digits fit, eight times all do, and the axis has finer ticks.
     let (seen, dom) = opened("press('+');press('=');press('+')");
     assert_eq!(seen, "8 true 1536 115");
     for text in [
@@ -140,7 +140,10 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
                   var at=own.getBoundingClientRect();\
                   document.body.dataset.held=[at.left>box.left&&at.right<box.right,\
                   own.nextElementSibling.getAttribute('class')]";
-    assert_eq!(between(&opened(chosen).1, "data-held=\"", "\""), "true,side");
+    assert_eq!(
+        between(&opened(chosen).1, "data-held=\"", "\""),
+        "true,side"
+    );
 }
 
 /// The page that compares a step, in which stage 1's backward is slow, with its

@@ -23,5 +23,4 @@ Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (char
   }
   chart.addEventListener('scroll', keep);
   chart.addEventListener('zoomed', keep);
-  keep();
 });

@@ -35,7 +35,7 @@ pub(super) fn picture(stages: &[Vec<Row>]) -> String {
             svg,
             "<path class=\"tick\" d=\"M{MARGIN} {y:.2}h-4\"/>\
              <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">{label}</text>",
-            MARGIN - 6.0,
+            MARGIN - 8.0,
             y + 4.0
         );
     }
