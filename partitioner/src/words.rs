@@ -126,6 +126,20 @@ pub fn long_time(time: Micros) -> String {
     }
 }
 
+/// A time as people give it, in the largest unit of which it has one and without needless decimals:
+/// `90 s`, `1 h`, `2.5 d`.
+pub fn given_time(time: Micros) -> String {
+    let seconds = time.get() / 1e6;
+    let (unit, name) = match seconds {
+        t if t < 1.0 => return time.to_string(),
+        t if t < 120.0 => (1.0, "s"),
+        t if t < 3_600.0 => (60.0, "min"),
+        t if t < 172_800.0 => (3_600.0, "h"),
+        _ => (86_400.0, "d"),
+    };
+    format!("{} {name}", (seconds / unit * 100.0).round() / 100.0)
+}
+
 /// A number with so many decimals, at least one: `2.4309`. Where these would hide how large it is,
 /// behind zeros or in a row of digits that nobody counts, in powers of ten: `5.70e8`, `3.10e-6`.
 pub fn decimals(value: f64, digits: usize) -> String {
@@ -311,6 +325,15 @@ mod tests {
         }
         assert_eq!(decimals(0.004, 3), "4.00e-3");
         assert_eq!(decimals(0.81, 3), "0.810");
+    }
+
+    /// On one axis they were 60.0 min, 6.0 h, 24.0 h.
+    #[test]
+    fn given_times_are_as_people_give_them() {
+        for text in ["90 s", "5 min", "1 h", "24 h", "2.5 d"] {
+            assert_eq!(given_time(text.parse().unwrap()), text);
+        }
+        assert_eq!(given_time("5ms".parse().unwrap()), "5.00 ms");
     }
 
     #[test]

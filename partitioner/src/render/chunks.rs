@@ -5,6 +5,7 @@ use crate::timeline::Timeline;
 use std::collections::BTreeSet;
 
 /// The stages of each device, the lowest first: that is the device's chunk 0.
+#[derive(Debug, Default)]
 pub(super) struct Chunks {
     stages: Vec<Vec<StageId>>,
 }

@@ -2,7 +2,7 @@
 
 use super::memory::{self, Curve};
 use super::page::{Fact, Page, Table, chart, percent, time};
-use super::svg::in_a_row_svg;
+use super::svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::timeline::{Span, Timeline};
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut page = Page::new("simulation", title);
     page.facts(&facts(timeline, 1));
-    page.section("timeline", "Timeline", &section(timeline, 1));
+    page.section("timeline", "Timeline", &section(timeline));
     page.finish()
 }
 
@@ -83,7 +83,7 @@ impl<'a> SimulationPage<'a> {
         facts.extend(peak.map(|(device, peak)| peak_memory(device, peak, self.limit(device))));
         page.facts(&facts);
         page.notes(&self.warnings, &self.notes);
-        let section = section(timeline, self.steps);
+        let section = section(timeline);
         page.section("timeline", "Timeline", &section);
         if peak.is_some() {
             page.section("memory", "Memory over time", &self.memory());
@@ -154,8 +154,8 @@ fn facts(timeline: &Timeline, steps: usize) -> Vec<Fact> {
     facts
 }
 
-fn section(timeline: &Timeline, steps: usize) -> String {
-    chart("Timeline of the devices", &in_a_row_svg(timeline, steps)) + &devices(timeline)
+fn section(timeline: &Timeline) -> String {
+    chart("Timeline of the devices", &svg::in_a_page(timeline)) + &devices(timeline)
 }
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.

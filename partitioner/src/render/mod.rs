@@ -12,6 +12,7 @@ mod schedules;
 mod svg;
 mod sweep;
 mod text;
+mod ticks;
 mod trace;
 
 pub use compare::{ComparePage, StepMemory, compare_html, compare_svg, compare_text};

@@ -1,7 +1,7 @@
 //! Schedules side by side, as a page.
 
 use super::page::{Fact, Page, Table, bar, capital, chart, escaped, percent, sentence};
-use super::svg::svg;
+use super::svg::in_a_page;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ impl SchedulesPage<'_> {
         ]);
         page.section("schedules", "Schedules", &self.table());
         let label = format!("Timeline of {}", escaped(&first.name));
-        let picture = chart(&label, &svg(timeline));
+        let picture = chart(&label, &in_a_page(timeline));
         page.section("timeline", "Timeline of the first", &picture);
         let room = MOST_ACTIONS.saturating_sub(timeline.spans().len());
         let pictures = pictures(others, room);
@@ -113,7 +113,7 @@ fn pictures(schedules: &[Compared<'_>], mut room: usize) -> String {
             "<details><summary>{}: {}</summary>\n<div class=\"chart\">\n{}</div>\n</details>\n",
             escaped(&own.name),
             timeline.makespan(),
-            svg(timeline)
+            in_a_page(timeline)
         );
     }
     pictures

@@ -2,7 +2,7 @@
 
 use super::{SweepOutcome, SweepPoint};
 use crate::units::Micros;
-use crate::words::{count, long_time};
+use crate::words::{count, given_time};
 
 /// The columns about jitter and failures, each there where a point of the sweep has such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl RiskColumns {
         let between = point.risk.failures.map(|own| own.between());
         self.there(
             [format!("{} %", jitter_percent(point))],
-            [between.map_or_else(String::new, long_time)],
+            [between.map_or_else(String::new, given_time)],
         )
     }
 

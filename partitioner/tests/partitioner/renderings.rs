@@ -8,6 +8,7 @@ use gpipe_partitioner::{
     Profile, ScheduleKind, Shape, Span, StageId, StageMemory, Timeline, explain, plan, render,
     simulate,
 };
+use std::collections::HashSet;
 
 fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
     let shape = Shape::new(p, m).with_chunks(v);
@@ -94,8 +95,6 @@ fn names_and_legends_have_room_around_them() {
     let svg = render::svg(&timeline(ScheduleKind::ZbH1, 4, 1, 14));
     let bar = |name: &str| svg.lines().find(|line| line.contains(name)).unwrap();
     assert!(bar(">W13</text>").contains("<text class=\"t\""));
-    // The bar is wider.
-    assert!(!bar(">F13</text>").contains("<text class=\"t\""));
     let key = |name: &str| -> f64 {
         let (before, _) = svg.split_once(&format!("\" y=\"19\">{name}")).unwrap();
         before.rsplit_once('"').unwrap().1.parse().unwrap()
@@ -105,6 +104,41 @@ fn names_and_legends_have_room_around_them() {
     let each = [(i - f, "forward (F)"), (w - i, "input gradient (I)")]
         .map(|(width, name)| (width - 37.0) / name.len() as f64);
     assert!(each[1] < each[0] && each[0] < 6.7, "{each:?}");
+}
+
+/// `F0` stood beside `0B0`, and names of three sizes in one row.
+#[test]
+fn names_of_a_picture_have_one_form_and_one_size() {
+    for (kind, chunks) in [(ScheduleKind::ZbH1, 1), (ScheduleKind::Zbv, 2)] {
+        let svg = render::svg(&timeline(kind, 4, chunks, 14 / chunks));
+        let mut sizes = HashSet::new();
+        for line in svg.lines().filter(|line| line.ends_with("</g>")) {
+            let Some((_, text)) = line.split_once("<text") else {
+                continue;
+            };
+            let (class, _) = text.split_once(" x=").unwrap();
+            sizes.insert(class);
+            let name = text.split_once('>').unwrap().1;
+            let has_stage = name.starts_with(|c: char| c.is_ascii_digit());
+            assert_eq!(has_stage, chunks > 1, "{name}");
+        }
+        assert_eq!(sizes.len(), 1, "{sizes:?}");
+    }
+}
+
+/// Of bars of two pixels one saw nothing but strokes.
+#[test]
+fn narrow_bars_have_no_stroke() {
+    let svg = render::svg(&timeline(ScheduleKind::Interleaved1F1B, 16, 6, 32));
+    let mut narrow = 0;
+    for line in svg.lines().filter(|line| line.contains("</g>")) {
+        let (_, rect) = line.split_once("<rect").unwrap();
+        let (_, width) = rect.split_once(" width=\"").unwrap();
+        let width: f64 = width.split('"').next().unwrap().parse().unwrap();
+        assert_eq!(rect.starts_with(" class=\"n\""), width < 3.0, "{rect}");
+        narrow += usize::from(width < 3.0);
+    }
+    assert!(narrow > 1000, "{narrow}");
 }
 
 #[test]
@@ -123,7 +157,7 @@ fn the_page_of_a_simulation_has_its_memory_with_units_where_there_is_any() {
     let costs = (0..4).fold(costs, |costs, s| costs.with_memory(StageId(s), memory));
     let page = render::SimulationPage::new(&simulate(&schedule, &costs), "1f1b").html();
     page_support::check(&page);
-    assert!(page.contains("<dt>Peak memory</dt><dd>12.0 MiB</dd>"));
+    assert!(page.contains("<dt>Peak memory</dt><dd>12.0\u{a0}MiB</dd>"));
     assert!(page.contains("on device 0"));
     assert!(page.contains("device 3: at most 3.0 MiB at 3.00 ms"));
 }
@@ -270,6 +304,10 @@ fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
         .with_memory(vec![memory.clone(), memory])
         .html();
     page_support::check(&page);
+    // Names of rows stay in view with the peaks; numbers are bound to their units.
+    let memory = page.split("<svg class=\"side\"").nth(2).unwrap();
+    assert!(memory.contains(">device 1</tspan><tspan dx=\"12\">on paper 8.0 MiB at "));
+    let page = page.replace('\u{a0}', " ");
     assert!(page.contains(&format!("<dt>The plan said</dt><dd>{}</dd>", plan.step)));
     assert!(page.contains("device 1: at most 8.0 MiB at 1.00 ms, measured held 9.0 MiB"));
     for number in ["<td>8.0 MiB</td>", "<td>9.0 MiB</td>", "<td>12.0 MiB</td>"] {

@@ -18,7 +18,15 @@ fn a_simpler_plan_within_the_noise_is_told() {
             layer["backward_spread"] = json!(spread);
         }
         fs::write(folder.path().join("p.json"), profile.to_string()).unwrap();
-        let args = ["plan", "--profile", "p.json", "--devices", "2", "--micro", "8"];
+        let args = [
+            "plan",
+            "--profile",
+            "p.json",
+            "--devices",
+            "2",
+            "--micro",
+            "8",
+        ];
         String::from_utf8(gpipe_in(folder.path(), &args).stderr).unwrap()
     };
     // Of an exact profile the plan is the fastest, and of a noisy one it may be.

@@ -356,6 +356,8 @@ fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
     // Pictures do not take the time of all steps for that of one.
     let picture = |format| stdout(&gpipe(&[&words[..], &["--format", format]].concat()));
     let (svg, page) = (picture("svg"), picture("html"));
+    // Numbers are bound to their units.
+    let page = page.replace('\u{a0}', " ");
     assert!(
         svg.contains(">20 steps 483.00 ms, bubble 0.6 %<"),
         "{svg:.3000}"

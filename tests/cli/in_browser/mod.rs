@@ -41,10 +41,10 @@ fn the_page_renders_and_its_script_runs() {
     assert!((8 * 8 * 2..=8 * 8 * 3).contains(&actions), "{actions}");
     assert!(dom.contains("0F0: forward (F), stage 0, micro-batch 0"));
     for kind in ["forward (F)", "input gradient (I)", "weight gradient (W)"] {
-        assert!(dom.contains(&format!(">{kind}</text>")), "{kind}");
+        assert!(dom.contains(&format!("</svg>{kind}</li>")), "{kind}");
     }
-    assert!(dom.contains("<dt>Step</dt><dd>25.50 ms</dd>"));
-    assert!(dom.contains("<dt>Bubble</dt><dd>5.9 %</dd>"));
+    assert!(dom.contains("<dt>Step</dt><dd>25.50&nbsp;ms</dd>"));
+    assert!(dom.contains("<dt>Bubble</dt><dd>5.9&nbsp;%</dd>"));
     assert!(dom.contains("<output id=\"detail\">Point at an action, or press an arrow key in the picture: its times are shown here.</output>"));
 
     // The same page with the pointer on its first action.
@@ -87,8 +87,8 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     // Device 0's second action begins at 500 us of 99.5 ms: 70 + 1120 * 0.5 / 99.5.
     assert_eq!(opened("").0, " false 0 76");
     let click = "document.querySelector('[data-step=\"+\"]').click()";
-    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 0 93");
-    // Four times as wide no name of two digits fits, eight times all do, and the axis has finer ticks.
+    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 640 93");
+    // Four times as wide names of few digits fit, eight times all do, and the axis has finer ticks.
     let (seen, dom) = opened("press('+');press('=');press('+')");
     assert_eq!(seen, "8 true 1536 115");
     for text in [
@@ -125,6 +125,41 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
         .parse()
         .unwrap();
     assert!(side > 900.0, "{side}");
+    // The tick that scrolled below them has no name.
+    assert!(dom.contains("<path class=\"tick\" d=\"M70.00 274v5\" visibility=\"hidden\"></path>"));
+    // The keys zoom about the action that they chose, whose frame is on top of all bars.
+    let chosen = "press('End');press('ArrowRight');press('End');press('+');press('+');press('+');press('+');\
+                  var box=chart.getBoundingClientRect(),own=document.querySelector('#chart .frame');\
+                  var at=own.getBoundingClientRect();\
+                  document.body.dataset.held=[at.right>box.left&&at.left<box.right,\
+                  own.nextElementSibling.getAttribute('class')]";
+    assert_eq!(
+        between(&opened(chosen).1, "data-held=\"", "\""),
+        "true,side"
+    );
+}
+
+/// Names of W were larger after a zoom and back.
+#[test]
+fn names_are_as_before_after_a_zoom_and_back() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("zb-h1.html");
+    let schedule = ScheduleKind::ZbH1.generate(Shape::new(4, 14)).unwrap();
+    let [f, i, w] = [1000.0, 1200.0, 800.0].map(|t| Micros::new(t).unwrap());
+    let simulation = simulate(&schedule, &Costs::uniform(4, f, i, w));
+    let script = "<script>function names(){return [].map.call(document.querySelectorAll('#chart g text'),\
+                  function(name){return name.textContent+' '+(name.getAttribute('class')||'')}).join()}\
+                  var before=names();['+','0'].forEach(function(key){document.getElementById('chart')\
+                  .dispatchEvent(new KeyboardEvent('keydown',{key:key}))});\
+                  document.body.dataset.seen=[before.indexOf('W13 t')>0,before===names()]</script></body>";
+    let html = render::html(&simulation.timeline, "zb-h1").replace("</body>", script);
+    fs::write(&page, html).unwrap();
+    let (dom, log) = open(browser, folder.path(), &page, &[]);
+    assert!(!log.contains("CONSOLE"), "{log}");
+    assert_eq!(between(&dom, "data-seen=\"", "\""), "true,true");
 }
 
 /// The page that compares a step, in which stage 1's backward is slow, with its

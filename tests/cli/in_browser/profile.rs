@@ -126,5 +126,5 @@ fn the_report_of_a_training_run_by_a_plan_renders() {
     assert!(dom.contains("<dt>The plan said</dt>"));
     assert!(dom.contains("aria-label=\"Memory of each device over the step\""));
     assert!(dom.contains("<td>") && dom.contains("peak of an action, measured"));
-    assert!(dom.contains(">measured</text>") && dom.contains(">predicted</text>"));
+    assert!(dom.contains(">measured</tspan>") && dom.contains(">predicted</tspan>"));
 }

@@ -6,13 +6,15 @@ use crate::ids::DeviceId;
 use crate::render::page::escaped;
 use crate::render::svg;
 use crate::render::svg::canvas::{
-    BAR, BOTTOM, Canvas, MARGIN, RIGHT, ROW, TOP, WIDTH, described, times,
+    BAR, BELOW_LEGEND, BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times,
 };
+use crate::render::svg::legend::Legend;
 use crate::schedule::Action;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// Pixels.
 const HEADING: f64 = 20.0;
@@ -43,35 +45,11 @@ pub fn compare_svg(explanation: &Explanation, what: &str) -> String {
         let cells = [row.name, &row.delta, &row.share, row.meaning].map(str::to_owned);
         words.push([0.0, 130.0, 210.0, 280.0].into_iter().zip(cells).collect());
     }
-    draw(explanation, what, &words)
-}
-
-/// The picture alone.
-pub(super) fn picture(explanation: &Explanation, what: &str) -> String {
-    draw(explanation, what, &[])
-}
-
-/// Lines of words, each in pieces with their places, stand below the axis.
-fn draw(explanation: &Explanation, what: &str, words: &[Vec<(f64, String)>]) -> String {
-    let lanes: usize = both(explanation).map(|(_, t)| t.devices()).iter().sum();
-    let axis = TOP + 2.0 * HEADING + ROW * lanes as f64;
+    let axis = axis(explanation);
     let height = axis + BOTTOM + LINE * words.len() as f64;
-    let spans: usize = both(explanation).map(|(_, t)| t.spans().len()).iter().sum();
-    let label = escaped(&explanation.sentence(what));
-    let [measured, predicted] = both(explanation).map(|(_, timeline)| svg::words(timeline));
-    let words_of_it = format!("Measured, above: {measured} Predicted, below: {predicted}");
-    let mut canvas = Canvas::new(height, end(explanation), 2 * spans, &label, &words_of_it);
-    canvas.svg.push_str(STYLE);
-    canvas.legend(explanation.measured());
-    let mut y = TOP;
-    let [measured, predicted] = both(explanation);
-    for ((name, timeline), (other_name, other)) in [(measured, predicted), (predicted, measured)] {
-        let titles = Titles::new(name, other_name, other);
-        heading(&mut canvas, name, timeline, y);
-        lanes_of(&mut canvas, timeline, y + HEADING, &titles);
-        y += HEADING + ROW * timeline.devices() as f64;
-    }
-    canvas.axis(axis);
+    let (mut canvas, legend) = begin(explanation, what, 0.0..height);
+    legend.draw(&mut canvas.svg);
+    rows(&mut canvas, explanation);
     for (line, number) in words.iter().zip(1..) {
         for (x, piece) in line {
             // Writing to a String cannot fail, here and below.
@@ -87,13 +65,51 @@ fn draw(explanation: &Explanation, what: &str, words: &[Vec<(f64, String)>]) -> 
     canvas.finish()
 }
 
-fn heading(canvas: &mut Canvas, name: &str, timeline: &Timeline, y: f64) {
-    let _ = writeln!(
-        canvas.svg,
-        "<text class=\"name\" x=\"6\" y=\"{0}\">{name}</text><text x=\"{MARGIN}\" y=\"{0}\">{1}</text>",
-        y + 14.0,
-        numbers(timeline)
-    );
+/// The legend, and the picture without it and without words: in a page.
+pub(super) fn picture(explanation: &Explanation, what: &str) -> String {
+    let heights = BELOW_LEGEND..axis(explanation) + BOTTOM;
+    let (mut canvas, legend) = begin(explanation, what, heights);
+    rows(&mut canvas, explanation);
+    legend.html() + &canvas.finish()
+}
+
+fn begin(explanation: &Explanation, what: &str, heights: Range<f64>) -> (Canvas, Legend) {
+    let timelines = both(explanation).map(|(_, timeline)| timeline);
+    let spans: usize = timelines.iter().map(|own| own.spans().len()).sum();
+    let label = escaped(&explanation.sentence(what));
+    let [measured, predicted] = timelines.map(svg::words);
+    let words = format!("Measured, above: {measured} Predicted, below: {predicted}");
+    let mut canvas = Canvas::new(heights, end(explanation), 2 * spans, &label, &words);
+    canvas.svg.push_str(STYLE);
+    let legend = canvas.explain(&timelines);
+    (canvas, legend)
+}
+
+/// Where the time axis is.
+fn axis(explanation: &Explanation) -> f64 {
+    let lanes: usize = both(explanation).map(|(_, t)| t.devices()).iter().sum();
+    TOP + 2.0 * HEADING + ROW * lanes as f64
+}
+
+fn rows(canvas: &mut Canvas, explanation: &Explanation) {
+    let mut y = TOP;
+    let [measured, predicted] = both(explanation);
+    for ((name, timeline), (other_name, other)) in [(measured, predicted), (predicted, measured)] {
+        let titles = Titles::new(name, other_name, other);
+        canvas.beside(&heading(name, timeline, y + 14.0));
+        lanes_of(canvas, timeline, y + HEADING, &titles);
+        y += HEADING + ROW * timeline.devices() as f64;
+    }
+    canvas.axis(axis(explanation));
+}
+
+/// One text, so that the numbers begin behind the name in any font.
+fn heading(name: &str, timeline: &Timeline, y: f64) -> String {
+    let numbers = numbers(timeline);
+    format!(
+        "<text x=\"6\" y=\"{y}\"><tspan class=\"name\">{name}</tspan>\
+         <tspan dx=\"12\">{numbers}</tspan></text>\n"
+    )
 }
 
 /// The devices' rows from `y` on, and a line where the timeline ends.

@@ -219,7 +219,7 @@ mod tests {
         };
         assert_eq!((curve.parts().working, curve.works()), (Bytes::ZERO, true));
         let svg = crate::render::memory::picture(&[curve], Micros::saturating(2.0));
-        assert!(svg.contains(">needed while an action runs</text>"), "{svg}");
+        assert!(svg.contains(">needed while an action runs</li>"), "{svg}");
         let number = |text: &str, after: &str| -> f64 {
             let (_, rest) = text.split_once(after).unwrap();
             let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');

@@ -1,12 +1,15 @@
 //! The curves under each other, on the timeline's own axis.
 
 use super::Curve;
-use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, TOP, WIDTH};
+use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, WIDTH};
+use crate::render::svg::legend::Legend;
+use crate::render::ticks;
 use crate::simulate::MemoryLevel;
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
 
 /// Pixels.
+const TOP: f64 = 4.0;
 const HEADING: f64 = 24.0;
 const GAP: f64 = 8.0;
 const LINE: f64 = 15.0;
@@ -28,7 +31,7 @@ const STYLE: &str = "<style>\
 .tl .lim{stroke:#ff9d94}.tl .mark{stroke:#eceff3}.tl .dot{fill:#eceff3;stroke:#000}.tl .red{fill:#ffb1aa}\
 .tl .halo{stroke:#262a31}}</style>\n";
 
-/// The picture, `end` being where the time axis ends; part of a page that has a
+/// The legend and the picture, `end` being where the time axis ends; part of a page that has a
 /// timeline. All devices have one scale.
 pub(in crate::render) fn picture(curves: &[Curve], end: Micros) -> String {
     let plot = match curves.len() {
@@ -41,14 +44,13 @@ pub(in crate::render) fn picture(curves: &[Curve], end: Micros) -> String {
     let label = "Memory of each device over the step";
     let mut canvas = Canvas::within_a_page(axis + BOTTOM, end, label, &words(curves));
     canvas.svg.push_str(STYLE);
-    legend(&mut canvas.svg, curves);
     let scale = Scale::new(curves, plot);
     for (curve, y) in curves.iter().zip((0..).map(|n| TOP + each * f64::from(n))) {
-        heading(&mut canvas.svg, curve, y + 15.0);
+        canvas.beside(&heading(curve, y + 15.0));
         panel(&mut canvas, curve, y + HEADING, &scale);
     }
     canvas.axis(axis);
-    canvas.finish()
+    legend(curves).html() + &canvas.finish()
 }
 
 /// The curves for whoever cannot see them.
@@ -78,8 +80,6 @@ fn said(curve: &Curve) -> String {
 struct Scale {
     top: f64,
     plot: f64,
-    /// Of the line across.
-    tick: Bytes,
 }
 
 impl Scale {
@@ -91,7 +91,6 @@ impl Scale {
         Self {
             top: top as f64 * FREE,
             plot,
-            tick: Bytes(1 << top.ilog2()),
         }
     }
 
@@ -105,7 +104,7 @@ impl Scale {
     }
 }
 
-fn legend(svg: &mut String, curves: &[Curve]) {
+fn legend(curves: &[Curve]) -> Legend {
     let any = |of: fn(&Curve) -> Bytes| curves.iter().any(|curve| of(curve) > Bytes::ZERO);
     let keys = [
         (
@@ -120,29 +119,20 @@ fn legend(svg: &mut String, curves: &[Curve]) {
             "needed while an action runs",
         ),
     ];
-    let mut x = MARGIN;
+    let mut legend = Legend::default();
     for (_, class, name) in keys.into_iter().filter(|(there, ..)| *there) {
-        let _ = writeln!(
-            svg,
-            "<rect class=\"{class}\" x=\"{x}\" y=\"8\" width=\"16\" height=\"14\"/>\
-             <text x=\"{}\" y=\"19\">{name}</text>",
-            x + 21.0
-        );
-        x += 48.0 + 6.3 * name.len() as f64;
+        legend.add(vec![format!("class=\"{class}\"")], name);
     }
+    legend
 }
 
-fn heading(svg: &mut String, curve: &Curve, y: f64) {
+/// One text, so that the numbers begin behind the name in any font.
+fn heading(curve: &Curve, y: f64) -> String {
     let peak = curve.peak();
-    let _ = write!(
-        svg,
-        "<text class=\"name\" x=\"{MARGIN}\" y=\"{y}\">device {}</text>\
-         <text x=\"{}\" y=\"{y}\">{} {} at {}",
-        curve.device,
-        MARGIN + 76.0,
-        curve.peak_name,
-        peak.bytes,
-        peak.time,
+    let mut svg = format!(
+        "<text x=\"6\" y=\"{y}\"><tspan class=\"name\">device {}</tspan>\
+         <tspan dx=\"12\">{} {} at {}",
+        curve.device, curve.peak_name, peak.bytes, peak.time,
     );
     for (name, bytes) in &curve.marks {
         let _ = write!(svg, ", {name} {bytes}");
@@ -151,7 +141,8 @@ fn heading(svg: &mut String, curve: &Curve, y: f64) {
         let share = 100.0 * peak.bytes.get() as f64 / limit.get().max(1) as f64;
         let _ = write!(svg, ", {share:.0} % of its {limit}");
     }
-    svg.push_str("</text>\n");
+    svg.push_str("</tspan></text>\n");
+    svg
 }
 
 /// One device's plot, its upper edge at `y`.
@@ -172,7 +163,7 @@ fn panel(canvas: &mut Canvas, curve: &Curve, y: f64, scale: &Scale) {
         let levels = outline(canvas, levels, scale, floor);
         let _ = writeln!(canvas.svg, "<path class=\"{class}\" d=\"{levels}\"/>");
     }
-    ticks(&mut canvas.svg, scale, floor);
+    ticks(canvas, scale, floor);
     lines(&mut canvas.svg, curve, scale, floor);
     let peak = curve.peak();
     let _ = writeln!(
@@ -205,24 +196,28 @@ fn lasting(levels: &[MemoryLevel]) -> impl Iterator<Item = &MemoryLevel> {
     })
 }
 
-fn ticks(svg: &mut String, scale: &Scale, floor: f64) {
+/// Lines across, and their names beside what scrolls.
+fn ticks(canvas: &mut Canvas, scale: &Scale, floor: f64) {
+    canvas.beside(&format!(
+        "<rect class=\"ground\" y=\"{:.2}\" width=\"{}\" height=\"{:.2}\"/>\n",
+        floor - scale.plot,
+        MARGIN - 3.0,
+        scale.plot + GAP
+    ));
     // Names would touch where panels are low.
-    let step = if scale.plot > 50.0 {
-        (scale.tick.get() / 2).max(1)
-    } else {
-        scale.tick.get()
-    };
-    let ticks = (0..).map(|count: u64| Bytes(count * step));
-    for tick in ticks.take_while(|&tick| scale.shows(tick)) {
+    let parts = (scale.plot / 20.0) as u32;
+    for (tick, label) in ticks::amounts(Bytes(scale.top as u64), parts) {
         let y = floor - scale.height(tick);
         let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{MARGIN} {y:.2}H{}\"/>\
-             <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\" font-size=\"11\">{tick}</text>",
-            WIDTH - RIGHT,
+            canvas.svg,
+            "<path class=\"grid\" d=\"M{MARGIN} {y:.2}H{}\"/>",
+            WIDTH - RIGHT
+        );
+        canvas.beside(&format!(
+            "<text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\" font-size=\"11\">{label}</text>\n",
             MARGIN - 6.0,
             y + 4.0
-        );
+        ));
     }
 }
 
@@ -244,18 +239,54 @@ fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
     for (_, _, y) in marks() {
         let _ = writeln!(svg, "<path class=\"mark\" d=\"M{MARGIN} {y:.2}H{end}\"/>");
     }
-    // On top of all lines, and above their own: the floor may be near.
-    let mut last = f64::INFINITY;
-    for (name, bytes, y) in marks() {
-        // Of two lines that touch one has its name.
-        if last - y > LINE {
-            let _ = writeln!(
-                svg,
-                "<text class=\"halo\" x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">{name} {bytes}</text>",
-                end - 4.0,
-                y - 4.0
-            );
-            last = y;
+    // On top of all lines.
+    let heights: Vec<f64> = marks().map(|(_, _, y)| y).collect();
+    for ((name, bytes, _), y) in marks().zip(baselines(&heights, floor)) {
+        let _ = writeln!(
+            svg,
+            "<text class=\"halo\" x=\"{}\" y=\"{y:.2}\" text-anchor=\"end\">{name} {bytes}</text>",
+            end - 4.0
+        );
+    }
+}
+
+/// Where the names of lines at these heights stand: above their own, or below it where the line above is
+/// so near that a name would be written across it. Where there is no room for that either, above
+/// both, in the order of the lines.
+fn baselines(heights: &[f64], floor: f64) -> Vec<f64> {
+    const ABOVE: f64 = 4.0;
+    const BELOW: f64 = 12.0;
+    let mut baselines: Vec<f64> = heights.iter().map(|y| y - ABOVE).collect();
+    let mut order: Vec<usize> = (0..heights.len()).collect();
+    order.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
+    for pair in order.windows(2) {
+        let (upper, lower) = (pair[0], pair[1]);
+        if heights[lower] - heights[upper] >= LINE {
+            continue;
         }
+        if heights[lower] + BELOW <= floor {
+            baselines[lower] = heights[lower] + BELOW;
+        } else {
+            baselines[lower] = baselines[upper];
+            baselines[upper] -= LINE;
+        }
+    }
+    baselines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name of the lower of two near lines was left out, or written across the upper one.
+    #[test]
+    fn each_of_two_near_lines_has_its_name() {
+        // Far apart.
+        assert_eq!(baselines(&[90.0, 20.0], 100.0), [86.0, 16.0]);
+        // Near: one above, one below.
+        assert_eq!(baselines(&[50.0, 44.0], 100.0), [62.0, 40.0]);
+        // Near each other and the floor: both above, in order.
+        assert_eq!(baselines(&[96.0, 92.0], 100.0), [88.0, 73.0]);
+        assert_eq!(baselines(&[], 100.0), [0.0; 0]);
     }
 }

@@ -18,6 +18,20 @@
     bar.place = [rows.length - 1, byHeight[y].push(bar) - 1];
     (same[name(bar)] = same[name(bar)] || []).push(bar);
   });
+  // On top of the bars beside it, and around the bar: a narrow one would be nothing but frame.
+  var frames = [];
+  function frame() {
+    frames.forEach(function (old) { old.remove(); });
+    frames = marked.map(function (bar) {
+      var rect = bar.querySelector('rect'), own = document.createElementNS(rect.namespaceURI, 'rect');
+      [['x', -1.5], ['y', -1.5], ['width', 3], ['height', 3]].forEach(function (side) {
+        own.setAttribute(side[0], Number(rect.getAttribute(side[0])) + side[1]);
+      });
+      own.setAttribute('class', bar === shown ? 'frame' : 'frame twin');
+      return bar.parentNode.insertBefore(own, bar.parentNode.querySelector('.side'));
+    });
+  }
+  chart.addEventListener('zoomed', frame);
   // An action is shown in words and marked in both timelines.
   function show(bar) {
     if (bar === shown) { return; }
@@ -26,6 +40,7 @@
     marked = bar ? same[name(bar)] : [];
     marked.forEach(function (each) { each.classList.add(each === bar ? 'on' : 'twin'); });
     detail.textContent = bar ? title(bar) : nothing;
+    frame();
   }
   function choose(row, place) {
     chosen = rows[row][place];

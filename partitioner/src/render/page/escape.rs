@@ -37,6 +37,38 @@ pub(in crate::render) fn capital(text: &str) -> String {
     first.unwrap_or_default() + chars.as_str()
 }
 
+/// What stands behind a number, with a space between them.
+const UNITS: [&str; 14] = [
+    "%",
+    "µs",
+    "ms",
+    "s",
+    "min",
+    "h",
+    "d",
+    "B",
+    "KiB",
+    "MiB",
+    "GiB",
+    "TiB",
+    "samples/s",
+    "GB/s",
+];
+
+/// HTML with no-break spaces between numbers and their units: a line may end anywhere else.
+pub(in crate::render) fn bound(html: &str) -> String {
+    let ends = |c: char| c.is_whitespace() || ",.;:()<".contains(c);
+    let mut pieces = html.split(' ');
+    let mut bound = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let unit = piece.split(ends).next().unwrap_or_default();
+        let is_bound = bound.ends_with(|c: char| c.is_ascii_digit()) && UNITS.contains(&unit);
+        bound.push(if is_bound { '\u{a0}' } else { ' ' });
+        bound.push_str(piece);
+    }
+    bound
+}
+
 /// The most characters of a name where it stands in a table.
 const LONGEST: usize = 64;
 
@@ -68,6 +100,15 @@ mod tests {
         assert_eq!(sentence("a ` b"), "a ` b");
         assert_eq!(sentence("stage 0's 'x'"), "stage 0\u{2019}s &#39;x&#39;");
         assert_eq!(sentence("`a` `b`"), "<code>a</code> <code>b</code>");
+    }
+
+    /// `144.98` and `ms` stood in two lines.
+    #[test]
+    fn a_number_keeps_its_unit() {
+        let html = "<dd>144.98 ms</dd> of 3.0 µs, 92 %; in 2 steps a day";
+        let wanted = "<dd>144.98~ms</dd> of 3.0~µs, 92~%; in 2 steps a day";
+        assert_eq!(bound(html).replace('\u{a0}', "~"), wanted);
+        assert_eq!(bound(""), "");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod escape;
 mod table;
 
+use escape::bound;
 pub(super) use escape::{capital, escaped, name, sentence};
 pub(super) use table::{Table, bar};
 
@@ -13,9 +14,13 @@ use crate::units::Micros;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
-/// Stretches the time axis of a timeline, and shows the action under the pointer or the one that
+/// Keeps names of rows in view, stretches the time axis of a timeline, and shows the action under the pointer or the one that
 /// the arrow keys went to.
-const SCRIPT: &str = concat!(include_str!("zoom.js"), include_str!("chart.js"));
+const SCRIPT: &str = concat!(
+    include_str!("pin.js"),
+    include_str!("zoom.js"),
+    include_str!("chart.js")
+);
 
 /// A page that is being written.
 pub(super) struct Page {
@@ -55,25 +60,23 @@ impl Page {
 
     /// HTML between the title and the first section.
     pub(super) fn intro(&mut self, html: &str) {
-        self.intro.push_str(html);
+        self.intro.push_str(&bound(html));
     }
 
     /// Sentences: warnings, which stand out one by one, and notes below them in one box.
     pub(super) fn notes(&mut self, warnings: &[String], notes: &[String]) {
-        // Writing to a String cannot fail, here and below.
         for warning in warnings {
-            let _ = writeln!(
-                self.intro,
-                "<p class=\"say warn\">{}</p>",
+            self.intro(&format!(
+                "<p class=\"say warn\">{}</p>\n",
                 sentence(warning)
-            );
+            ));
         }
         if !notes.is_empty() {
             let items = notes
                 .iter()
                 .map(|note| format!("<p>{}</p>\n", sentence(note)));
             let items: String = items.collect();
-            let _ = write!(self.intro, "<div class=\"say\">\n{items}</div>\n");
+            self.intro(&format!("<div class=\"say\">\n{items}</div>\n"));
         }
     }
 
@@ -81,9 +84,12 @@ impl Page {
     pub(super) fn facts(&mut self, facts: &[Fact]) {
         self.intro.push_str("<dl class=\"facts\">\n");
         for Fact { name, value, note } in facts {
+            // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 self.intro,
-                "<div><dt>{name}</dt><dd>{value}</dd><dd class=\"note\">{note}</dd></div>"
+                "<div><dt>{name}</dt><dd>{}</dd><dd class=\"note\">{}</dd></div>",
+                bound(value),
+                bound(note)
             );
         }
         self.intro.push_str("</dl>\n");

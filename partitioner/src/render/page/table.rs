@@ -1,6 +1,6 @@
 //! Tables that a screen reader can read: a caption, a scope for each heading.
 
-use super::escaped;
+use super::escape::{bound, escaped};
 use std::fmt::Write as _;
 
 /// A table that is being written.
@@ -42,7 +42,7 @@ impl Table {
         let _ = write!(self.html, "<tr{class}><th scope=\"row\">{head}</th>");
         for cell in cells {
             let _ = match cell.strip_prefix('*') {
-                Some(words) => write!(self.html, "<td class=\"w\">{words}</td>"),
+                Some(words) => write!(self.html, "<td class=\"w\">{}</td>", bound(words)),
                 None => write!(self.html, "<td>{cell}</td>"),
             };
         }

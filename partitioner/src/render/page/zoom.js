@@ -1,74 +1,74 @@
 (function () {
   'use strict';
-  var chart = document.getElementById('chart'), svg = chart && chart.querySelector('svg');
+  var chart = document.getElementById('chart'), svg = chart && chart.querySelector(':scope>svg');
   var end = svg && Number(svg.dataset.end);
   if (!end) { return; }
   // As `canvas.rs` has them.
-  var LEFT = 70, RIGHT = 10, WIDE = 1200, LARGE = 6.8, SMALL = 5.5;
-  var tall = svg.viewBox.baseVal.height, zoom = 1, most = 64;
+  var LEFT = 70, RIGHT = 10, WIDE = 1200, DIGIT = 6.8, STROKED = 3;
+  // As `names.rs` has them: a size's class, a digit's width, how much more a W has, and what stays free.
+  var SIZES = [['', 6.8, 0.5, 2], ['s', 5.2, 0.6, 3], ['t', 4.4, 0.6, 3]];
+  var top = svg.viewBox.baseVal.y, tall = svg.viewBox.baseVal.height, zoom = 1, most = 64;
   var space = svg.namespaceURI, chunked = svg.querySelector('g.c0') !== null;
   function all(what) { return Array.prototype.slice.call(svg.querySelectorAll(what)); }
   var bars = all('g').map(function (bar) {
     var rect = bar.querySelector('rect'), full = bar.querySelector('title').textContent.split(':')[0];
-    var names = chunked || bar.classList.contains('A') ? [full] : [full, full.replace(/^\d+/, '')];
-    var wide = names[0].indexOf('W') < 0 ? 0 : 0.5;
-    return { bar: bar, rect: rect, names: names, wide: wide, more: 0, x: rect.x.baseVal.value, width: rect.width.baseVal.value };
+    var name = chunked ? full : full.replace(/^\d+/, '');
+    return { bar: bar, rect: rect, name: name, more: 0, x: rect.x.baseVal.value, width: rect.width.baseVal.value };
   });
-  function digits(item) { return (item.names[0].match(/\d*$/) || [''])[0].length; }
-  var longest = bars.reduce(function (most, item) { return Math.max(most, digits(item)); }, 0);
-  bars.forEach(function (item) { item.more = longest - digits(item); });
-  var lanes = all('.lane'), axis = svg.querySelector('.axis'), side = svg.querySelector('.side');
+  var actions = bars.filter(function (item) { return !item.bar.classList.contains('A'); });
+  function digits(item) { return item.name.match(/\d*$/)[0].length; }
+  var longest = actions.reduce(function (most, item) { return Math.max(most, digits(item)); }, 0);
+  actions.forEach(function (item) { item.more = longest - digits(item); });
+  var lanes = all('.lane'), axis = svg.querySelector('.axis');
   var level = Number(axis.querySelector('path').getAttribute('d').split(/[ v]/)[1]);
   var ends = all('.end').map(function (line) {
     return { line: line, x: parseFloat(line.getAttribute('d').slice(1)) };
   });
-  // Names of devices also cover what is scrolled into the chart's padding.
-  all('.side .ground').forEach(function (ground) {
-    ground.setAttribute('x', -12);
-    ground.setAttribute('width', ground.width.baseVal.value + 12);
-  });
   function place(x) { return LEFT + (x - LEFT) * zoom; }
   function width() { return place(WIDE - RIGHT) + RIGHT; }
-  function fitting(item, room) {
-    var names = item.names, sizes = [[LARGE, ''], [SMALL, 's']];
-    for (var size = 0; size < 2; size += 1) {
-      for (var name = 0; name < names.length; name += 1) {
-        if ((names[name].length + item.more + (size ? 0 : item.wide)) * sizes[size][0] + 2 < room) { return [names[name], sizes[size][1]]; }
-      }
-    }
-    return null;
+  function fits(item, size) {
+    var digits = item.name.length + item.more + (item.name.indexOf('W') < 0 ? 0 : size[2]);
+    return digits * size[1] + size[3] < item.width * zoom;
   }
-  function draw(item) {
-    var x = place(item.x), wide = item.width * zoom, label = fitting(item, wide);
+  // The largest in which nine of ten names fit of those that fit at all.
+  function fitting() {
+    var counts = SIZES.map(function (size) {
+      return actions.filter(function (item) { return fits(item, size); }).length;
+    });
+    return SIZES.filter(function (_, at) { return 10 * counts[at] >= 9 * counts[2]; })[0];
+  }
+  function draw(item, size) {
+    var x = place(item.x), wide = item.width * zoom;
     item.rect.setAttribute('x', x);
     item.rect.setAttribute('width', wide);
+    item.rect.classList.toggle('n', wide < STROKED);
     var text = item.bar.querySelector('text');
-    if (!label) { if (text) { text.remove(); } return; }
+    if (!fits(item, size)) { if (text) { text.remove(); } return; }
     if (!text) {
       text = item.bar.appendChild(document.createElementNS(space, 'text'));
       text.setAttribute('y', Number(item.rect.getAttribute('y')) + 16);
     }
-    text.textContent = label[0];
-    text.setAttribute('class', label[1]);
+    text.textContent = item.name;
+    text.setAttribute('class', size[0]);
     text.setAttribute('x', x + wide / 2);
   }
-  // Round times, as `axis.rs` has them for the whole.
+  // Round times, as `ticks.rs` has them for the whole.
   function ticks() {
     var unit = end < 1e3 ? [1, '\u00b5s'] : end < 1e6 ? [1e3, 'ms'] : [1e6, 's'];
-    var part = end / unit[0] / 8 / zoom, power = Math.floor(Math.log10(part)), base = Math.pow(10, power);
-    var step = [1, 2, 5, 10].filter(function (round) { return round * base >= part; })[0] * base;
+    var part = end / unit[0] / 8 / zoom * (1 - 1e-12), power = Math.floor(Math.log10(part)), base = Math.pow(10, power);
+    var round = [1, 2, 5, 10].filter(function (round) { return round * base >= part; })[0], step = round * base;
+    var digits = Math.max(0, round === 10 ? -power - 1 : -power);
     var html = '', last = Math.floor(end / unit[0] / step * (1 + 1e-12));
     for (var number = 0; number <= last; number += 1) {
       var x = place(LEFT + number * step * unit[0] / end * (WIDE - LEFT - RIGHT)).toFixed(2);
-      var label = number ? (number * step).toFixed(Math.max(0, -power)) + ' ' + unit[1] : '0';
-      var anchor = Number(x) + LARGE * label.length / 2 <= width() ? 'middle' : 'end';
+      var label = number ? (number * step).toFixed(digits) + ' ' + unit[1] : '0';
+      var anchor = Number(x) + DIGIT * label.length / 2 <= width() ? 'middle' : 'end';
       html += '<path class="tick" d="M' + x + ' ' + level + 'v5"/><text x="' + x + '" y="' + (level + 17) +
         '" text-anchor="' + anchor + '">' + label + '</text>';
     }
     axis.innerHTML = html;
   }
   function pixels() { return svg.getBoundingClientRect().width / width(); }
-  function keepNames() { if (side) { side.setAttribute('x', chart.scrollLeft / pixels()); } }
   function left() { return svg.getBoundingClientRect().left; }
   // What is at `at`, pixels from the window's left edge, stays there.
   function set(next, at) {
@@ -76,28 +76,35 @@
     var held = (at - left()) / pixels(), before = zoom;
     if (next === before) { return; }
     zoom = next;
-    svg.setAttribute('viewBox', '0 0 ' + width() + ' ' + tall);
+    svg.setAttribute('viewBox', '0 ' + top + ' ' + width() + ' ' + tall);
     svg.style.setProperty('--zoom', width() / WIDE);
-    bars.forEach(draw);
+    var size = fitting();
+    bars.forEach(function (item) { draw(item, size); });
     lanes.forEach(function (lane) { lane.setAttribute('width', width() - LEFT - RIGHT); });
     ends.forEach(function (own) { own.line.setAttribute('transform', 'translate(' + (place(own.x) - own.x) + ' 0)'); });
     ticks();
     chart.scrollLeft += left() + (LEFT + (held - LEFT) / before * zoom) * pixels() - at;
     chart.classList.toggle('zoomed', zoom > 1);
     chart.dataset.zoom = zoom;
-    keepNames();
+    chart.dispatchEvent(new Event('zoomed'));
   }
-  function middle(factor) {
-    var box = chart.getBoundingClientRect();
-    set(zoom * factor, (box.left + box.right) / 2);
+  function middle(element) {
+    var box = element.getBoundingClientRect();
+    return (box.left + box.right) / 2;
+  }
+  // About the chosen action, where it is in view.
+  function by(factor) {
+    var box = chart.getBoundingClientRect(), own = svg.querySelector('.frame:not(.twin)');
+    var at = own ? middle(own) : box.left;
+    set(zoom * factor, at > box.left && at < box.right ? at : middle(chart));
   }
   var steps = { '+': 2, '=': 2, '-': 0.5, '0': 0 };
   Array.prototype.forEach.call(document.querySelectorAll('.zoom button'), function (button) {
-    button.addEventListener('click', function () { middle(steps[button.dataset.step]); });
+    button.addEventListener('click', function () { by(steps[button.dataset.step]); });
   });
   chart.addEventListener('keydown', function (event) {
     if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in steps)) { return; }
-    middle(steps[event.key]);
+    by(steps[event.key]);
     event.preventDefault();
   });
   chart.addEventListener('wheel', function (event) {
@@ -113,6 +120,4 @@
     if (grip !== null) { chart.scrollLeft = grip - event.clientX; }
   });
   window.addEventListener('pointerup', function () { grip = null; });
-  chart.addEventListener('scroll', keepNames);
-  keepNames();
 })();

@@ -38,7 +38,7 @@ impl ProfilePage<'_> {
         let actions = timeline.spans().len();
         let mut html = if actions <= MAX_DRAWN {
             let label = "Predicted timeline of the devices";
-            chart(label, &svg::svg(timeline))
+            chart(label, &svg::in_a_page(timeline))
         } else {
             format!(
                 "{}<p>{actions} actions are too many for a picture: <code>gpipe-rs simulate --format \

@@ -2,6 +2,7 @@
 
 use super::rows::Row;
 use crate::render::svg::canvas::{Canvas, MARGIN, RIGHT, WIDTH};
+use crate::render::ticks;
 use crate::units::Micros;
 use std::fmt::Write as _;
 
@@ -9,6 +10,8 @@ use std::fmt::Write as _;
 const PLOT: f64 = 150.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 24.0;
+/// The most ticks of the scale beside the 0.
+const ACROSS: u32 = 4;
 
 /// A column a row, as high as its time, with the stages named above.
 pub(super) fn picture(stages: &[Vec<Row>]) -> String {
@@ -24,14 +27,18 @@ pub(super) fn picture(stages: &[Vec<Row>]) -> String {
     let height = TOP + PLOT + BOTTOM;
     let mut svg = Canvas::within_a_page(height, Micros::ZERO, label, &words(stages)).svg;
     let floor = TOP + PLOT;
-    // Writing to a String cannot fail, here and below.
-    let _ = writeln!(
-        svg,
-        "<text x=\"{0}\" y=\"{1}\" text-anchor=\"end\">{longest}</text>\
-         <text x=\"{0}\" y=\"{floor}\" text-anchor=\"end\">0</text>",
-        MARGIN - 6.0,
-        TOP + 9.0
-    );
+    let scale = PLOT / longest.get().max(f64::MIN_POSITIVE);
+    for (time, label) in ticks::times(longest, ACROSS) {
+        let y = floor - time.get() * scale;
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            svg,
+            "<path class=\"tick\" d=\"M{MARGIN} {y:.2}h-4\"/>\
+             <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">{label}</text>",
+            MARGIN - 8.0,
+            y + 4.0
+        );
+    }
     let mut x = MARGIN;
     for (stage, rows) in stages.iter().enumerate() {
         let _ = writeln!(
@@ -42,13 +49,7 @@ pub(super) fn picture(stages: &[Vec<Row>]) -> String {
             heading(stage, wide * rows.len() as f64)
         );
         for row in rows {
-            column(
-                &mut svg,
-                row,
-                x,
-                wide,
-                PLOT / longest.get().max(f64::MIN_POSITIVE),
-            );
+            column(&mut svg, row, x, wide, scale);
             x += wide;
         }
     }

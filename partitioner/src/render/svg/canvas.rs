@@ -1,13 +1,16 @@
 //! What timelines are drawn with: lanes, bars, axis and legend on one scale.
 
-use super::axis::ticks;
-use super::look::{self, EXCHANGE, Look, look};
+use super::legend::Legend;
+use super::look::{self, EXCHANGE, look};
+use super::names::Names;
 use crate::ids::{DeviceId, StageId};
 use crate::render::chunks::Chunks;
+use crate::render::ticks;
 use crate::schedule::ActionKind;
 use crate::timeline::{Exchange, Span, Timeline};
 use crate::units::Micros;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// Pixels.
 pub(in crate::render) const WIDTH: f64 = 1200.0;
@@ -18,17 +21,17 @@ pub(in crate::render) const TOP: f64 = 34.0;
 pub(in crate::render) const BOTTOM: f64 = 30.0;
 /// Free at the right.
 pub(in crate::render) const RIGHT: f64 = 10.0;
-/// A digit's width in the labels' font.
+/// Where a picture begins in a page, which has the legend beside it.
+pub(in crate::render) const BELOW_LEGEND: f64 = TOP - 6.0;
+/// Narrower bars have no stroke, which would be most of them; as `zoom.js` has it.
+const STROKED: f64 = 3.0;
+/// About a digit's width on the axis.
 const DIGIT: f64 = 6.8;
-/// Sizes of labels, the largest first: their class, a digit's width, how many digits a W has more than
-/// one, and what stays free of a bar.
-const SIZES: [(&str, f64, f64, f64); 3] = [
-    ("", DIGIT, 0.5, 2.0),
-    (" class=\"s\"", 5.2, 0.6, 3.0),
-    (" class=\"t\"", 4.4, 0.6, 3.0),
-];
-/// Characters of a list of stages that fit the margin.
+/// The most ticks of the time axis, as `zoom.js` has it.
+const ALONG: u32 = 8;
+/// Characters of a list of stages that fit the margin, and their size.
 const LISTED: usize = 12;
+const LIST: f64 = 9.0;
 
 /// What an action is, for whoever cannot tell it from its letters.
 pub(in crate::render) fn described(span: &Span) -> String {
@@ -51,17 +54,16 @@ pub(in crate::render) struct Canvas {
     pub(in crate::render) svg: String,
     end: Micros,
     chunks: Chunks,
-    /// Of the highest micro-batch: names of one kind have one size.
-    digits: usize,
-    /// Names of rows, to be drawn on top of all bars: the script keeps them in view.
+    names: Names,
+    /// Names of rows, to be drawn on top of all else: the script keeps them in view.
     side: String,
 }
 
 impl Canvas {
-    /// The begin of a document: ground, style and patterns. `label` and `words`, the
-    /// picture in a few of them, are SVG's text.
+    /// The begin of a document that shows these heights: ground, style and patterns. `label` and
+    /// `words`, the picture in a few of them, are SVG's text.
     pub(in crate::render) fn new(
-        height: f64,
+        heights: Range<f64>,
         end: Micros,
         spans: usize,
         label: &str,
@@ -72,7 +74,7 @@ impl Canvas {
             " xmlns=\"http://www.w3.org/2000/svg\" data-end=\"{}\"",
             end.get()
         );
-        open(&mut svg, &own, height, label, words);
+        open(&mut svg, &own, heights, label, words);
         look::definitions(&mut svg);
         Self::with(svg, end)
     }
@@ -86,7 +88,7 @@ impl Canvas {
         words: &str,
     ) -> Self {
         let mut svg = String::new();
-        open(&mut svg, "", height, label, words);
+        open(&mut svg, "", 0.0..height, label, words);
         svg.push_str("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
         Self::with(svg, end)
     }
@@ -95,68 +97,53 @@ impl Canvas {
         Self {
             svg,
             end,
-            chunks: Chunks::new(&Timeline::default()),
-            digits: 1,
+            names: Names::new(&Chunks::default(), &[], Micros::ZERO),
+            chunks: Chunks::default(),
             side: String::new(),
         }
     }
 
-    /// The kinds of work that occur, from the left, and the shades of chunks where devices have
-    /// several.
-    pub(in crate::render) fn legend(&mut self, timeline: &Timeline) {
-        self.chunks = Chunks::new(timeline);
-        let micros = timeline.spans().iter().map(|span| span.action.micro);
-        self.digits = micros.max().map_or(1, |micro| micro.to_string().len());
-        let occurs = |kind: &ActionKind| (timeline.spans().iter()).any(|s| s.action.kind == *kind);
+    /// Takes the kinds of work that occur, and the shades of chunks where devices have several, and
+    /// says what they mean. The chunks are those of the first timeline.
+    pub(in crate::render) fn explain(&mut self, timelines: &[&Timeline]) -> Legend {
+        let spans = || timelines.iter().flat_map(|timeline| timeline.spans());
+        self.chunks = timelines
+            .first()
+            .map_or_else(Chunks::default, |own| Chunks::new(own));
+        let pixel = self.end * (1.0 / (WIDTH - MARGIN - RIGHT));
+        self.names = Names::new(&self.chunks, timelines, pixel);
+        let occurs = |kind: &ActionKind| spans().any(|span| span.action.kind == *kind);
         let kinds: Vec<ActionKind> = ActionKind::ALL.into_iter().filter(occurs).collect();
         let chunks = self.chunks.count();
         let shades = (chunks > 1).then(|| look::shade(chunks - 1, chunks) + 1);
-        let mut x = MARGIN;
         if shades.is_some() {
             // Pictures without chunks are spared them.
             look::shades(&mut self.svg, &kinds, chunks);
         }
+        let mut legend = Legend::default();
+        let sample = |pattern: String| format!("class=\"key\" fill=\"url(#k{pattern})\"");
+        let first = if shades.is_some() { "0" } else { "" };
         for &kind in &kinds {
-            let Look { name, .. } = look(kind);
-            let letter = kind.letter().to_string();
-            x = match shades {
-                None => self.key(x, &[letter], name),
-                Some(_) => self.key(x, &[format!("{letter}0")], name),
-            };
+            let pattern = format!("{}{first}", kind.letter());
+            legend.add(vec![sample(pattern)], look(kind).name);
         }
-        if !timeline.exchanges().is_empty() {
+        if timelines
+            .iter()
+            .any(|timeline| !timeline.exchanges().is_empty())
+        {
             // And those without replicas of these.
             look::exchange(&mut self.svg);
-            x = self.key(x, &["A".to_owned()], EXCHANGE.name);
+            legend.add(vec![sample("A".to_owned())], EXCHANGE.name);
         }
         if let (Some(shades), Some(kind)) = (shades, kinds.first()) {
-            let patterns = (0..shades).map(|shade| format!("{}{shade}", kind.letter()));
-            let patterns: Vec<String> = patterns.collect();
+            let pattern = |shade| sample(format!("{}{shade}", kind.letter()));
             let name = match chunks {
                 2 => "chunks 0, 1".to_owned(),
                 _ => format!("chunks 0 to {}", chunks - 1),
             };
-            self.key(x, &patterns, &name);
+            legend.add((0..shades).map(pattern).collect(), &name);
         }
-    }
-
-    /// Patterns side by side and what they mean; tells where there is room for more.
-    fn key(&mut self, x: f64, patterns: &[String], name: &str) -> f64 {
-        let mut right = x;
-        for pattern in patterns {
-            // Writing to a String cannot fail, here and below.
-            let _ = write!(
-                self.svg,
-                "<rect class=\"key\" x=\"{right}\" y=\"8\" width=\"16\" height=\"14\" fill=\"url(#k{pattern})\"/>"
-            );
-            right += 16.0;
-        }
-        let _ = writeln!(
-            self.svg,
-            "<text x=\"{}\" y=\"19\">{name}</text>",
-            right + 5.0
-        );
-        right + 5.0 + text_width(name) + 16.0
+        legend
     }
 
     /// Where a point in time is drawn.
@@ -179,7 +166,12 @@ impl Canvas {
             MARGIN - 3.0
         );
         let stages = self.chunks.of(device);
-        let _ = if self.chunks.one_each() || stages.is_empty() {
+        let is_named = match stages {
+            [] => true,
+            [stage] => self.chunks.one_each() && stage.index() == device.index(),
+            _ => false,
+        };
+        let _ = if is_named {
             writeln!(
                 self.side,
                 "<text x=\"6\" y=\"{}\">device {device}</text>",
@@ -189,7 +181,7 @@ impl Canvas {
             writeln!(
                 self.side,
                 "<text x=\"6\" y=\"{}\">device {device}</text>\
-                 <text x=\"6\" y=\"{}\" font-size=\"10\">{}</text>",
+                 <text x=\"6\" y=\"{}\" font-size=\"{LIST}\">{}</text>",
                 y + 11.0,
                 y + 22.0,
                 listed(stages)
@@ -212,9 +204,10 @@ impl Canvas {
         let _ = write!(
             self.svg,
             "<g class=\"{class}\"><title>{title}</title>\
-             <rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"url(#k{pattern})\"/>",
+             <rect{} x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"url(#k{pattern})\"/>",
+            stroke(width)
         );
-        if let Some((label, class)) = self.label(span, width) {
+        if let Some((label, class)) = self.names.of(span.action, width) {
             let _ = write!(
                 self.svg,
                 "<text{class} x=\"{:.2}\" y=\"{}\">{label}</text>",
@@ -223,24 +216,6 @@ impl Canvas {
             );
         }
         self.svg.push_str("</g>\n");
-    }
-
-    /// An action's name as far as it fits so many pixels, and the class of its size.
-    fn label(&self, span: &Span, width: f64) -> Option<(String, &'static str)> {
-        let full = span.action.to_string();
-        // Without its stage an action of one of several is two.
-        let short = (self.chunks.one_each())
-            .then(|| format!("{}{}", span.action.kind.letter(), span.action.micro));
-        let more = self
-            .digits
-            .saturating_sub(span.action.micro.to_string().len()) as f64;
-        let is_wide = span.action.kind == ActionKind::BackwardWeight;
-        let names = || [Some(&full), short.as_ref()].into_iter().flatten();
-        SIZES.into_iter().find_map(|(class, digit, wide, free)| {
-            let wide = if is_wide { wide } else { 0.0 };
-            let fits = |name: &&String| (name.len() as f64 + more + wide) * digit + free < width;
-            names().find(fits).map(|name| (name.clone(), class))
-        })
     }
 
     /// Gradients on their way, in the row at `y`: drawn before its actions, which they are
@@ -254,33 +229,35 @@ impl Canvas {
         let _ = write!(
             self.svg,
             "<g class=\"A\"><title>{stage}A: {}, stage {stage}\n{start} to {end} ({})</title>\
-             <rect x=\"{x:.2}\" y=\"{}\" width=\"{:.2}\" height=\"{}\" fill=\"url(#kA)\"/>",
+             <rect{} x=\"{x:.2}\" y=\"{}\" width=\"{:.2}\" height=\"{}\" fill=\"url(#kA)\"/>",
             EXCHANGE.name,
             end - start,
+            stroke(right - x),
             y + 0.5,
             right - x,
             BAR - 1.0
         );
-        let label = if self.chunks.one_each() {
-            "A".to_owned()
-        } else {
-            format!("{stage}A")
-        };
-        if label.len() as f64 * DIGIT + 2.0 < right - x {
+        let name = self.names.of_exchange(&stage.to_string(), right - x);
+        if let Some((label, class)) = name {
             let (middle, base) = (f64::midpoint(x, right), y + 16.0);
             let _ = write!(
                 self.svg,
-                "<text x=\"{middle:.2}\" y=\"{base}\">{label}</text>"
+                "<text{class} x=\"{middle:.2}\" y=\"{base}\">{label}</text>"
             );
         }
         self.svg.push_str("</g>\n");
+    }
+
+    /// Adds to what stays in view.
+    pub(in crate::render) fn beside(&mut self, svg: &str) {
+        self.side.push_str(svg);
     }
 
     /// The time axis, its upper edge at `y`.
     pub(in crate::render) fn axis(&mut self, y: f64) {
         self.svg
             .push_str("<svg class=\"axis\" aria-hidden=\"true\">\n");
-        for (time, label) in ticks(self.end) {
+        for (time, label) in ticks::times(self.end, ALONG) {
             let x = self.place(time);
             let fits = x + 0.5 * DIGIT * label.chars().count() as f64 <= WIDTH;
             let anchor = if fits { "middle" } else { "end" };
@@ -308,16 +285,9 @@ impl Canvas {
     }
 }
 
-/// About what a text takes in 12 pixels of a font without serifs, rather more than less: a width for
-/// all characters left some names of a legend three times as far from the next as others.
-fn text_width(text: &str) -> f64 {
-    let width = |c: char| match c {
-        'f' | 'i' | 'j' | 'l' | 't' | ' ' | '(' | ')' | ',' | '-' => 4.2,
-        'r' => 5.0,
-        'm' | 'w' | 'M' | 'W' => 10.4,
-        _ => 7.2,
-    };
-    text.chars().map(width).sum()
+/// The attribute of a bar that is too narrow for a stroke.
+fn stroke(width: f64) -> &'static str {
+    if width < STROKED { " class=\"n\"" } else { "" }
 }
 
 /// Stages in few words.
@@ -332,12 +302,14 @@ fn listed(stages: &[StageId]) -> String {
 }
 
 /// The start tag; a document of its own has a namespace and tells where its time axis ends.
-fn open(svg: &mut String, own: &str, height: f64, label: &str, words: &str) {
+fn open(svg: &mut String, own: &str, heights: Range<f64>, label: &str, words: &str) {
     let _ = writeln!(
         svg,
-        "<svg{own} viewBox=\"0 0 {WIDTH} {height}\" class=\"tl\" \
+        "<svg{own} viewBox=\"0 {} {WIDTH} {}\" class=\"tl\" \
          font-family=\"sans-serif\" font-size=\"12\" role=\"img\" aria-label=\"{label}\">\n\
-         <desc>{words}</desc>"
+         <desc>{words}</desc>",
+        heights.start,
+        heights.end - heights.start
     );
 }
 
@@ -347,4 +319,18 @@ pub(in crate::render) fn shared() -> String {
     let mut svg = String::from("<svg width=\"0\" height=\"0\" aria-hidden=\"true\">\n");
     look::definitions(&mut svg);
     svg + "</svg>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::svg::legend::text_width;
+
+    /// `stages 0, 15` all but touched the first bar.
+    #[test]
+    fn a_list_of_stages_is_apart_from_the_first_bar() {
+        let list = listed(&[StageId(0), StageId(15)]);
+        let end = 6.0 + text_width(&list) * LIST / 12.0;
+        assert!(end < MARGIN - 6.0, "{list}: {end}");
+    }
 }

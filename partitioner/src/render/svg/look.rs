@@ -17,7 +17,7 @@ pub(super) const fn look(kind: ActionKind) -> Look {
         ActionKind::Forward => ("forward (F)", 0x8e_c8f2, ""),
         ActionKind::Backward => ("backward (B)", 0x8f_d3a4, "M0 10L10 0"),
         ActionKind::BackwardInput => ("input gradient (I)", 0xf6_bd62, "M0 1.5H10"),
-        ActionKind::BackwardWeight => ("weight gradient (W)", 0xc4_a5e8, "M5 0V10"),
+        ActionKind::BackwardWeight => ("weight gradient (W)", 0xc4_a5e8, "M0 0L10 10"),
         ActionKind::Recompute => ("recompute (R)", 0xe3_e3e3, "M0 0L10 10M0 10L10 0"),
     };
     Look { name, color, hatch }
@@ -47,8 +47,9 @@ pub(super) const fn shade(chunk: usize, chunks: usize) -> usize {
 const STYLE: &str = "<style>\
 .tl{background:#fff}.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#e6eaee}.tl .tick{stroke:#333}\
 .tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
+.tl g .n{stroke:none}\
 .tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10.5px}\
-.tl g .s{font-size:8.5px}.tl g .t{font-size:7.5px}.tl .side{overflow:visible}\
+.tl g .s{font-size:8.5px}.tl g .t{font-size:7.5px}.tl .side,.tl .axis{overflow:visible}\
 .tl g:hover rect{stroke:#000;stroke-width:2.5}\
 @media (prefers-color-scheme:dark){\
 .tl{background:#15171b}.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick{stroke:#bbb}\

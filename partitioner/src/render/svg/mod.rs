@@ -1,13 +1,15 @@
 //! The timeline as an SVG picture.
 
-mod axis;
 pub(super) mod canvas;
+pub(super) mod legend;
 mod look;
+mod names;
 
 use crate::ids::DeviceId;
 use crate::timeline::Timeline;
 use crate::units::Micros;
-use canvas::{BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
+use canvas::{BELOW_LEGEND, BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
+use legend::Legend;
 use std::fmt::Write as _;
 
 #[cfg(test)]
@@ -26,11 +28,8 @@ pub fn svg(timeline: &Timeline) -> String {
 /// The same of so many steps in a row, of which none waits for the one before
 /// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
 pub fn in_a_row_svg(timeline: &Timeline, steps: usize) -> String {
-    let height = TOP + ROW * timeline.devices() as f64 + BOTTOM;
-    let spans = timeline.spans().len();
-    let (end, words) = (timeline.makespan(), words(timeline));
-    let mut canvas = Canvas::new(height, end, spans, "pipeline timeline", &words);
-    canvas.legend(timeline);
+    let (mut canvas, legend) = begin(timeline, 0.0);
+    legend.draw(&mut canvas.svg);
     // Writing to a String cannot fail.
     let _ = writeln!(
         canvas.svg,
@@ -43,6 +42,30 @@ pub fn in_a_row_svg(timeline: &Timeline, steps: usize) -> String {
         timeline.makespan(),
         100.0 * timeline.bubble_fraction()
     );
+    rows(canvas, timeline)
+}
+
+/// The legend, and the picture without it: in a page, which tells the step and the bubble by itself.
+pub(super) fn in_a_page(timeline: &Timeline) -> String {
+    let (canvas, legend) = begin(timeline, BELOW_LEGEND);
+    legend.html() + &rows(canvas, timeline)
+}
+
+fn begin(timeline: &Timeline, top: f64) -> (Canvas, Legend) {
+    let heights = top..bottom(timeline) + BOTTOM;
+    let spans = timeline.spans().len();
+    let (end, words) = (timeline.makespan(), words(timeline));
+    let mut canvas = Canvas::new(heights, end, spans, "pipeline timeline", &words);
+    let legend = canvas.explain(&[timeline]);
+    (canvas, legend)
+}
+
+/// Where the rows end.
+fn bottom(timeline: &Timeline) -> f64 {
+    TOP + ROW * timeline.devices() as f64
+}
+
+fn rows(mut canvas: Canvas, timeline: &Timeline) -> String {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = TOP + ROW * device.index() as f64;
         canvas.lane(device, y);
@@ -54,7 +77,7 @@ pub fn in_a_row_svg(timeline: &Timeline, steps: usize) -> String {
             canvas.bar(span, y, &title);
         }
     }
-    canvas.axis(height - BOTTOM);
+    canvas.axis(bottom(timeline));
     canvas.finish()
 }
 

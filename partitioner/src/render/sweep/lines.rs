@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::sweep::SweepPoint;
 use crate::sweep::columns::{between_failures, jitter_percent};
 use crate::units::Micros;
-use crate::words::{count, long_time};
+use crate::words::{count, given_time};
 
 /// A number along which a chart goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Axis {
     pub(super) fn label(self, value: f64) -> String {
         match self {
             Self::Jitter => format!("{value} %"),
-            Self::Failures => long_time(Micros::saturating(value)),
+            Self::Failures => given_time(Micros::saturating(value)),
             _ => value.to_string(),
         }
     }

@@ -3,6 +3,7 @@
 use super::lines::{Axis, Line};
 use super::marks::{RADIUS, mark};
 use crate::render::page::{escaped, percent};
+use crate::render::ticks;
 use crate::sweep::SweepPoint;
 use std::fmt::Write as _;
 
@@ -14,8 +15,10 @@ const TOP: f64 = 16.0;
 const BELOW: f64 = 48.0;
 /// From the edges of the grid to the first and the last value.
 const INSET: f64 = 20.0;
-/// Lines across.
+/// The most lines across beside the lowest.
 const ACROSS: u32 = 5;
+/// Shares below this would look like much.
+const LOWEST_TOP: f64 = 0.1;
 /// What is no further apart lies on each other.
 const SAME: f64 = 1.0;
 /// A dash of lines that lie on each other.
@@ -38,12 +41,12 @@ const STYLE: &str = "<style>\
 pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> String {
     let values = axis.values(points);
     let all = lines.iter().flat_map(|line| &line.points);
-    let highest = all.map(|point| lost(point)).fold(0.0, f64::max);
+    let highest = all.map(|point| lost(point)).fold(LOWEST_TOP, f64::max);
     let scale = Scale {
         axis,
         values: &values,
         right: names_width(lines) + 16.0,
-        top: (highest * 10.0).ceil().max(1.0) / 10.0,
+        ticks: ticks::shares(highest, ACROSS),
     };
     let height = TOP + HEIGHT + BELOW;
     let mut svg = format!(
@@ -176,8 +179,8 @@ struct Scale<'a> {
     values: &'a [f64],
     /// Free at the right.
     right: f64,
-    /// The share at the upper edge.
-    top: f64,
+    /// Shares across, the last at the upper edge.
+    ticks: Vec<(f64, String)>,
 }
 
 impl Scale<'_> {
@@ -189,7 +192,8 @@ impl Scale<'_> {
     }
 
     fn y(&self, share: f64) -> f64 {
-        TOP + HEIGHT * (1.0 - share / self.top)
+        let top = self.ticks.last().map_or(1.0, |(top, _)| *top);
+        TOP + HEIGHT * (1.0 - share / top)
     }
 
     fn places(&self, line: &Line<'_>) -> Vec<Place> {
@@ -198,17 +202,15 @@ impl Scale<'_> {
     }
 
     fn grid(&self, svg: &mut String) {
-        for part in 0..=ACROSS {
-            let share = self.top * f64::from(part) / f64::from(ACROSS);
-            let y = self.y(share);
+        for (share, label) in &self.ticks {
+            let y = self.y(*share);
             let _ = writeln!(
                 svg,
                 "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{}\" y2=\"{y:.1}\"/>\
-                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
                 WIDTH - self.right,
                 LEFT - 6.0,
-                y + 4.0,
-                percent(share)
+                y + 4.0
             );
         }
         let below = TOP + HEIGHT;
