@@ -2,12 +2,13 @@
 
 use super::{gpipe, stdout};
 
-/// What is printed of these words, and the page of the same.
+/// What is printed of these words, and the page of the same, in which lines may end between numbers and
+/// their units here.
 fn both(words: &str) -> (String, String) {
     let words: Vec<&str> = words.split_whitespace().collect();
     let text = stdout(&gpipe(&words));
     let page = stdout(&gpipe(&[&words[..], &["--format", "html"]].concat()));
-    (text, page)
+    (text, page.replace('\u{a0}', " "))
 }
 
 /// Jitter, failures, single micro-batches and the bound of a computed schedule stood in the text alone,

@@ -70,7 +70,7 @@ fn the_page_of_a_cluster_says_what_its_text_does() {
     let text = stdout(&gpipe_in(folder.path(), &args));
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
     let plain = page.replace("<code>", "`").replace("</code>", "`");
-    let plain = plain.replace('\u{2019}', "'");
+    let plain = plain.replace('\u{2019}', "'").replace('\u{a0}', " ");
     let below = text
         .split("\n\n")
         .skip_while(|part| !part.starts_with("all-reduce of"));
