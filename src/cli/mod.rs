@@ -133,6 +133,8 @@ fn dispatch(verb: Verb, zoo: &Zoo, command: clap::Command) -> Result<(), Failure
         Verb::Predict(args) => predict::run(&args, zoo),
         Verb::Profile(args) => profile::run(&args, zoo),
         Verb::Train(args) => train::run(&args, zoo),
-        Verb::Decide(verb) => decide::run(&verb, || command::with_values(command, zoo)),
+        Verb::Decide(verb) => {
+            decide::run(&verb, command, |command| command::with_values(command, zoo))
+        }
     }
 }

@@ -52,12 +52,17 @@ pub(crate) enum Verb {
     Simulate(Box<simulate::Args>),
 }
 
-/// Runs a verb of a command line that is all in `command`.
-pub(crate) fn run(verb: &Verb, command: impl FnOnce() -> Command) -> Result<(), Failure> {
+/// Runs a verb of a command line that is all in `command`. `with_values` names the usual values of its
+/// flags, for those who complete or describe them: a flag may take others, too.
+pub(crate) fn run(
+    verb: &Verb,
+    command: Command,
+    with_values: impl FnOnce(Command) -> Command,
+) -> Result<(), Failure> {
     match verb {
-        Verb::Completions(args) => shell::complete(args, command()),
-        Verb::Launch(args) => launch::run(args, command()),
-        Verb::Man(args) => shell::manual(args, command()),
+        Verb::Completions(args) => shell::complete(args, with_values(command)),
+        Verb::Launch(args) => launch::run(args, command),
+        Verb::Man(args) => shell::manual(args, with_values(command)),
         Verb::Plan(args) => plan::run(args),
         Verb::Plot(args) => plot::run(args),
         Verb::Schedule(args) => schedule::run(args),
@@ -78,7 +83,7 @@ pub fn main() -> ExitCode {
     let version = command.get_version().unwrap_or_default().to_owned();
     let command = command.long_version(version + &names::build(None));
     execute(parse::<Verb>(command.clone(), &args), |cli| {
-        run(&cli.verb, || command)
+        run(&cli.verb, command, |command| command)
     })
 }
 

@@ -79,6 +79,22 @@ fn wrong_arguments_of_the_verb_are_told_once() {
     }
 }
 
+/// A flag whose usual values are completed took no others: models are files, too.
+#[cfg(feature = "cli")]
+#[test]
+fn values_that_are_not_completed_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in ["model.pt2", "resnet50", "none.pt2"] {
+        let train = format!(
+            "launch --processes 2 -- train --model {model} --devices cpu --batch 3 --micro 4"
+        );
+        let output = gpipe(folder.path(), &train);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains("[rank "), "each process reads it: {errors}");
+        assert!(!errors.contains("possible values"), "{errors}");
+    }
+}
+
 /// What only the verb can know is told by its processes, with its exit code.
 #[test]
 fn what_a_verb_refuses_is_told_by_its_processes() {

@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags that exclude those of the second list, and why. A name without dashes is an argument that
 /// is no flag.
-const REASONS: [(&[&str], &[&str], &str); 15] = [
+const REASONS: [(&[&str], &[&str], &str); 16] = [
     (
         &["plan"],
         &[
@@ -67,6 +67,12 @@ const REASONS: [(&[&str], &[&str], &str); 15] = [
             "gradient-bytes",
         ],
         "the profile has the times and bytes of the layers; leave one of them out",
+    ),
+    (
+        &["profile"],
+        &["tensor-parallel", "no-sequence-parallel", "optimizer-bytes"],
+        "these are for models that --model-shape describes; a plan from a profile counts AdamW's memory, \
+         and no groups of cards; leave one of them out",
     ),
     (
         &["cores"],

@@ -31,19 +31,20 @@ pub(crate) struct ShapeFlags {
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
         long, value_name = "T", default_value = "1", allow_negative_numbers = true,
-        requires = "model_shape", value_parser = input::count_or_auto
+        requires = "model_shape", conflicts_with = "profile", value_parser = input::count_or_auto
     )]
     tensor_parallel: std::option::Option<usize>,
     /// Each card of --tensor-parallel keeps whole norms and dropouts. Instead of dividing these, and
     /// their activations, by the sequence.
-    #[arg(long, requires = "model_shape")]
+    #[arg(long, requires = "model_shape", conflicts_with = "profile")]
     no_sequence_parallel: bool,
     /// Bytes of optimizer state for each parameter of a --model-shape. Beside 4 for itself and its
     /// gradient: 12 for Adam in mixed precision (two moments and the parameter in 32 bits each), 4
     /// for moments in 16 bits alone, 2 for moments in 8 bits alone, 0 for plain SGD.
     #[arg(
         long, value_name = "BYTES", default_value_t = 12, allow_negative_numbers = true,
-        requires = "model_shape", value_parser = clap::value_parser!(u8).range(0..=64)
+        requires = "model_shape", conflicts_with = "profile",
+        value_parser = clap::value_parser!(u8).range(0..=64)
     )]
     optimizer_bytes: u8,
 }

@@ -24,6 +24,24 @@ fn planned(flags: &[&str]) -> Value {
     serde_json::from_str(&stdout(&output)).unwrap()
 }
 
+/// They were taken beside a profile and did nothing.
+#[test]
+fn what_is_of_shapes_is_refused_beside_a_profile() {
+    let folder = super::folder_with_profile();
+    for flag in [
+        "--optimizer-bytes=8",
+        "--tensor-parallel=2",
+        "--no-sequence-parallel",
+    ] {
+        let args = ["plan", "--profile", "profile.json", "--devices", "2", flag];
+        let told = super::refused(&super::gpipe_in(folder.path(), &args), 2);
+        assert!(
+            told.contains("for models that --model-shape describes"),
+            "{told}"
+        );
+    }
+}
+
 #[test]
 fn a_group_of_cards_is_one_device() {
     let plan = planned(&["--tensor-parallel", "4", "--replicas", "1"]);
