@@ -59,7 +59,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if let Some(path) = &args.data {
         let wrong = |why| Failure::Usage(format!("--data {}: {why}", path.display()));
-        foreign::check(path).map_err(wrong)?;
+        foreign::check_several(path).map_err(wrong)?;
     }
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);

@@ -50,13 +50,22 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
             "JSON is not read: save the samples as arrays, \
              `numpy.savez(\"data.npz\", x=x, y=y)`, or as a table (CSV with a heading); a text as .txt"
         }
-        "jpg" | "jpeg" | "png" => {
-            "this is one image: name the folder in which each class has a folder of images"
-        }
         _ => return Ok(()),
     };
     if path.is_file() {
         return Err(what.to_owned());
     }
     Ok(())
+}
+
+/// The same, and that it is no single image: those who train and judge need several.
+///
+/// # Errors
+/// As [`check`].
+pub(in crate::cli) fn check_several(path: &Path) -> Result<(), String> {
+    if matches!(ending(path).as_str(), "jpg" | "jpeg" | "png") && path.is_file() {
+        let why = "this is one image: name the folder in which each class has a folder of images";
+        return Err(why.to_owned());
+    }
+    check(path)
 }

@@ -122,7 +122,7 @@ impl Source {
         }
         if let Some(path) = data {
             let wrong = |why: String| Failure::Usage(format!("--data {}: {why}", path.display()));
-            foreign::check(path).map_err(wrong)?;
+            foreign::check_several(path).map_err(wrong)?;
             let typed = path.to_string_lossy();
             if !path.exists()
                 && path != Path::new(SYNTHETIC)

@@ -36,7 +36,7 @@ impl Other {
         options: &DataOptions,
     ) -> Result<Self, String> {
         let path = &*remote::local(path)?;
-        foreign::check(path)?;
+        foreign::check_several(path)?;
         match source {
             Source::Text { .. } | Source::Tokens { .. } => {
                 let tokens = tokens(path, source, tokenizer)?;

@@ -165,7 +165,7 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
     );
     refused(
         &format!("{MLP} --held-out 3"),
-        &["from 0 to below 1", "held_out_batches"],
+        &["from 0 to below 1", "--held-out-batches"],
     );
     refused(
         &format!("{MLP} --normalise much"),

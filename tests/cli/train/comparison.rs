@@ -54,7 +54,7 @@ fn a_report_is_a_picture_where_its_name_says_so() {
     train(folder, "run", &flags);
     let picture = fs::read_to_string(folder.join("why.svg")).unwrap();
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
-    assert!(picture.contains(">measured</text>") && picture.contains(">predicted</text>"));
+    assert!(picture.contains(">measured</tspan>") && picture.contains(">predicted</tspan>"));
     assert!(picture.contains("aria-label=\"Step 1 took "));
 }
 

@@ -313,7 +313,7 @@ fn a_file_is_taken_for_what_it_is() {
             "--model weights.pth",
             &[
                 "weights.pth: was written by an old torch.save",
-                "torch.export.save",
+                "torch.export",
             ],
         ),
     ];
