@@ -107,10 +107,11 @@ pub(crate) fn parse_file<'de, T: Deserialize<'de>>(
         return parse(text, file);
     }
     let is_object = text.trim_ascii_start().starts_with(b"{");
-    parse(text, file).map_err(|error| match is_object {
-        true => error,
-        false => ReadError::new(file, "", format!("{}; {}", error.rule, format.none)),
-    })
+    let parsed = parse(text, file);
+    if is_object {
+        return parsed;
+    }
+    parsed.map_err(|error| ReadError::new(file, "", format!("{}; {}", error.rule, format.none)))
 }
 
 /// What an object in JSON is, or at which field which rule is broken.
