@@ -12,7 +12,7 @@ use crate::units::{Bytes, Micros};
 /// The most devices whose memory is drawn; all are in the table.
 const MAX_CURVES: usize = 16;
 
-/// As the picture's legend says it.
+/// What the picture's legend and the table call it.
 const WORKING: &str = "needed while an action runs";
 
 /// The section of a page: `words` about it, the picture of a step that ends at `end`, and the

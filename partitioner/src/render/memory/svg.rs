@@ -1,6 +1,6 @@
 //! The curves under each other, on the timeline's own axis.
 
-use super::Curve;
+use super::{Curve, WORKING};
 use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, WIDTH};
 use crate::render::svg::legend::Legend;
 use crate::render::ticks;
@@ -113,11 +113,7 @@ fn legend(curves: &[Curve]) -> Legend {
             "parameters, optimizer, gradients",
         ),
         (true, "act", "activations in flight"),
-        (
-            curves.iter().any(Curve::works),
-            "lay",
-            "needed while an action runs",
-        ),
+        (curves.iter().any(Curve::works), "lay", WORKING),
     ];
     let mut legend = Legend::default();
     for (_, class, name) in keys.into_iter().filter(|(there, ..)| *there) {
