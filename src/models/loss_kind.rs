@@ -79,12 +79,13 @@ impl fmt::Display for LossKind {
     }
 }
 
-/// The error says which names there are.
+/// PyTorch's names for the same losses are taken as well. The error says which names there are.
 impl FromStr for LossKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|own| own.name() == text);
+        let name = of_pytorch(text).unwrap_or(text);
+        let found = Self::ALL.into_iter().find(|own| own.name() == name);
         found.ok_or_else(|| {
             if let Some(why) = elsewhere(text) {
                 return format!("`{text}` is no loss here: {why}");
@@ -99,11 +100,30 @@ impl FromStr for LossKind {
     }
 }
 
+/// The name of what PyTorch, or who writes about it, calls otherwise. Its `BCELoss` takes probabilities
+/// and is none of these.
+fn of_pytorch(text: &str) -> Option<&'static str> {
+    Some(match text.replace('_', "-").to_lowercase().as_str() {
+        "ce" | "xent" | "crossentropy" | "crossentropyloss" | "cross-entropy"
+        | "cross-entropy-loss" => "cross-entropy",
+        "mse" | "mseloss" | "mse-loss" => "mse",
+        "bcewithlogits"
+        | "bcewithlogitsloss"
+        | "bce-with-logits"
+        | "bce-with-logits-loss"
+        | "binary-cross-entropy-with-logits" => "bce",
+        _ => return None,
+    })
+}
+
 /// What stands for a loss of PyTorch that has no name here.
 fn elsewhere(text: &str) -> Option<&'static str> {
     Some(
         match text.trim_end_matches("-loss").trim_end_matches("_loss") {
-            "nll" => {
+            "BCELoss" | "bceloss" | "binary_cross_entropy" | "binary-cross-entropy" => {
+                "use `bce`, which takes the output before its sigmoid: leave the sigmoid out of the model"
+            }
+            "nll" | "NLLLoss" | "nllloss" => {
                 "use `cross-entropy`, which is the same of log-probabilities, as their log-softmax is \
              what they are"
             }
@@ -361,5 +381,25 @@ mod tests {
             let found = class_dimension(output, target);
             assert_eq!(found, wanted, "{output:?}, {target:?}");
         }
+    }
+
+    /// `ce` was taken for a slip of `bce`.
+    #[test]
+    fn the_names_of_pytorch_are_taken() {
+        for (text, kind) in [
+            ("ce", LossKind::CrossEntropy),
+            ("cross_entropy", LossKind::CrossEntropy),
+            ("CrossEntropyLoss", LossKind::CrossEntropy),
+            ("MSELoss", LossKind::Mse),
+            ("BCEWithLogitsLoss", LossKind::Bce),
+            ("binary_cross_entropy_with_logits", LossKind::Bce),
+        ] {
+            assert_eq!(text.parse(), Ok(kind), "{text}");
+        }
+        for kind in LossKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        let refused = "BCELoss".parse::<LossKind>().unwrap_err();
+        assert!(refused.contains("leave the sigmoid out"), "{refused}");
     }
 }

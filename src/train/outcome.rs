@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use gpipe_partitioner::Plan;
 use gpipe_partitioner::words::decimals;
 
+use super::cut::Uneven;
 use super::error::TrainError;
 use super::evaluation::Evaluation;
 use super::report::Comparison;
@@ -57,9 +58,6 @@ pub struct Outcome {
     pub best: Option<Evaluation>,
     /// The last step beside its prediction; none before the last step.
     pub comparison: Option<Comparison>,
-    /// Which stages compute so unequally long that a step waits for one of them, where another
-    /// cut could help; by the times of the last step.
-    pub uneven_cut: Option<String>,
     /// Memory of the last step, where the pipeline measures it.
     pub memory: Option<MemoryReport>,
     /// What held the run back as far as its input is concerned, and what would help; where the
@@ -68,6 +66,8 @@ pub struct Outcome {
     /// Whether all files could be written: the last checkpoint, the metrics and what is about
     /// the last step. What training came to is not lost where they could not.
     pub files: Result<(), TrainError>,
+    /// By the times of the last step.
+    pub(super) uneven_cut: Option<Uneven>,
     pub(super) others: Option<Others>,
     pub(super) rates: Rates,
     pub(super) schedule: String,
@@ -113,10 +113,10 @@ impl Outcome {
             held_out_accuracy: None,
             best: None,
             comparison: None,
-            uneven_cut: None,
             memory: None,
             input: None,
             files: Ok(()),
+            uneven_cut: None,
             others: None,
             rates: Rates::default(),
             schedule: String::new(),
@@ -212,7 +212,9 @@ impl Outcome {
                 short(bubble, own.step_ms_median)
             ),
         ));
-        lines.extend(self.uneven_cut.iter().map(|cut| ("cut", cut.clone())));
+        let cut = self.uneven_cut.as_ref();
+        let cut = cut.and_then(|cut| cut.words(bubble.1));
+        lines.extend(cut.map(|words| ("cut", words)));
         lines.extend(memory(self.memory.as_ref()));
         if let Some(planned) = own.planned_ms {
             lines.push(("plan", beside(planned, own.makespan_ms_median)));

@@ -7,6 +7,7 @@ use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
+use crate::words::{count, two_decimals};
 use std::cmp::Reverse;
 
 /// A page with the picture of [`svg`](super::svg()), the details of the action under
@@ -15,13 +16,20 @@ use std::cmp::Reverse;
 /// screen reader.
 pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut page = Page::new("simulation", title);
-    page.facts(&facts(timeline, 1));
-    page.section("timeline", "Timeline", &section(timeline));
+    let mut facts = facts(timeline, 1);
+    facts.insert(2, actions(timeline));
+    page.facts(&facts);
+    let picture = picture(timeline);
+    page.section(
+        "timeline",
+        "Timeline",
+        &(picture + &devices(timeline, None)),
+    );
     page.finish()
 }
 
-/// A page about a simulation: that of [`html`] with what is to be said of it, and the memory of each
-/// device over the step, where the costs tell any.
+/// A page about a simulation: that of [`html`] with what is to be said of it, the micro-batches in
+/// flight, and the memory of each device over the step, where the costs tell any.
 #[derive(Clone, Debug)]
 pub struct SimulationPage<'a> {
     simulation: &'a Simulation,
@@ -79,24 +87,28 @@ impl<'a> SimulationPage<'a> {
         let timeline = &self.simulation.timeline;
         let mut page = Page::new("simulation", &self.title);
         let mut facts = facts(timeline, self.steps);
-        let peak = self.peak();
-        facts.extend(peak.map(|(device, peak)| peak_memory(device, peak, self.limit(device))));
+        let in_flight = self.in_flight();
+        facts.insert(2, most_in_flight(&in_flight));
+        let peaks = self.simulation.peak_bytes();
+        let known = peaks.iter().any(|peak| *peak > Bytes::ZERO);
+        facts.extend(known.then(|| peak_memory(&peaks, |device| self.limit(device))));
         page.facts(&facts);
         page.notes(&self.warnings, &self.notes);
-        let section = section(timeline);
-        page.section("timeline", "Timeline", &section);
-        if peak.is_some() {
+        let devices = devices(timeline, Some(&in_flight));
+        page.section("timeline", "Timeline", &(picture(timeline) + &devices));
+        if known {
             page.section("memory", "Memory over time", &self.memory());
         }
         page.finish()
     }
 
-    /// The fullest device, of equals the first; none where nothing is known of memory.
-    fn peak(&self) -> Option<(DeviceId, Bytes)> {
-        let peaks = self.simulation.peak_bytes().into_iter().enumerate();
-        let fullest = peaks.max_by_key(|&(device, peak)| (peak, Reverse(device)));
-        let known = fullest.filter(|(_, peak)| *peak > Bytes::ZERO);
-        known.map(|(device, peak)| (DeviceId(device), peak))
+    /// The most micro-batches that each device has in flight.
+    fn in_flight(&self) -> Vec<f64> {
+        let schedule = self.simulation.schedule();
+        let devices = (0..schedule.schedule().devices()).map(DeviceId);
+        devices
+            .map(|device| schedule.peak_in_flight_on(device))
+            .collect()
     }
 
     fn limit(&self, device: DeviceId) -> Option<Bytes> {
@@ -117,13 +129,17 @@ impl<'a> SimulationPage<'a> {
     }
 }
 
-/// The highest peak, with the share that it is of its device's memory.
-pub(super) fn peak_memory(device: DeviceId, peak: Bytes, limit: Option<Bytes>) -> Fact {
-    let of = limit.map_or_else(String::new, |limit| {
+/// The highest peak, of equals the first, with the share that it is of its device's memory.
+pub(super) fn peak_memory(peaks: &[Bytes], limit: impl Fn(DeviceId) -> Option<Bytes>) -> Fact {
+    let fullest = (0..peaks.len()).max_by_key(|&device| (peaks[device], Reverse(device)));
+    let device = fullest.unwrap_or_default();
+    let peak = peaks.get(device).copied().unwrap_or_default();
+    let of = limit(DeviceId(device)).map_or_else(String::new, |limit| {
         let share = percent(peak.get() as f64 / limit.get().max(1) as f64);
         format!(", {share} of its {limit}")
     });
-    let note = format!("on device {device}{of}");
+    let every = peaks.iter().all(|own| *own == peak);
+    let note = format!("{}{of}", place(device, every));
     Fact::new("Peak memory", peak.to_string(), note)
 }
 
@@ -141,11 +157,6 @@ fn facts(timeline: &Timeline, steps: usize) -> Vec<Fact> {
             let note = "device time without an action, the all-reduce\u{2019}s included".to_owned();
             Fact::new("Bubble", percent(timeline.bubble_fraction()), note)
         },
-        Fact::new(
-            "Actions",
-            timeline.spans().len().to_string(),
-            format!("on {} devices", timeline.devices()),
-        ),
     ];
     let steady = timeline.steady_bubble(steps).filter(|_| steps > 1);
     let note = || "device time that is idle between the first step and the last".to_owned();
@@ -154,8 +165,35 @@ fn facts(timeline: &Timeline, steps: usize) -> Vec<Fact> {
     facts
 }
 
-fn section(timeline: &Timeline) -> String {
-    chart("Timeline of the devices", &svg::in_a_page(timeline)) + &devices(timeline)
+fn actions(timeline: &Timeline) -> Fact {
+    let devices = count(timeline.devices(), "device");
+    let actions = timeline.spans().len();
+    Fact::new("Actions", actions.to_string(), format!("on {devices}"))
+}
+
+/// The device with the most micro-batches in flight, of equals the first.
+fn most_in_flight(in_flight: &[f64]) -> Fact {
+    let most = in_flight.iter().copied().fold(0.0, f64::max);
+    let device = in_flight.iter().position(|own| *own == most);
+    let at = place(
+        device.unwrap_or(0),
+        in_flight.iter().all(|own| *own == most),
+    );
+    let note = format!("micro-batches at most, {at}");
+    Fact::new("In flight", two_decimals(most), note)
+}
+
+/// Where a maximum is: on one of several devices, or on `every` one.
+fn place(device: usize, every: bool) -> String {
+    if every {
+        "on every device".to_owned()
+    } else {
+        format!("on device {device}")
+    }
+}
+
+fn picture(timeline: &Timeline) -> String {
+    chart("Timeline of the devices", &svg::in_a_page(timeline))
 }
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.
@@ -193,8 +231,8 @@ pub(super) fn bubble(share: f64) -> Fact {
     Fact::new("Bubble", percent(share), note)
 }
 
-/// Each device's busy and idle time.
-pub(super) fn devices(timeline: &Timeline) -> String {
+/// Each device's busy and idle time, and how many micro-batches it has in flight where that is known.
+pub(super) fn devices(timeline: &Timeline, in_flight: Option<&[f64]>) -> String {
     let exchanges = !timeline.exchanges().is_empty();
     let mut columns = vec![
         "device",
@@ -203,6 +241,7 @@ pub(super) fn devices(timeline: &Timeline) -> String {
         "idle between its actions",
         "busy share",
     ];
+    columns.extend(in_flight.map(|_| "in flight"));
     if exchanges {
         columns.insert(3, "of it in the all-reduce");
     }
@@ -219,6 +258,7 @@ pub(super) fn devices(timeline: &Timeline) -> String {
         if exchanges {
             cells.insert(2, time(exposed_on(timeline, device)));
         }
+        cells.extend(in_flight.and_then(|own| own.get(device.index()).copied().map(two_decimals)));
         table.row(&device.to_string(), &cells);
     }
     table.finish()

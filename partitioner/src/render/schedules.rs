@@ -2,8 +2,10 @@
 
 use super::page::{Fact, Page, Table, bar, capital, chart, escaped, percent, sentence};
 use super::svg::in_a_page;
+use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
+use crate::words::two_decimals;
 use std::fmt::Write as _;
 
 /// Actions of all pictures of a page together, at most: more are hardly opened by a browser.
@@ -37,6 +39,8 @@ pub struct SchedulesPage<'a> {
     pub best: &'static str,
     /// Why other schedules are not there, a sentence each.
     pub refused: Vec<String>,
+    /// What the numbers do not tell by themselves: the times that they are made of, say.
+    pub notes: Vec<String>,
 }
 
 impl SchedulesPage<'_> {
@@ -54,6 +58,7 @@ impl SchedulesPage<'_> {
             Fact::new("Step", timeline.makespan().to_string(), String::new()),
             super::html::bubble(timeline.bubble_fraction()),
         ]);
+        page.notes(&[], &self.notes);
         page.section("schedules", "Schedules", &self.table());
         let label = format!("Timeline of {}", escaped(&first.name));
         let picture = chart(&label, &in_a_page(timeline));
@@ -78,7 +83,7 @@ impl SchedulesPage<'_> {
         let mut table = Table::new(&caption, &columns.names());
         for own in &self.schedules {
             let class = if own.is_best { "best" } else { "" };
-            table.marked(class, &escaped(&own.name), &columns.cells(own));
+            table.marked(class, &head(own), &columns.cells(own));
         }
         format!("<div class=\"rank\">\n{}</div>\n", table.finish())
     }
@@ -119,12 +124,20 @@ fn pictures(schedules: &[Compared<'_>], mut room: usize) -> String {
     pictures
 }
 
+/// The name, and below it what is to be said.
+fn head(own: &Compared<'_>) -> String {
+    let name = escaped(&own.name);
+    match own.note.as_str() {
+        "" => name,
+        note => format!("{name}<span class=\"note\">{}</span>", escaped(note)),
+    }
+}
+
 /// Which columns there are, and what their bars are relative to.
 struct Columns {
     longest: Micros,
     /// The highest peak; none where nothing is known of memory.
     fullest: Option<Bytes>,
-    notes: bool,
     more: Vec<&'static str>,
 }
 
@@ -139,7 +152,6 @@ impl Columns {
                 .map(peak)
                 .max()
                 .filter(|own| *own > Bytes::ZERO),
-            notes: schedules.iter().any(|own| !own.note.is_empty()),
             more: more
                 .unwrap_or_default()
                 .iter()
@@ -149,10 +161,9 @@ impl Columns {
     }
 
     fn names(&self) -> Vec<&'static str> {
-        let mut names = vec!["schedule", "chunks", "*step", "*bubble"];
+        let mut names = vec!["schedule", "chunks", "*step", "*bubble", "in flight"];
         names.extend(self.fullest.map(|_| "*peak memory"));
         names.extend(&self.more);
-        names.extend(self.notes.then_some("*note"));
         names
     }
 
@@ -165,6 +176,7 @@ impl Columns {
             (schedule.stages() / schedule.devices().max(1)).to_string(),
             format!("*{step}{}", bar(&[("F", share)])),
             format!("*{}{}", percent(idle), bar(&[("S", idle)])),
+            in_flight(own),
         ];
         cells.extend(self.fullest.map(|most| {
             let peak = peak(own);
@@ -172,9 +184,16 @@ impl Columns {
             format!("*{peak}{}", bar(&[("A", share)]))
         }));
         cells.extend(own.more.iter().map(|(_, cell)| escaped(cell)));
-        cells.extend(self.notes.then(|| format!("*{}", escaped(&own.note))));
         cells
     }
+}
+
+/// Micro-batches on the device that has most.
+fn in_flight(own: &Compared<'_>) -> String {
+    let schedule = own.simulation.schedule();
+    let devices = (0..schedule.schedule().devices()).map(DeviceId);
+    let most = devices.map(|device| schedule.peak_in_flight_on(device));
+    two_decimals(most.fold(0.0, f64::max))
 }
 
 /// That of the fullest device.

@@ -131,7 +131,7 @@ fn table(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Table {
     let mut table = Table::new(&columns);
     let number = |own: f64, share: bool| {
         if share {
-            format!("{} %", decimals(own * 100.0, 1))
+            percent(own)
         } else {
             let is_large = own.abs() >= LARGE;
             if is_large {
@@ -146,6 +146,16 @@ fn table(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Table {
         table.row(std::iter::once(sample).chain(cells(told, top, number)));
     }
     table
+}
+
+/// A probability in percent, in which nobody wants powers of ten.
+fn percent(share: f64) -> String {
+    let percent = format!("{:.1}", 100.0 * share);
+    match percent.as_str() {
+        "0.0" if share > 0.0 => "< 0.1 %".to_owned(),
+        "100.0" if share < 1.0 => "> 99.9 %".to_owned(),
+        _ => format!("{percent} %"),
+    }
 }
 
 fn csv(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Result<String, Failure> {
@@ -170,4 +180,17 @@ fn csv(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Result<String,
         .into_inner()
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     Ok(String::from_utf8(bytes).map_err(anyhow::Error::from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said `6.91e-1 %`.
+    #[test]
+    fn a_small_probability_is_no_power_of_ten() {
+        let all = [0.00691, 0.0, 1.2e-9, 0.5, 0.999_99, 1.0].map(percent);
+        let wanted = ["0.7 %", "0.0 %", "< 0.1 %", "50.0 %", "> 99.9 %", "100.0 %"];
+        assert_eq!(all, wanted);
+    }
 }

@@ -15,9 +15,6 @@ use crate::data::{Diagnosis, InputMeasures, Limit};
 use crate::models::zoo::ModelSpec;
 use crate::{ProfileOptions, Profiled};
 
-/// Runners-up that are told.
-const RUNNERS_UP: usize = 2;
-
 /// What the loader of a training takes for a batch.
 #[derive(Debug)]
 pub(super) struct Loading {
@@ -104,12 +101,10 @@ pub(super) fn text(
         );
         let _ = writeln!(text, "{}", output::wrapped(&said, width));
     }
-    let mut short = plan.clone();
-    short.alternatives.truncate(RUNNERS_UP);
     let _ = write!(
         text,
         "\n{}",
-        plan_report::text((&short, samples), profile, width, true)
+        plan_report::text((plan, samples), profile, width, false)
     );
     let _ = writeln!(text, "{choices}");
     let _ = writeln!(text, "{}", output::wrapped(limit, width));

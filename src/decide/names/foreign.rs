@@ -148,7 +148,7 @@ pub(super) const FLAGS: [(&str, Instead); 63] = [
         "pp pipeline-parallel-size pipeline-model-parallel-size stages num-stages \
          pp-size pipeline-parallelism pipe-parallel-size pipeline-parallel \
          pipeline-parallel-degree",
-        Flag("--devices LIST: a stage each"),
+        Flag("--devices N, a stage each"),
     ),
     (
         "virtual-stages num-virtual-stages num-layers-per-virtual-pipeline-stage \

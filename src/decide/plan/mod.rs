@@ -376,7 +376,10 @@ fn options(args: &Args, mut machine: Machine, profile: &Profile) -> PlanOptions 
 /// about the numbers asked for.
 pub(crate) fn failure(error: PlanError) -> Failure {
     match error {
-        PlanError::NoneFits { .. } | PlanError::Shortage { .. } => Failure::Run(error.into()),
+        PlanError::NoneFits { .. } => Failure::Run(anyhow::anyhow!(
+            "{error}; more --devices or a smaller --batch may fit as well"
+        )),
+        PlanError::Shortage { .. } => Failure::Run(error.into()),
         _ => Failure::Usage(error.to_string()),
     }
 }

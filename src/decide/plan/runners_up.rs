@@ -50,7 +50,7 @@ pub(super) fn text(plan: &Plan, width: usize, all: bool) -> String {
     let left = rows.len() - shown.len();
     if left > 0 {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "(--explain has {left} more)");
+        let _ = writeln!(text, "(plan --explain has {left} more)");
     }
     text
 }

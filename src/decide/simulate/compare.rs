@@ -112,6 +112,7 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
         order: order(options),
         best: best(options),
         refused: refused(cases),
+        notes: vec![options.workload.words()],
     };
     page.html()
 }

@@ -98,6 +98,7 @@ fn page(options: &Options, case: &Case) -> String {
         .with_limits(options.limits.caps());
     let fits = fits(options, case);
     let (mut notes, mut warnings) = (notes(options, case), Vec::new());
+    notes.push(options.workload.words());
     match options.limits.excess(&case.simulation) {
         Some(_) => warnings.extend(fits),
         None => notes.splice(..0, fits).for_each(drop),

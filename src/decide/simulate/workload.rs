@@ -8,6 +8,8 @@ use gpipe_partitioner::{
     When, auto, simulate,
 };
 
+use gpipe_partitioner::words::count;
+
 use super::super::Failure;
 use super::memory::Limits;
 
@@ -141,6 +143,14 @@ impl Workload {
         }
     }
 
+    /// What the numbers are made of, in a sentence for who does not see the command.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Given(given) => given.words(),
+            Self::Profiled(profiled) => profiled.words(),
+        }
+    }
+
     /// Whether one stage may cost more than another.
     pub(super) fn is_uneven(&self) -> bool {
         matches!(self, Self::Profiled(_))
@@ -156,6 +166,25 @@ impl Workload {
 }
 
 impl Given {
+    fn words(&self) -> String {
+        let output = match self.output {
+            Bytes::ZERO => String::new(),
+            output => format!(", and it hands on {output}"),
+        };
+        let activation = match self.activation {
+            Bytes::ZERO => "what it keeps until its backward is not counted".to_owned(),
+            activation => format!("it keeps {activation} until its backward"),
+        };
+        format!(
+            "given, not measured: a micro-batch takes each device {} for the forward, {} for the input \
+             half and {} for the weight half of the backward; {activation}{output}; {}",
+            self.forward,
+            self.input,
+            self.weight,
+            links(&self.machine)
+        )
+    }
+
     /// A chunk has a v-th of everything but what it hands on.
     fn costs(&self, shape: Shape, device: impl Fn(StageId) -> DeviceId) -> Costs {
         let share = 1.0 / shape.chunks as f64;
@@ -275,6 +304,16 @@ impl Given {
 }
 
 impl Profiled {
+    fn words(&self) -> String {
+        format!(
+            "times and bytes are those of a profile of {} for {}, in micro-batches of {}; {}",
+            count(self.profile.layers().len(), "layer"),
+            self.profile.device(),
+            count(self.profile.batch(), "sample"),
+            links(&self.machine)
+        )
+    }
+
     /// The best cut that fits the memory; where none does, the best of all.
     fn cut(&self, schedule: &CheckedSchedule) -> Result<(Problem, Solution), Refusal> {
         let batch = self.profile.batch();
@@ -352,6 +391,18 @@ impl Profiled {
         let own = || (0..shape.stages()).map(|stage| schedule.device_of(StageId(stage)));
         let placed = |placement: &Placement| own().eq(placement.devices(shape));
         [Placement::Loop, Placement::Vee].into_iter().find(placed)
+    }
+}
+
+/// How long values are on their way between devices.
+fn links(machine: &Machine) -> String {
+    let inside = machine.link().map_or_else(
+        || "transfers between devices take no time".to_owned(),
+        |link| format!("the link between devices is {link}"),
+    );
+    match machine.nodes().filter(|nodes| nodes.count() > 1) {
+        Some(nodes) => format!("{inside}, that between nodes {}", nodes.link()),
+        None => inside,
     }
 }
 

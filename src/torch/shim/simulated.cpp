@@ -40,8 +40,9 @@ std::string gpipe::simulated_cuda() {
 
 void* gpipe::load_simulated_cuda() {
   const auto path = simulated_cuda();
-  TORCH_CHECK(!path.empty(), "simulated GPUs are asked for (", kSettings, ") and not built: run `make simulated-gpus` in the "
-              "sources of gpipe-rs, and have ", kPath, " name the library where the program is elsewhere");
+  TORCH_CHECK(!path.empty(), "simulated GPUs are asked for (", kSettings, ") and not built: a wheel or an archive has "
+              "none; run `make simulated-gpus` in a clone of gpipe-rs, and have ", kPath, " name the library where the "
+              "program is elsewhere");
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   const char* why = library == nullptr ? dlerror() : nullptr;
   TORCH_CHECK(library != nullptr, "the simulated GPUs cannot be loaded: ", why == nullptr ? path : why);

@@ -138,3 +138,81 @@ fn the_page_of_a_sweep_says_of_what_it_is() {
     );
     assert!(!page.contains("<td>8.00</td>") && !page.contains("<td>-</td>"));
 }
+
+/// A page is sent to somebody who does not see the command: it did not say which times it was made of.
+#[test]
+fn a_page_says_which_times_and_links_it_is_made_of() {
+    let profile = "--profile examples/data/profiles/gpt.json";
+    for (words, wanted) in [
+        (
+            "--forward-us 2000",
+            "given, not measured: a micro-batch takes each device 2.00 ms for the forward, 1.00 ms for the \
+             input half and 1.00 ms for the weight half of the backward; what it keeps until its backward \
+             is not counted; transfers between devices take no time",
+        ),
+        (
+            "--activation-bytes 512MiB --output-bytes 1MiB --link 25GB/s,5us",
+            "it keeps 512.0 MiB until its backward, and it hands on 1.0 MiB; the link between devices is \
+             25.0 GB/s, 5.0 µs",
+        ),
+        (
+            "--nodes 2 --link 25GB/s,5us --node-link 10GB/s,20us",
+            "the link between devices is 25.0 GB/s, 5.0 µs, that between nodes 10.0 GB/s, 20.0 µs",
+        ),
+        (
+            profile,
+            "times and bytes are those of a profile of 14 layers for cpu, in micro-batches of 16 samples; \
+             transfers between devices take no time",
+        ),
+    ] {
+        for what in ["--schedule 1f1b", "--compare"] {
+            let (_, page) = both(&format!("simulate {what} --devices 4 --micro 8 {words}"));
+            assert!(
+                page.contains(&format!("<p>{wanted}")),
+                "{what} {words}: {page}"
+            );
+        }
+    }
+}
+
+/// GPipe and 1F1B were the same row: what tells them apart stood in the text alone.
+#[test]
+fn pages_tell_micro_batches_in_flight() {
+    let (text, page) = both("simulate --compare --devices 4 --micro 8");
+    assert!(page.contains("<th scope=\"col\">in flight</th>"));
+    for (name, most) in [("gpipe", "8"), ("1f1b", "4"), ("dualpipe-v", "4.5")] {
+        let row = text
+            .lines()
+            .find(|line| line[2..].starts_with(&format!("{name} ")));
+        assert_eq!(row.unwrap().split_whitespace().rev().nth(1), Some(most));
+        let (_, row) = page
+            .split_once(&format!("<th scope=\"row\">{name}</th>"))
+            .unwrap();
+        assert!(
+            row.split("</tr>")
+                .next()
+                .unwrap()
+                .contains(&format!("<td>{most}</td>")),
+            "{name}"
+        );
+    }
+    // What trains nothing says so below its name, not in a column of its own.
+    assert!(page.contains("forward-only<span class=\"note\">trains nothing</span></th>"));
+
+    let (_, page) = both("simulate --schedule 1f1b --devices 4 --micro 8");
+    assert!(page.contains(
+        "<dt>In flight</dt><dd>4</dd><dd class=\"note\">micro-batches at most, on device 0</dd>"
+    ));
+    assert!(page.contains("<td>72.7 %</td><td>1</td></tr>"));
+    // There is one section: a list of sections says nothing.
+    assert!(!page.contains("<nav"));
+    let line = "simulate --schedule gpipe --devices 4 --micro 8 --activation-bytes 1GiB";
+    let (_, page) = both(line);
+    for fact in [
+        "micro-batches at most, on every device",
+        "<dd>8.0 GiB</dd><dd class=\"note\">on every device",
+    ] {
+        assert!(page.contains(fact), "{fact}");
+    }
+    assert!(page.contains("<nav"));
+}

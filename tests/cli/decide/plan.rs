@@ -209,6 +209,11 @@ fn a_plan_that_cannot_be_says_why() {
         message.contains("nothing fits the memory") && message.contains("MiB more on device 0"),
         "{message}"
     );
+    // There are other ways out than memory.
+    assert!(
+        message.ends_with("more --devices or a smaller --batch may fit as well"),
+        "{message}"
+    );
     for (flags, hint) in [
         (&["--devices", "20"][..], "12 layers"),
         (&["--devices", "3", "--speed", "1,2"], "2 values of speed"),

@@ -124,7 +124,7 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
         ("train", "--nproc-per-node", "launch --processes N"),
         ("train", "--n-layer", "--layers N"),
         ("plan --profile p.json", "--gpus", "--devices LIST"),
-        ("train", "--pp", "--devices LIST: a stage each"),
+        ("train", "--pp", "--devices N, a stage each"),
         ("train", "--gradient-accumulation-steps", "--micro M"),
         (
             "train",

@@ -326,7 +326,15 @@ fn a_file_is_taken_for_what_it_is() {
 fn what_does_not_fit_is_told_before_training() {
     let here = folder(&["decoder", "encoder", "fixed", "judged", "mlp"]);
     let here = here.path();
-    let cases: [(&str, &[&str]); 14] = [
+    let cases: [(&str, &[&str]); 15] = [
+        // It takes probabilities, which are no names' here.
+        (
+            "--model mlp.pt2 --loss BCELoss",
+            &[
+                "`BCELoss` is no loss here: use `bce`",
+                "leave the sigmoid out",
+            ],
+        ),
         (
             "--model mlp.pt2",
             &[

@@ -123,20 +123,25 @@ impl Page {
              <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
              <a class=\"skip\" href=\"#main\">Skip to the content</a>\n\
              <header>\n<p class=\"kind\">gpipe-rs: {kind}</p>\n<h1>{title}</h1>\n</header>\n\
-             <nav aria-label=\"Sections\"><ul>"
-        );
-        for (id, heading) in sections {
-            let _ = write!(page, "<li><a href=\"#{id}\">{heading}</a></li>");
-        }
-        let _ = write!(
-            page,
-            "</ul></nav>\n<main id=\"main\" tabindex=\"-1\">\n{intro}{body}</main>\n\
+             {}<main id=\"main\" tabindex=\"-1\">\n{intro}{body}</main>\n\
              <footer>Made by gpipe-rs {}. This file is all there is: it loads nothing.</footer>\n\
              <script>{SCRIPT}</script>\n</body>\n</html>\n",
+            links(&sections),
             env!("CARGO_PKG_VERSION")
         );
         page
     }
+}
+
+/// The list of sections, where there are several.
+fn links(sections: &[(&str, &str)]) -> String {
+    if sections.len() < 2 {
+        return String::new();
+    }
+    let links = sections.iter();
+    let links = links.map(|(id, heading)| format!("<li><a href=\"#{id}\">{heading}</a></li>"));
+    let links: String = links.collect();
+    format!("<nav aria-label=\"Sections\"><ul>{links}</ul></nav>\n")
 }
 
 /// A picture of actions that the script leads through; `keys` says so where it runs.

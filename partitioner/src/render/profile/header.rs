@@ -26,8 +26,7 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
         Some(_) => "computed for these times, ",
         None => "",
     };
-    let (device, peak) = page.fullest();
-    let limit = page.options.machine.devices()[device.index()].memory;
+    let limit = |device: DeviceId| page.options.machine.devices()[device.index()].memory;
     let link = match page.options.machine.link() {
         Some(link) if link.bandwidth().is_none() => {
             format!("link {}, nothing is copied", link.latency())
@@ -47,7 +46,7 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
             format!("{} samples/s", rounded(rate)),
         ),
         html::bubble(plan.bubble_fraction),
-        html::peak_memory(device, peak, limit),
+        html::peak_memory(&plan.peak_bytes, limit),
         Fact::new(
             "Schedule",
             plan.schedule.to_string(),

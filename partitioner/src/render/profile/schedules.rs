@@ -102,10 +102,10 @@ impl Columns {
             return format!("<p>{none}</p>\n");
         }
         let what = if self.layouts {
-            "Other schedules, numbers of stages a device and of replicas, with the fastest that were \
-             found of each"
+            "Other schedules, numbers of chunks (stages a device) and of replicas, with the fastest that \
+             were found of each"
         } else {
-            "For each schedule and number of stages a device: the fastest cut and number of \
+            "For each schedule and number of chunks (stages a device): the fastest cut and number of \
              micro-batches"
         };
         let bars = match self.peak {
@@ -118,7 +118,7 @@ impl Columns {
     fn names(&self) -> Vec<&'static str> {
         let mut names = vec!["schedule"];
         names.extend(self.layouts.then_some("replicas \u{d7} devices"));
-        names.extend(["stages a device", "micro-batches", "*step", "*bubble"]);
+        names.extend(["chunks", "micro-batches", "*step", "*bubble"]);
         names.extend(self.peak.map(|_| "*peak memory"));
         names.push("*why");
         names

@@ -46,7 +46,7 @@ impl ProfilePage<'_> {
                 svg::canvas::shared()
             )
         };
-        html.push_str(&html::devices(timeline));
+        html.push_str(&html::devices(timeline, None));
         html
     }
 

@@ -45,7 +45,14 @@ impl Layout {
             return Err("there is no header: the table is empty".to_owned());
         }
         if let Some(place) = all.iter().position(|name| name.is_empty()) {
-            return Err(format!("column {} has no name", place + 1));
+            // As pandas writes the index of a data frame.
+            let how = if place == 0 {
+                ": give it one in the first line, or, if it is the index of a pandas data frame, write the \
+                 table with index=False"
+            } else {
+                ": give it one in the first line"
+            };
+            return Err(format!("column {} has no name{how}", place + 1));
         }
         let drops = |name: &str| wanted.dropped.iter().any(|own| own == name);
         let dropped = wanted.dropped.iter();

@@ -103,7 +103,15 @@ fn what_is_wrong_is_told_with_line_and_column() {
         ("a,b\n1,x\n1,y,z\n", &["line 3", "3 cells", "header has 2"]),
         ("1,2\n3,4\n", &["line 1", "put a header above them"]),
         ("a,a,b\n1,2,3\n", &["two columns `a`"]),
-        ("a,,b\n1,2,3\n", &["column 2 has no name"]),
+        (
+            "a,,b\n1,2,3\n",
+            &["column 2 has no name: give it one in the first line"],
+        ),
+        // As pandas writes its index: nothing was said of how to leave that out.
+        (
+            ",a,b\n0,1,2\n1,2,3\n",
+            &["column 1 has no name", "write the table with index=False"],
+        ),
         (
             "a,b\n1,2.5\n1,3\n",
             &["column `b` has numbers such as 2.5", "--target"],
