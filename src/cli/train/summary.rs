@@ -1,18 +1,21 @@
 //! What a run came to: for people, or as JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::words::six_digits;
 use serde::Serialize;
+use tch::Device;
 
 use super::job::Job;
 use super::recipe::Recipe;
 use super::{Failure, called};
+use crate::Precision;
 use crate::cli::feed::Source;
 use crate::cli::feed::learned::Learned;
 use crate::cli::model::flags::flag;
 use crate::cli::{limit, output};
-use crate::data::{Change, Diagnosis, Limit, Missing};
+use crate::data::{Change, Diagnosis, Limit, Missing, Normalise};
+use crate::torch::device_name;
 use crate::train::{BEST, Outcome, Summary};
 
 /// What `--json` prints.
@@ -153,6 +156,12 @@ fn profile_command(recipe: &Recipe) -> String {
         .sizes
         .iter()
         .map(|(size, value)| (flag(size), value.clone()));
+    // What is the default need not be said.
+    let names: Vec<String> = recipe.devices.iter().map(|own| device_name(*own)).collect();
+    let usual = recipe.devices == [Device::Cpu; 2];
+    let precision =
+        (recipe.precision != Precision::default()).then(|| recipe.precision.to_string());
+    let scaled = recipe.normalise != Normalise::Auto;
     let dropped = (!recipe.drop_columns.is_empty()).then(|| recipe.drop_columns.join(","));
     let others = [
         ("--loss", recipe.loss.map(|own| own.to_string())),
@@ -163,6 +172,9 @@ fn profile_command(recipe: &Recipe) -> String {
             "--missing",
             (recipe.missing != Missing::Refuse).then(|| recipe.missing.to_string()),
         ),
+        ("--normalise", scaled.then(|| recipe.normalise.to_string())),
+        ("--devices", (!usual).then(|| names.join(","))),
+        ("--precision", precision),
         ("--batch", Some(recipe.batch.to_string())),
     ];
     let others = others
@@ -184,7 +196,10 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
                 *text += &error(job, outcome);
             }
             ("held-out loss", _) => *text += " per token",
-            ("input", _) => *text += &outcome.input.as_ref().map_or_else(String::new, in_flags),
+            ("input", _) => {
+                let input = outcome.input.as_ref();
+                *text += &input.map_or_else(String::new, |input| in_flags(input, &job.recipe));
+            }
             ("lowest", _) if job.recipe.checkpoint_every > 0 => {
                 let run = outcome.folder.display();
                 *text = format!("{text}; its checkpoint is {run}/{BEST} (--run {run} --best)");
@@ -212,17 +227,27 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
 }
 
 /// The flag that brings what would help the input most, where there is one.
-fn in_flags(input: &Diagnosis) -> String {
+fn in_flags(input: &Diagnosis, recipe: &Recipe) -> String {
     let best = input.remedies.first().map(|remedy| remedy.change);
     match best {
         Some(Change::Workers(workers)) => format!(": --workers {workers}"),
         Some(Change::Prefetch(batches)) => format!(": --prefetch {batches}"),
         Some(Change::IntraOp(threads)) => format!(": --threads-per-stage {threads}"),
-        Some(Change::Cache) => {
+        Some(Change::Cache) if !is_arrays(recipe.data.as_deref()) => {
             ": save them once as arrays (.npz, .safetensors), as they come out of it".to_owned()
         }
         _ => String::new(),
     }
+}
+
+/// Whether the data are arrays already.
+fn is_arrays(data: Option<&Path>) -> bool {
+    let ending = data.and_then(Path::extension);
+    ending.is_some_and(|own| {
+        ["npy", "npz", "safetensors"]
+            .iter()
+            .any(|known| own == *known)
+    })
 }
 
 /// What a plan may be off before its profile is not that of this machine any more: a quarter, which

@@ -91,7 +91,7 @@ fn the_page_of_a_cluster_says_what_its_text_does() {
         "<th scope=\"col\">replicas \u{d7} devices</th>",
         "<td>4 \u{d7} 1</td>",
         "<td>2 \u{d7} 2</td>",
-        "numbers of stages a device and of replicas",
+        "numbers of chunks (stages a device) and of replicas",
         "<dd>4 cards</dd>",
         "of 1 sample<",
         "one micro-batch of 1 sample.",

@@ -98,6 +98,15 @@ fn a_cut_that_the_step_waits_for_is_told() {
             && cut.contains(" --data text.txt --batch 8 --plan plan.json` cuts by time"),
         "{cut}"
     );
+    let folder = tempfile::tempdir().unwrap();
+    // It named two devices' command to a run of three, and the plan was refused.
+    let flags = "--layers 6 --balance 6,1,1 --steps 6 --devices cpu*3 --precision bf16";
+    let text = told(&printed(folder.path(), flags));
+    let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
+    assert!(
+        cut.contains(" --devices cpu,cpu,cpu --precision bf16 --batch 8 --plan plan.json`"),
+        "{cut}"
+    );
 }
 
 /// Whether the system counts what its cores do.
