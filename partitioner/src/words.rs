@@ -14,6 +14,14 @@ pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
+/// `the only row`, `all 2 rows`.
+pub fn all(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("the only {noun}"),
+        _ => format!("all {}", count(number, noun)),
+    }
+}
+
 /// The longest text that is compared with names: what is longer is none of them with a slip.
 const LONGEST: usize = 64;
 

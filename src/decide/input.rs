@@ -127,7 +127,19 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 
 /// A profile; a file that is none is wrong use, with file, field and rule.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
-    Profile::read(path).map_err(|error| Failure::Usage(format!("--profile: {error}")))
+    Profile::read(path).map_err(|error| in_file("--profile", path, error))
+}
+
+/// What is wrong with the file of a flag, which is named once: what was wrong may begin with its name.
+pub(crate) fn in_file(flag: &str, path: &Path, why: impl Display) -> Failure {
+    let (why, path) = (why.to_string(), path.display().to_string());
+    let rest = why
+        .strip_prefix(&path)
+        .and_then(|rest| rest.strip_prefix(": "));
+    Failure::Usage(match rest {
+        Some(rest) => format!("{flag} {path}: {rest}"),
+        None => format!("{flag}: {why}"),
+    })
 }
 
 /// Says in a line what speaks against a profile's measurements.

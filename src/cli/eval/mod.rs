@@ -5,16 +5,16 @@ mod progress;
 mod samples;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::words::decimals;
+use gpipe_partitioner::words::{count, decimals};
 use serde_json::json;
 use tch::{Device, Tensor};
 
 use super::feed::foreign;
 use super::model::exported;
-use super::trained::{Devices, Place, Spoken, Trained};
-use super::{Failure, failure, input, output};
+use super::trained::{Devices, Place, Spoken, Trained, TrainedOn};
+use super::{Failure, failure, input, output, say};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
 use crate::{Pipeline, Values};
@@ -68,11 +68,15 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let data = (args.data.as_deref()).or(trained.settings.eval_data.as_deref());
     if let Some(judged) = samples::Judged::choose(&trained, data, zoo)? {
         let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
+        if judged.is_all() {
+            say_seen(&trained, args.data.as_deref());
+        }
         let mut pipe = trained.pipeline(&args.on.devices, micro)?;
         return judged.run(args, &trained, &mut pipe, (batch, micro));
     }
     let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
     let judge = Judge::choose(&trained, data)?;
+    say_seen(&trained, args.data.as_deref());
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let context = args.context.map_or(context, |own| own.min(context));
     let mut pipe = trained.pipeline(&args.on.devices, micro)?;
@@ -89,6 +93,21 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     drop(batches);
     report(args, &trained, &judge, &sum)
+}
+
+/// Says of data that are named where the model was trained on most of them: its loss there is no measure.
+fn say_seen(trained: &Trained, data: Option<&Path>) {
+    let (TrainedOn::File(own), Some(path)) = (&trained.settings.data, data) else {
+        return;
+    };
+    let real = |path: &Path| path.canonicalize().ok();
+    if real(own).is_some_and(|own| real(path) == Some(own)) {
+        say(&format!(
+            "note: the model was trained on {}: its loss there is lower than on data that it does not \
+             know; without --data, eval takes what was held out",
+            path.display()
+        ));
+    }
 }
 
 /// Whether the model takes a batch: an exported program may have been exported for one length and
@@ -176,11 +195,11 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
     }
     let held_out = if judge.whole { "" } else { ", held out" };
     let mut lines = format!(
-        "data        {name} ({} {unit}s{held_out})\n\
+        "data        {name} ({}{held_out})\n\
          loss        {} per {unit}\n\
          perplexity  {}\n\
          bits        {} per {unit}\n",
-        sum.tokens,
+        count(sum.tokens, unit),
         decimals(loss, 4),
         decimals(loss.exp(), 3),
         decimals(bits, 3),
@@ -189,8 +208,8 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
         // Writing to a String cannot fail.
         let _ = writeln!(
             lines,
-            "left out    {} {unit}s, of which the model does not take as many",
-            sum.left_out
+            "left out    {}, of which the model does not take as many",
+            count(sum.left_out, unit)
         );
     }
     if let Some(step) = trained.settings.step {

@@ -140,12 +140,17 @@ impl Judged {
         self.report(args, trained, &sum)
     }
 
+    /// Whether all of the data that are named are judged.
+    pub(super) fn is_all(&self) -> bool {
+        !self.held_out && self.samples.held_out_len() == 0
+    }
+
     /// The classes of which the samples, where all of them are judged, have none.
     fn absent(&self) -> &[String] {
-        if self.held_out || self.samples.held_out_len() > 0 {
-            &[]
-        } else {
+        if self.is_all() {
             self.samples.absent_classes()
+        } else {
+            &[]
         }
     }
 

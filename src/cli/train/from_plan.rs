@@ -9,12 +9,13 @@ use super::Failure;
 use super::recipe::Recipe;
 use crate::Recompute;
 use crate::cli::config::values::Offload;
+use crate::cli::input;
 use crate::cli::model::Chosen;
 use crate::cli::say;
 
 /// Reads a plan; a file that is none is wrong use, with file, field and rule.
 pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
-    Plan::read(path).map_err(|error| Failure::Usage(format!("--plan: {error}")))
+    Plan::read(path).map_err(|error| input::in_file("--plan", path, error))
 }
 
 /// The recipe that says what the plan says, where it fits the others and the model.

@@ -16,7 +16,7 @@ use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
-use crate::cli::{Failure, failure};
+use crate::cli::{Failure, failure, input};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::torch::{simulated_gpus, time_model};
 use crate::train::peak_flops;
@@ -260,7 +260,7 @@ fn tokenizer(
     }
     if let Some(path) = &recipe.tokenizer {
         let read = ModelTokenizer::read(path);
-        let read = read.map_err(|why| Failure::Usage(format!("--tokenizer: {why}")))?;
+        let read = read.map_err(|why| input::in_file("--tokenizer", path, why))?;
         return Ok(Some(read));
     }
     weights.map_or(Ok(None), Weights::tokenizer)

@@ -83,7 +83,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Say nothing while training.
-    #[arg(long)]
+    #[arg(short, long)]
     pub(super) quiet: bool,
     /// Print one JSON object at the end. Fields that do not apply are left out: held_out_loss if
     /// nothing is held out, tokens_per_s without tokens, planned_ms without --plan.

@@ -8,6 +8,7 @@ use tch::Tensor;
 use super::{Failure, ModelTokenizer, not_finite, run};
 use crate::cli::config::Origins;
 use crate::cli::feed::{Source, foreign};
+use crate::cli::input;
 use crate::cli::model::flags::{Given, flag};
 use crate::cli::model::{exported, sizes};
 use crate::models::ExportedModel;
@@ -67,7 +68,7 @@ pub(in crate::cli) fn read(
         return Ok(((model.to_owned(), given.clone()), weights));
     }
     let read = hugging_face::import(zoo, path)
-        .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
+        .map_err(|error| input::in_file("--weights", path, error))?;
     check_finite(path, &read.weights)?;
     let name = read.spec.name();
     if let Some(origin) = origins.of("model.name").filter(|_| model != name) {

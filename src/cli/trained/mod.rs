@@ -107,7 +107,7 @@ impl Trained {
         };
         let wrong = |why: String| Failure::Usage(format!("--tokenizer {}: {why}", path.display()));
         let tokenizer = ModelTokenizer::read(path);
-        let tokenizer = tokenizer.map_err(|why| Failure::Usage(format!("--tokenizer: {why}")))?;
+        let tokenizer = tokenizer.map_err(|why| input::in_file("--tokenizer", path, why))?;
         let own = Self {
             vocabulary: Ok(Vocabulary::Tokenizer(tokenizer)),
             ..trained
@@ -153,7 +153,7 @@ impl Trained {
             )));
         }
         let read = hugging_face::import(zoo, path)
-            .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
+            .map_err(|error| input::in_file("--weights", path, error))?;
         if let Some(prefix) = &read.prefix {
             say(&initial::wrapped(path, prefix));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::all;
 use tch::{Kind, Tensor};
 
 use super::kept::MOST_CLASSES;
@@ -24,9 +24,9 @@ impl Counted {
     pub(super) fn teaches_nothing(&self, samples: usize) -> Option<String> {
         let label = self.only?;
         Some(format!(
-            "the targets of all {} are {label}: there is nothing to tell apart; give samples of \
+            "the targets of {} are {label}: there is nothing to tell apart; give samples of \
              another class, too",
-            count(samples, "sample")
+            all(samples, "sample")
         ))
     }
 }

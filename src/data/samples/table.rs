@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{all, count};
 use tch::Tensor;
 
 mod cell;
@@ -138,10 +138,10 @@ pub(super) fn read(
             count(train.len(), "row")
         )),
         Some(names) if names.len() == 1 => Some(format!(
-            "column `{target}` is `{}` in all {}: there is nothing to tell apart; name the column of \
+            "column `{target}` is `{}` in {}: there is nothing to tell apart; name the column of \
              the classes with --target, or give rows of another class, too",
             names[0],
-            count(train.len(), "row")
+            all(train.len(), "row")
         )),
         _ => None,
     };

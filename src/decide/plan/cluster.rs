@@ -114,7 +114,7 @@ fn named(args: &Args, name: &str) -> Result<Cluster, Failure> {
             let why = "--nodes: the file of --cluster says how many nodes there are";
             return Err(Failure::Usage(why.to_owned()));
         }
-        return Cluster::read(path).map_err(wrong);
+        return Cluster::read(path).map_err(|error| input::in_file("--cluster", path, error));
     }
     let known = KnownNode::named(name).map_err(|error| {
         wrong(error).with(

@@ -174,7 +174,7 @@ fn a_file_that_is_no_json_is_called_so() {
     let args: Vec<&str> = args.split(' ').collect();
     let message = refused(&gpipe_in(folder.path(), &args), 2);
     assert!(
-        message.starts_with("error: --profile: mine.txt: is not JSON (expected value at line 1"),
+        message.starts_with("error: --profile mine.txt: is not JSON (expected value at line 1"),
         "{message}"
     );
 }

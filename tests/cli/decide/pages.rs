@@ -167,10 +167,7 @@ fn a_page_says_which_times_and_links_it_is_made_of() {
     ] {
         for what in ["--schedule 1f1b", "--compare"] {
             let (_, page) = both(&format!("simulate {what} --devices 4 --micro 8 {words}"));
-            assert!(
-                page.contains(wanted),
-                "{what} {words}: {page}"
-            );
+            assert!(page.contains(wanted), "{what} {words}: {page}");
         }
     }
 }

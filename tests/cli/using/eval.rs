@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::trained::{TEXT, checkpoints, config, copy, held_out_loss, pipeline, run, save};
 use super::{printed, refused};
+use crate::run::gpipe;
 
 fn eval(flags: &str) -> Value {
     let text = printed(run(), &format!("eval --run run --json {flags}"));
@@ -38,6 +39,22 @@ fn the_held_out_loss_is_the_one_of_training_to_the_last_bit() {
     assert!(lines.contains("characters, held out)") && lines.contains("of step 120"));
 }
 
+/// The loss on what a model has learnt was told as if it were one on new data.
+#[test]
+fn a_loss_on_what_was_trained_on_says_so() {
+    let said = |data: &str| {
+        let output = gpipe(run(), &format!("eval --run run --data {data}"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let note = "note: the model was trained on text.txt: ";
+    assert!(said("text.txt").contains(note), "{}", said("text.txt"));
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.txt");
+    fs::write(&other, TEXT).unwrap();
+    assert!(!said(other.to_str().unwrap()).contains("note:"));
+}
+
 #[test]
 fn all_of_another_text_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -55,7 +72,7 @@ fn all_of_another_text_counts() {
     let loss = |told: &Value| told["loss"].as_f64().unwrap();
     assert!(loss(&odd) > 5.0 * loss(&known), "{odd} {known}");
     assert_eq!(of("me")["count"], 1);
-    assert!(printed(run(), &format!("eval --run run --data {shown}")).contains("(1 characters)"));
+    assert!(printed(run(), &format!("eval --run run --data {shown}")).contains("(1 character)"));
     for (text, wanted) in [
         ("m", "it is too short"),
         ("", "it is too short"),

@@ -324,7 +324,7 @@ fn a_wrong_or_missing_tokenizer_is_told_with_what_to_do() {
                 "eval --weights {own} --data {data} --tokenizer {}",
                 small.display()
             ),
-            &["--tokenizer: ", "there is no tokenizer.json"],
+            &["--tokenizer ", "there is no tokenizer.json"],
         ),
         (
             &format!(

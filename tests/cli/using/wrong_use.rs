@@ -38,7 +38,7 @@ fn a_model_is_where_one_says() {
         ("--run fresh", &["the run has no checkpoint yet"]),
         (
             "--weights nowhere",
-            &["--weights: nowhere: there is no such file or folder"],
+            &["--weights nowhere: there is no such file or folder"],
         ),
         (
             "--weights some-lab/Llama-1B",
@@ -46,7 +46,7 @@ fn a_model_is_where_one_says() {
         ),
         (
             "--weights empty",
-            &["--weights: ", "there is no config.json"],
+            &["--weights ", "there is no config.json"],
         ),
     ];
     for verb in VERBS {
