@@ -1,8 +1,10 @@
-//! The thread that gives this process's signs of life, looks for those of the next rank, and
-//! says to the store what is to be said.
+//! The thread that gives this process's signs of life, looks for those of the next rank and whether
+//! processes of this host have ended, and says to the store what is to be said.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::group::Places;
 use super::keys;
 use super::lost::{End, Lost};
 use super::watch::{Call, Orders, Watch};
@@ -13,11 +15,7 @@ use crate::torch::{Store, TorchError};
 #[derive(Debug)]
 pub(super) struct Beat {
     pub(super) store: Store,
-    pub(super) rank: usize,
-    pub(super) size: usize,
-    pub(super) host: String,
-    /// The next rank, as it is called when it is silent.
-    pub(super) next: Lost,
+    pub(super) places: Arc<Places>,
     /// The one who serves the store, as it is called when the store is gone.
     pub(super) server: Lost,
     pub(super) patience: Duration,
@@ -65,20 +63,21 @@ impl Beat {
         };
         loop {
             let patience = self.look(watch, &mut pulse)?;
+            self.look_beside(watch)?;
             self.compare_calls(watch, &mut pulse)?;
             // Not later than the patience ends.
             let left = (patience + SOON).saturating_sub(pulse.since.elapsed());
             let orders = watch.orders(left.min(often));
             self.obey(watch, &orders)?;
             if orders.close {
-                return self.store.set(&keys::farewell(self.rank), b"");
+                return self.store.set(&keys::farewell(self.places.rank), b"");
             }
         }
     }
 
     /// So often: less often where there are many, as one store answers all of them.
     fn often(&self) -> Duration {
-        let by_size = Duration::from_millis(self.size as u64);
+        let by_size = Duration::from_millis(self.size() as u64);
         let often = by_size.clamp(Duration::from_millis(100), Duration::from_millis(500));
         often.min(self.patience / 10)
     }
@@ -86,8 +85,8 @@ impl Beat {
     /// Counts up the own number, and looks at the other one. *Returns* how long that one may be
     /// silent.
     fn look(&self, watch: &Watch, pulse: &mut Pulse) -> Result<Duration, TorchError> {
-        self.store.add(&keys::beat(self.rank), 1)?;
-        let next = (self.rank + 1) % self.size;
+        self.store.add(&keys::beat(self.places.rank), 1)?;
+        let next = self.next();
         let number = self.store.add(&keys::beat(next), 0)?;
         watch.answered();
         let now = Instant::now();
@@ -107,10 +106,29 @@ impl Beat {
             let why = format!(
                 "no sign of life for {seconds} s: it is stopped, hangs, or its host is cut off"
             );
-            self.say(watch, watch.generation(), &silent(&self.next, &why))?;
+            let gone = self.places.gone(next, String::new());
+            self.say(watch, watch.generation(), &silent(&gone, &why))?;
             pulse.since = now;
         }
         Ok(patience)
+    }
+
+    /// Who waits for a message sees at once that the process that was to send it has ended. Who waits for
+    /// what comes through the store ([control](super::control)) would learn it from the silence alone.
+    fn look_beside(&self, watch: &Watch) -> Result<(), TorchError> {
+        let Some(rank) = watch.ended() else {
+            return Ok(());
+        };
+        let gone = self.places.gone(rank, "its process has ended".to_owned());
+        self.say(watch, watch.generation(), &gone)
+    }
+
+    fn size(&self) -> usize {
+        self.places.hosts.len()
+    }
+
+    fn next(&self) -> usize {
+        (self.places.rank + 1) % self.size()
     }
 
     /// A call that lasts may be one that not all processes make, and then it never ends. So its name
@@ -124,10 +142,11 @@ impl Beat {
             return Ok(());
         }
         if pulse.known == Known::Nothing {
-            self.store.set(&keys::call(self.rank), &written(&call))?;
+            self.store
+                .set(&keys::call(self.places.rank), &written(&call))?;
             pulse.known = Known::Said;
         }
-        let next = (self.rank + 1) % self.size;
+        let (rank, next) = (self.places.rank, self.next());
         let key = keys::call(next);
         if pulse.known == Known::Same || !self.store.has(std::slice::from_ref(&key))? {
             return Ok(());
@@ -141,12 +160,11 @@ impl Beat {
             return Ok(());
         }
         let lost = Lost {
-            rank: Some(self.rank),
-            host: self.host.clone(),
-            why: other_call((self.rank, &call.name), (next, other)),
             gone: false,
             at: call.at,
-            silent: false,
+            ..self
+                .places
+                .gone(rank, other_call((rank, &call.name), (next, other)))
         };
         self.say(watch, call.generation, &lost)
     }
@@ -157,7 +175,7 @@ impl Beat {
             self.say(watch, generation, lost)?;
         } else if orders.leave {
             let done = self.store.add(&keys::done(generation), 1)?;
-            if done == self.size as i64 {
+            if done == self.size() as i64 {
                 let key = keys::end(generation);
                 let end = self.store.set_first(&key, &End::Left.written())?;
                 watch.end(generation, End::read(&end));

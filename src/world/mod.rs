@@ -181,16 +181,12 @@ impl World {
         let Some(link) = &self.link else {
             return Ok(());
         };
-        let (rank, size) = (self.rank(), self.size());
         let patience = link.times.patience;
         link.met.look(patience)?;
         let (store, server) = (link.met.store.another()?, link.server.clone());
         let beat = Beat {
             store: link.met.store.another()?,
-            rank,
-            size,
-            host: self.host.clone(),
-            next: self.places.gone((rank + 1) % size, String::new()),
+            places: Arc::clone(&self.places),
             server: server.clone(),
             patience,
         };

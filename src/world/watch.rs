@@ -39,6 +39,11 @@ pub(crate) use hold::Held;
 /// What an end of the generation frees.
 pub(super) trait Abort: Send + Sync {
     fn abort(&self);
+
+    /// A rank on the other side whose process has ended, where that can be seen.
+    fn ended(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl Abort for Work {
@@ -382,6 +387,12 @@ impl Watch {
         drop(state);
         work.abort();
         id
+    }
+
+    /// A rank whose process is seen to have ended while this generation goes on.
+    pub(super) fn ended(&self) -> Option<usize> {
+        let works: Vec<_> = self.state.lock().works.values().cloned().collect();
+        works.iter().find_map(|work| work.ended())
     }
 
     /// The work is over.

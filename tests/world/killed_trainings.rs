@@ -10,10 +10,13 @@ use super::failures::SHORT;
 use super::job::Job;
 use super::kills::told;
 use super::parts::PATIENCE;
-use super::training::{FAULT, FOLDER};
+use super::training::{FAULT, FOLDER, UPDATES};
 
 /// So long after the patience all have ended, in milliseconds.
 pub(crate) const LATE: f64 = 500.0;
+
+/// Longer than a test waits: nobody is noticed by silence.
+const PATIENT: (&str, &str) = (PATIENCE, "120000");
 
 /// They train without end.
 const ENDLESS: (&str, &str) = (FAULT, "none");
@@ -48,16 +51,34 @@ fn others_end(size: usize, number: u64, patience: (&str, &str), signal: &str) ->
 #[test]
 fn kills_at_any_moment() {
     let kills: u64 = std::env::var("WORLD_KILLS").map_or(2, |kills| kills.parse().unwrap());
-    // Who waits for nothing but another one's part of a checkpoint hears of its loss by the beats alone, when
-    // the patience is over: half of what the test waits for.
-    let patient = (PATIENCE, "30000");
-    let all = (0..kills).map(|kill| others_end(2, kill, patient, "-KILL"));
+    let all = (0..kills).map(|kill| others_end(2, kill, PATIENT, "-KILL"));
     let (heard, ended) = all.unzip();
     println!(
         "{kills} kills of one of two that train, until the other one\nknows: {}",
         told(heard)
     );
     println!("has ended: {}", told(ended));
+}
+
+/// Nobody waited for a tensor of the one that was killed while it wrote the last checkpoint: the other one
+/// waited for its part, and heard of the loss when the patience was over.
+#[test]
+fn a_kill_in_the_last_checkpoint_is_noticed_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = (FOLDER, folder.path().to_str().unwrap());
+    // A shard passes the place twice.
+    let last = format!("shard:1:{}", 2 * (UPDATES - 1));
+    let mut job = Job::start("train", 2, &[PATIENT, folder, ("GPIPE_FAIL_POINT", &last)]);
+    let ends = job.others(1);
+    let [ended] = &ends[..] else {
+        panic!("{ends:?}");
+    };
+    assert!(ended.lost().starts_with("rank 1 on `"), "{}", ended.printed);
+    assert!(
+        ended.printed.contains("its process has ended"),
+        "{}",
+        ended.printed
+    );
 }
 
 /// Any rank, at any moment.

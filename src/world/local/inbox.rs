@@ -76,6 +76,11 @@ impl Inbox {
         }
     }
 
+    /// Whether the other process is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.process.has_ended()
+    }
+
     /// Begins to wait for a message, which may be shorter than the tensor.
     pub(super) fn receive(&self, tensor: TensorBytes, tag: u32) -> Arc<Awaited> {
         let awaited = Arc::new(Awaited {

@@ -57,6 +57,12 @@ impl Abort for Aborts {
         local.aborted.store(true, Ordering::SeqCst);
         local.inboxes.values().for_each(|inbox| inbox.wake());
     }
+
+    fn ended(&self) -> Option<usize> {
+        let local = self.0.upgrade()?;
+        let mut all = local.inboxes.iter();
+        all.find_map(|(rank, inbox)| inbox.has_ended().then_some(*rank))
+    }
 }
 
 /// A message under way.
