@@ -209,6 +209,20 @@ fn the_table_keeps_to_the_width_of_the_terminal() {
     assert!(table("160").contains("bytes kept"), "wide terminals gain");
 }
 
+/// The model was measured with another vocabulary than `models` lists, and the line about it never came.
+#[test]
+fn a_vocabulary_that_nobody_chose_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let gpt = "profile --model gpt --layers 1 --d-model 8 --heads 2 --seq 8 --batch 4 --budget 1";
+    let said = |more: &str| {
+        let args = format!("{gpt} --threads-per-stage 1 {more}");
+        succeeded(gpipe(folder.path(), &args), &args).1
+    };
+    let line = "vocab=83, as `train` takes it, is that of the data (built-in: moby-dick)";
+    assert!(said("").contains(line), "{}", said(""));
+    assert!(!said("--vocab 40").contains("vocab="));
+}
+
 #[test]
 fn wrong_flags_are_told_in_one_line() {
     let folder = tempfile::tempdir().unwrap();

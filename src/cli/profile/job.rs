@@ -19,6 +19,8 @@ pub(super) struct Job<'a> {
     args: &'a Args,
     chosen: Chosen,
     source: Source,
+    /// Whether somebody chose how many tokens the model knows.
+    chose_vocab: bool,
     /// Samples of micro-batches to measure.
     pub(super) micro_sizes: Vec<usize>,
     pub(super) options: PlanOptions,
@@ -54,6 +56,7 @@ impl<'a> Job<'a> {
             prefetch: args.prefetch,
             ..DataOptions::default()
         };
+        let chose_vocab = chosen.chose("vocab");
         let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None, &of_data)?;
         check_memory(args, &chosen.spec)?;
         let micro_sizes = micro_sizes(args, &chosen);
@@ -61,6 +64,7 @@ impl<'a> Job<'a> {
             args,
             chosen,
             source,
+            chose_vocab,
             micro_sizes,
             options,
         })
@@ -78,12 +82,15 @@ impl<'a> Job<'a> {
 
     /// How many tokens the model knows, where that is the data's number and nobody's choice.
     pub(super) fn vocabulary(&self) -> Option<String> {
-        if self.chosen.chose("vocab") || matches!(self.source, Source::Synthetic(_)) {
+        if self.chose_vocab || matches!(self.source, Source::Synthetic(_)) {
             return None;
         }
         let mut sizes = self.spec().settings().iter();
         let (_, vocab) = sizes.find(|(size, _)| *size == "vocab")?;
-        Some(format!("vocab={vocab} is that of {}", self.source.name()))
+        Some(format!(
+            "vocab={vocab}, as `train` takes it, is that of the data ({}); --vocab N says another one",
+            self.source.name()
+        ))
     }
 
     /// What profile and plan call it.
