@@ -173,13 +173,12 @@ fn actions(timeline: &Timeline) -> Fact {
 
 /// The device with the most micro-batches in flight, of equals the first.
 fn most_in_flight(in_flight: &[f64]) -> Fact {
-    let most = in_flight.iter().copied().fold(0.0, f64::max);
-    let device = in_flight.iter().position(|own| *own == most);
-    let at = place(
-        device.unwrap_or(0),
-        in_flight.iter().all(|own| *own == most),
-    );
-    let note = format!("micro-batches at most, {at}");
+    let devices = 0..in_flight.len();
+    let most = devices.max_by(|&a, &b| in_flight[a].total_cmp(&in_flight[b]).then(b.cmp(&a)));
+    let device = most.unwrap_or_default();
+    let most = in_flight.get(device).copied().unwrap_or_default();
+    let every = in_flight.iter().all(|own| own.total_cmp(&most).is_eq());
+    let note = format!("micro-batches at most, {}", place(device, every));
     Fact::new("In flight", two_decimals(most), note)
 }
 
