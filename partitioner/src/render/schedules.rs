@@ -1,7 +1,7 @@
 //! Schedules side by side, as a page.
 
 use super::page::{Fact, Page, Table, bar, capital, chart, escaped, percent, sentence};
-use super::svg::in_a_page;
+use super::svg::in_a_page_until;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 
 /// Actions of all pictures of a page together, at most: more are hardly opened by a browser.
 const MOST_ACTIONS: usize = 50_000;
+
+const ONE_AXIS: &str =
+    "All timelines of this page have one time axis; a dashed line is where a step ends.";
 
 /// A schedule among others.
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub struct Compared<'a> {
     pub simulation: &'a Simulation,
     /// What is to be said of it, if anything: that it does not fit, say.
     pub note: String,
+    /// Whether it fits the memory; true where nobody asks.
+    pub fits: bool,
     /// Whether it is the best, or as good as that.
     pub is_best: bool,
     /// More of its numbers, each below the name of its column; the same ones of all schedules.
@@ -60,11 +65,13 @@ impl SchedulesPage<'_> {
         ]);
         page.notes(&[], &self.notes);
         page.section("schedules", "Schedules", &self.table());
+        let end = Columns::new(&self.schedules).longest;
         let label = format!("Timeline of {}", escaped(&first.name));
-        let picture = chart(&label, &in_a_page(timeline));
+        let picture = format!("<p class=\"hint\">{ONE_AXIS}</p>\n")
+            + &chart(&label, &in_a_page_until(timeline, end));
         page.section("timeline", "Timeline of the first", &picture);
         let room = MOST_ACTIONS.saturating_sub(timeline.spans().len());
-        let pictures = pictures(others, room);
+        let pictures = pictures(others, room, end);
         if !pictures.is_empty() {
             page.section("others", "Timelines of the others", &pictures);
         }
@@ -82,7 +89,11 @@ impl SchedulesPage<'_> {
         let caption = format!("Schedules, {}", self.order);
         let mut table = Table::new(&caption, &columns.names());
         for own in &self.schedules {
-            let class = if own.is_best { "best" } else { "" };
+            let class = match (own.is_best, own.fits) {
+                (true, _) => "best",
+                (false, true) => "",
+                (false, false) => "misfit",
+            };
             table.marked(class, &head(own), &columns.cells(own));
         }
         format!("<div class=\"rank\">\n{}</div>\n", table.finish())
@@ -104,7 +115,7 @@ impl SchedulesPage<'_> {
 }
 
 /// Timelines that are folded away, of at most so many actions together.
-fn pictures(schedules: &[Compared<'_>], mut room: usize) -> String {
+fn pictures(schedules: &[Compared<'_>], mut room: usize, end: Micros) -> String {
     let mut pictures = String::new();
     for own in schedules {
         let timeline = &own.simulation.timeline;
@@ -118,7 +129,7 @@ fn pictures(schedules: &[Compared<'_>], mut room: usize) -> String {
             "<details><summary>{}: {}</summary>\n<div class=\"chart\">\n{}</div>\n</details>\n",
             escaped(&own.name),
             timeline.makespan(),
-            in_a_page(timeline)
+            in_a_page_until(timeline, end)
         );
     }
     pictures

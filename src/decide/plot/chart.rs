@@ -24,6 +24,16 @@ const WITH_ZERO: [&str; 8] = [
     "mfu",
 ];
 
+/// Fields that vary by no chance: a mean of the last steps would draw a warm-up that ends too late.
+const EXACT: [&str; 6] = [
+    "lr",
+    "loss_scale",
+    "epoch",
+    "samples",
+    "tokens",
+    "elapsed_s",
+];
+
 /// The most points that are marked along a curve: of more, marks would hide how it goes.
 const MARKED: usize = 40;
 
@@ -159,15 +169,12 @@ impl<'a> Chart<'a> {
             "<g {style}><title>{}</title>",
             escaped(&curve.words(": "))
         );
-        match (window, curve.is_held_out) {
-            (1, _) | (_, true) => {
-                self.path(svg, "mean", points);
-                self.marks(svg, points);
-            }
-            _ => {
-                self.path(svg, "raw", points);
-                self.path(svg, "mean", &smoothed(points, window));
-            }
+        if window == 1 || curve.is_held_out || EXACT.contains(&self.field.key.as_str()) {
+            self.path(svg, "mean", points);
+            self.marks(svg, points);
+        } else {
+            self.path(svg, "raw", points);
+            self.path(svg, "mean", &smoothed(points, window));
         }
         svg.push_str("</g>\n");
     }

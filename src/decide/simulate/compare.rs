@@ -76,10 +76,11 @@ fn order(options: &Options) -> &'static str {
 
 /// What the best are.
 fn best(options: &Options) -> &'static str {
-    if options.limits.are_given() {
-        "the fastest that fits"
-    } else {
-        "the fastest"
+    match (options.limits.are_given(), options.jitter.is_some()) {
+        (true, false) => "the fastest that fits",
+        (true, true) => "the fastest that fits, without jitter",
+        (false, false) => "the fastest",
+        (false, true) => "the fastest without jitter",
     }
 }
 
@@ -103,6 +104,7 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
         name: case.name(),
         simulation: &case.simulation,
         note: note(case),
+        fits: fits(options, case),
         is_best,
         more: risks(options, case),
     });

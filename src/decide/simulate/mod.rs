@@ -12,7 +12,7 @@ mod workload;
 use gpipe_partitioner::{Micros, ScheduleKind, Shape, Simulation};
 
 use super::waiting::Waiting;
-use super::{Failure, input, output};
+use super::{Failure, input, output, say};
 
 pub(super) use options::Args;
 
@@ -65,6 +65,9 @@ fn picture(options: &Options, case: &Case) -> Result<String, Failure> {
         return Err(Failure::Usage(format!(
             "{actions} actions are too many for a picture, at most {MAX_DRAWN}: use --format text or json"
         )));
+    }
+    if drawn && let Some(why) = report::misfit(options, case) {
+        say(&format!("note: {why}"));
     }
     Ok(report::render(
         options,

@@ -111,6 +111,12 @@ fn fits(options: &Options, case: &Case) -> Option<String> {
     options.limits.sentence(&case.simulation)
 }
 
+/// That it does not fit, where a picture or a file would say so to nobody.
+pub(super) fn misfit(options: &Options, case: &Case) -> Option<String> {
+    options.limits.excess(&case.simulation)?;
+    fits(options, case)
+}
+
 /// What the numbers do not tell by themselves, in sentences.
 fn notes(options: &Options, case: &Case) -> Vec<String> {
     let timeline = &case.simulation.timeline;

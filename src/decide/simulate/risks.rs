@@ -38,6 +38,16 @@ pub(super) struct Risks {
 }
 
 impl Risks {
+    /// What failures cost each time, in a sentence; none where none are asked for.
+    pub(super) fn words(&self) -> Option<String> {
+        let checkpoint = self.checkpoint_time?;
+        Some(format!(
+            "writing a checkpoint takes {}, and a restart {}",
+            long_time(checkpoint),
+            long_time(self.restart_time)
+        ))
+    }
+
     pub(super) fn jitter(&self) -> Result<Option<Jitter>, Failure> {
         self.jitter.map(|share| self.jitter_of(share)).transpose()
     }

@@ -126,13 +126,32 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
     if let Some(Err(why)) = points.first().map(|point| &point.outcome)
         && points.iter().all(|point| point.outcome.is_err())
     {
-        return Err(Failure::Usage(why.clone()));
+        let (first, all) = (&points[0], points.len());
+        return Err(Failure::Usage(format!(
+            "none of {} can be: {} with {}, {} and {}: {why}",
+            count(all, "combination"),
+            first.schedule,
+            count(first.shape.devices, "device"),
+            count(first.shape.chunks, "chunk"),
+            count(first.shape.micro_batches, "micro-batch")
+        )));
     }
     Ok(match format {
         Format::Json => output::json(&numbers(&points)),
-        Format::Html => render::sweep_html(&points, &title(args, &sweep, &points)),
+        Format::Html => {
+            let notes = notes(args, &sweep)?;
+            render::sweep_html(&points, &title(args, &sweep, &points), &notes)
+        }
         _ => table(&points),
     })
+}
+
+/// What the numbers are made of.
+fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
+    let first = sweep.devices.first().zip(sweep.micro_batches.first());
+    let options = first.map(|(&devices, &micro)| Options::of(args, devices, micro));
+    let words = options.transpose()?.map(|own| own.workload.words());
+    Ok(words.into_iter().chain(args.risks.words()).collect())
 }
 
 /// Every combination with what is predicted; the shape says what each replica has.

@@ -5,9 +5,7 @@ use crate::explain::{Delta, Explanation};
 use crate::ids::DeviceId;
 use crate::render::page::escaped;
 use crate::render::svg;
-use crate::render::svg::canvas::{
-    BAR, BELOW_LEGEND, BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times,
-};
+use crate::render::svg::canvas::{BELOW_LEGEND, BOTTOM, Canvas, ROW, TOP, described, times};
 use crate::render::svg::legend::Legend;
 use crate::schedule::Action;
 use crate::timeline::{Span, Timeline};
@@ -25,8 +23,6 @@ const COLUMNS: usize = 170;
 /// Colours besides those of every timeline.
 const STYLE: &str = "<style>\
 .tl .name{font-weight:bold}\
-.tl .end{stroke:#333;stroke-dasharray:4 3}\
-@media (prefers-color-scheme:dark){.tl .end{stroke:#bbb}}\
 </style>\n";
 
 /// The measured timeline above the predicted one, on one time axis; below, the
@@ -121,14 +117,7 @@ fn lanes_of(canvas: &mut Canvas, timeline: &Timeline, y: f64, titles: &Titles<'_
             canvas.bar(span, y, &titles.of(span));
         }
     }
-    let last = ROW * timeline.devices() as f64 - (ROW - BAR);
-    let x = canvas.place(timeline.makespan()).min(WIDTH - RIGHT);
-    let _ = writeln!(
-        canvas.svg,
-        "<path class=\"end\" d=\"M{x:.2} {}v{}\"/>",
-        y - 3.0,
-        last.max(0.0) + 6.0
-    );
+    canvas.end_at(timeline.makespan(), y, timeline.devices());
 }
 
 /// What is said of an action: its times here and in the other timeline.

@@ -222,12 +222,18 @@ fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
     let end = WIDTH - RIGHT;
     if let Some(limit) = curve.limit.filter(|&limit| scale.shows(limit)) {
         let y = floor - scale.height(limit);
+        // Above it, where the plot has room for that.
+        let name = if y - floor + scale.plot > 16.0 {
+            y - 4.0
+        } else {
+            y + 14.0
+        };
         let _ = writeln!(
             svg,
             "<path class=\"lim\" d=\"M{MARGIN} {y:.2}H{end}\"/>\
              <text class=\"red halo\" x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">limit {limit}</text>",
             end - 4.0,
-            y + 14.0
+            name
         );
     }
     let marks =

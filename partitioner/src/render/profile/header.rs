@@ -137,7 +137,8 @@ pub(super) fn peaks(page: &ProfilePage<'_>) -> String {
     let devices = page.options.machine.devices();
     let highest = page.fullest().1;
     let mut html = String::from(
-        "<p class=\"cap\" id=\"peaks\">Peak memory of each device</p>\n<ul class=\"peaks\" aria-labelledby=\"peaks\">\n",
+        "<p class=\"cap\" id=\"peaks\">Peak memory of each device: parameters with all that belongs to them, \
+         then activations</p>\n<ul class=\"peaks\" aria-labelledby=\"peaks\">\n",
     );
     for (number, (peak, device)) in peaks.iter().zip(devices).enumerate() {
         let whole = device.memory.unwrap_or(highest).get().max(1);

@@ -143,6 +143,14 @@ impl Canvas {
             };
             legend.add((0..shades).map(pattern).collect(), &name);
         }
+        if let Some(span) = spans().next() {
+            let parts = if self.chunks.one_each() {
+                "action and micro-batch"
+            } else {
+                "stage, action, micro-batch"
+            };
+            legend.label(&format!("{}: {parts}", self.names.name(span.action)));
+        }
         legend
     }
 
@@ -246,6 +254,19 @@ impl Canvas {
             );
         }
         self.svg.push_str("</g>\n");
+    }
+
+    /// A line through the rows of so many devices, of which the first is at `y`, where a timeline ends before
+    /// the axis does.
+    pub(in crate::render) fn end_at(&mut self, end: Micros, y: f64, devices: usize) {
+        let last = ROW * devices as f64 - (ROW - BAR);
+        let x = self.place(end).min(WIDTH - RIGHT);
+        let _ = writeln!(
+            self.svg,
+            "<path class=\"end\" d=\"M{x:.2} {}v{}\"/>",
+            y - 3.0,
+            last.max(0.0) + 6.0
+        );
     }
 
     /// Adds to what stays in view.

@@ -11,6 +11,8 @@ const WIDE: f64 = 16.0;
 #[derive(Default)]
 pub(in crate::render) struct Legend {
     keys: Vec<Key>,
+    /// How actions are named.
+    label: Option<String>,
 }
 
 /// Samples side by side, each the attributes of a rectangle, and what they mean.
@@ -24,6 +26,11 @@ impl Legend {
     pub(in crate::render) fn add(&mut self, samples: Vec<String>, name: &str) {
         let name = name.to_owned();
         self.keys.push(Key { samples, name });
+    }
+
+    /// How actions are named, with an example.
+    pub(super) fn label(&mut self, words: &str) {
+        self.label = Some(words.to_owned());
     }
 
     /// Side by side at the top of a picture, from the left.
@@ -60,6 +67,9 @@ impl Legend {
                 );
             }
             let _ = writeln!(html, "</svg>{name}</li>");
+        }
+        if let Some(label) = &self.label {
+            let _ = writeln!(html, "<li>{label}</li>");
         }
         html + "</ul>\n"
     }

@@ -46,13 +46,14 @@ pub(super) const fn shade(chunk: usize, chunks: usize) -> usize {
 /// a rim in their bar's colour, so that the hatching does not cross them out.
 const STYLE: &str = "<style>\
 .tl{background:#fff}.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#e6eaee}.tl .tick{stroke:#333}\
+.tl .end{stroke:#333;stroke-dasharray:4 3}\
 .tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
 .tl g .n{stroke:none}\
 .tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10.5px}\
 .tl g .s{font-size:8.5px}.tl g .t{font-size:7.5px}.tl .side,.tl .axis{overflow:visible}\
 .tl g:hover rect{stroke:#000;stroke-width:2.5}\
 @media (prefers-color-scheme:dark){\
-.tl{background:#15171b}.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick{stroke:#bbb}\
+.tl{background:#15171b}.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick,.tl .end{stroke:#bbb}\
 .tl g text{fill:#000}.tl g:hover rect{stroke:#fff}}";
 
 /// Style and patterns of every picture.

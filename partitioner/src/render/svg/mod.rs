@@ -42,19 +42,29 @@ pub fn in_a_row_svg(timeline: &Timeline, steps: usize) -> String {
         timeline.makespan(),
         100.0 * timeline.bubble_fraction()
     );
-    rows(canvas, timeline)
+    rows(canvas, timeline, timeline.makespan())
 }
 
 /// The legend, and the picture without it: in a page, which tells the step and the bubble by itself.
 pub(super) fn in_a_page(timeline: &Timeline) -> String {
-    let (canvas, legend) = begin(timeline, BELOW_LEGEND);
-    legend.html() + &rows(canvas, timeline)
+    in_a_page_until(timeline, timeline.makespan())
+}
+
+/// The same with a time axis that ends no earlier than others of the page, and a line where this timeline does.
+pub(super) fn in_a_page_until(timeline: &Timeline, end: Micros) -> String {
+    let end = end.max(timeline.makespan());
+    let (canvas, legend) = begin_until(timeline, BELOW_LEGEND, end);
+    legend.html() + &rows(canvas, timeline, end)
 }
 
 fn begin(timeline: &Timeline, top: f64) -> (Canvas, Legend) {
+    begin_until(timeline, top, timeline.makespan())
+}
+
+fn begin_until(timeline: &Timeline, top: f64, end: Micros) -> (Canvas, Legend) {
     let heights = top..bottom(timeline) + BOTTOM;
     let spans = timeline.spans().len();
-    let (end, words) = (timeline.makespan(), words(timeline));
+    let words = words(timeline);
     let mut canvas = Canvas::new(heights, end, spans, "pipeline timeline", &words);
     let legend = canvas.explain(&[timeline]);
     (canvas, legend)
@@ -65,7 +75,7 @@ fn bottom(timeline: &Timeline) -> f64 {
     TOP + ROW * timeline.devices() as f64
 }
 
-fn rows(mut canvas: Canvas, timeline: &Timeline) -> String {
+fn rows(mut canvas: Canvas, timeline: &Timeline, end: Micros) -> String {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = TOP + ROW * device.index() as f64;
         canvas.lane(device, y);
@@ -76,6 +86,9 @@ fn rows(mut canvas: Canvas, timeline: &Timeline) -> String {
             let title = format!("{}\n{}", described(span), times(span));
             canvas.bar(span, y, &title);
         }
+    }
+    if end > timeline.makespan() {
+        canvas.end_at(timeline.makespan(), TOP, timeline.devices());
     }
     canvas.axis(bottom(timeline));
     canvas.finish()

@@ -92,7 +92,7 @@ impl Names {
         (needs < width).then_some((name, self.size.class))
     }
 
-    fn name(&self, action: Action) -> String {
+    pub(super) fn name(&self, action: Action) -> String {
         if self.stages {
             action.to_string()
         } else {

@@ -80,6 +80,62 @@ impl Axis {
     }
 }
 
+/// How values are spread over an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spacing {
+    /// By their differences.
+    Linear,
+    /// By their ratios.
+    Log,
+    /// Whatever lies between them.
+    Even,
+}
+
+impl Spacing {
+    /// The first that keeps neighbours `least` of the width apart, or the last; with it, of the width,
+    /// where each of the values is, which increase.
+    pub(super) fn of(values: &[f64], least: f64) -> (Self, Vec<f64>) {
+        let [Some(&first), Some(&last)] = [values.first(), values.last()] else {
+            return (Self::Even, Vec::new());
+        };
+        let spread = |map: fn(f64) -> f64| -> Vec<f64> {
+            let (from, length) = (map(first), map(last) - map(first));
+            let place = |&value: &f64| (map(value) - from) / length;
+            values.iter().map(place).collect()
+        };
+        let apart = |shares: &[f64]| shares.windows(2).all(|pair| pair[1] - pair[0] >= least);
+        if values.len() > 2 && last.is_finite() {
+            let linear = spread(|value| value);
+            if apart(&linear) {
+                return (Self::Linear, linear);
+            }
+            if first > 0.0 {
+                let log = spread(f64::ln);
+                if apart(&log) {
+                    return (Self::Log, log);
+                }
+            }
+        }
+        let steps = (values.len() as f64 - 1.0).max(1.0);
+        let even = (0..values.len()).map(|place| place as f64 / steps);
+        let spacing = if values.len() > 2 {
+            Self::Even
+        } else {
+            Self::Linear
+        };
+        (spacing, even.collect())
+    }
+
+    /// What is to be said behind the name of the axis.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Linear => "",
+            Self::Log => " (logarithmic scale)",
+            Self::Even => " (values evenly apart)",
+        }
+    }
+}
+
 /// What belongs together: a schedule, and what else is not along the axis.
 pub(super) struct Line<'a> {
     pub(super) name: String,
@@ -140,4 +196,31 @@ pub(super) fn lines(along: Axis, points: &[SweepPoint]) -> Vec<Line<'_>> {
         (line.points).sort_by(|a, b| along.of(a).total_cmp(&along.of(b)));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 0, 2, 5 and 10 % were evenly apart, and what is nearly a straight line looked bent.
+    #[test]
+    fn values_are_where_they_belong_as_far_as_labels_have_room() {
+        let of = |values: &[f64]| Spacing::of(values, 0.05);
+        assert_eq!(
+            of(&[0.0, 2.0, 5.0, 10.0]),
+            (Spacing::Linear, vec![0.0, 0.2, 0.5, 1.0])
+        );
+        let (spacing, shares) = of(&[1.0, 10.0, 100.0]);
+        assert_eq!(spacing, Spacing::Linear);
+        assert!((shares[1] - 9.0 / 99.0).abs() < 1e-12);
+        let (spacing, shares) = of(&[1.0, 4.0, 16.0, 256.0]);
+        assert_eq!(spacing, Spacing::Log);
+        assert!((shares[1] - 0.25).abs() < 1e-12 && (shares[2] - 0.5).abs() < 1e-12);
+        // The logarithm of 0 is none, and no failures are infinitely far apart.
+        for values in [&[0.0, 1.0, 100.0], &[1.0, 2.0, f64::INFINITY]] {
+            assert_eq!(of(values), (Spacing::Even, vec![0.0, 0.5, 1.0]));
+        }
+        assert_eq!(of(&[8.0]), (Spacing::Linear, vec![0.0]));
+        assert_eq!(of(&[8.0, 16.0]), (Spacing::Linear, vec![0.0, 1.0]));
+    }
 }

@@ -12,10 +12,11 @@ use lines::{Axis, along, lines};
 
 /// The page: the bubble, with failures all time that is lost, along what varies most (of equals
 /// micro-batches, then devices, chunks, jitter and failures), a line for each schedule and other number, and all numbers in a table. Lines that lie
-/// on each other are drawn in turns, and points within each other, so that each is seen. Loads
-/// nothing.
-pub fn sweep_html(points: &[SweepPoint], title: &str) -> String {
+/// on each other are drawn in turns, and points within each other, so that each is seen. `notes` say what
+/// the numbers do not tell by themselves, such as the times that they are made of. Loads nothing.
+pub fn sweep_html(points: &[SweepPoint], title: &str, notes: &[String]) -> String {
     let mut page = Page::new("a sweep of simulations", title);
+    page.notes(&[], notes);
     let axis = along(points);
     let lines = lines(axis, points);
     let mut chart = svg::picture(axis, points, &lines);
@@ -52,13 +53,14 @@ fn table(points: &[SweepPoint]) -> String {
     let risks = RiskColumns::of(points);
     let mut columns = vec!["schedule", "devices", "chunks", "micro-batches"];
     columns.extend(risks.given_titles());
-    columns.extend([
-        "step",
-        "for each micro-batch",
-        "bubble",
-        "in flight",
-        "peak memory",
-    ]);
+    columns.extend(["step", "for each micro-batch", "bubble", "in flight"]);
+    let outcomes = || {
+        points
+            .iter()
+            .filter_map(|point| point.outcome.as_ref().ok())
+    };
+    let knows_memory = outcomes().any(|own| own.peak_bytes > Bytes::ZERO);
+    columns.extend(knows_memory.then_some("peak memory"));
     columns.extend(risks.found_titles());
     let mut table = Table::new("Each combination", &columns);
     for point in points {
@@ -74,8 +76,8 @@ fn table(points: &[SweepPoint]) -> String {
                     point.each().unwrap_or_default().to_string(),
                     percent(own.bubble()),
                     two_decimals(own.peak_in_flight),
-                    memory(own.peak_bytes),
                 ]);
+                cells.extend(knows_memory.then(|| memory(own.peak_bytes)));
                 cells.extend(risks.found(own));
             }
             Err(why) => cells.push(format!("*{}", escaped(why))),

@@ -1,6 +1,6 @@
-//! The chart: places along the axis are evenly apart, whatever lies between their values.
+//! The chart.
 
-use super::lines::{Axis, Line};
+use super::lines::{Axis, Line, Spacing};
 use super::marks::{RADIUS, mark};
 use crate::render::page::{escaped, percent};
 use crate::render::ticks;
@@ -13,6 +13,8 @@ const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 16.0;
 const BELOW: f64 = 48.0;
+/// Values nearer than this would have labels that touch.
+const APART: f64 = 44.0;
 /// From the edges of the grid to the first and the last value.
 const INSET: f64 = 20.0;
 /// The most lines across beside the lowest.
@@ -40,11 +42,15 @@ const STYLE: &str = "<style>\
 /// The chart of the bubbles, with failures of all time that is lost.
 pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> String {
     let values = axis.values(points);
+    let width = WIDTH - LEFT - names_width(lines) - 16.0 - 2.0 * INSET;
+    let (spacing, shares) = Spacing::of(&values, APART / width);
     let all = lines.iter().flat_map(|line| &line.points);
     let highest = all.map(|point| lost(point)).fold(LOWEST_TOP, f64::max);
     let scale = Scale {
         axis,
         values: &values,
+        spacing,
+        shares: &shares,
         right: names_width(lines) + 16.0,
         ticks: ticks::shares(highest, ACROSS),
     };
@@ -177,6 +183,9 @@ fn names(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
 struct Scale<'a> {
     axis: Axis,
     values: &'a [f64],
+    spacing: Spacing,
+    /// Of the width, where each value is.
+    shares: &'a [f64],
     /// Free at the right.
     right: f64,
     /// Shares across, the last at the upper edge.
@@ -186,9 +195,9 @@ struct Scale<'a> {
 impl Scale<'_> {
     fn x(&self, value: f64) -> f64 {
         let place = (self.values.iter()).position(|own| own.total_cmp(&value).is_eq());
-        let steps = (self.values.len() as f64 - 1.0).max(1.0);
+        let share = place.and_then(|place| self.shares.get(place));
         let width = WIDTH - LEFT - self.right - 2.0 * INSET;
-        LEFT + width * place.unwrap_or(0) as f64 / steps + INSET
+        LEFT + width * share.copied().unwrap_or_default() + INSET
     }
 
     fn y(&self, share: f64) -> f64 {
@@ -225,10 +234,11 @@ impl Scale<'_> {
         }
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}{}</text>",
             f64::midpoint(LEFT, WIDTH - self.right),
             below + 36.0,
-            self.axis.name()
+            self.axis.name(),
+            self.spacing.words()
         );
     }
 }
