@@ -54,7 +54,7 @@ pub use rows::Rows;
 #[cfg(feature = "images")]
 pub use samples::ImageFolder;
 pub(crate) use samples::checks::Check;
-pub(crate) use samples::{Field, Moments, Part, Several, cells};
+pub(crate) use samples::{Field, Moments, Part, Several, cells, not_finite};
 pub use samples::{Missing, Normalise, SampleOptions, Samples};
 pub use source::{Each, Gathered, Made, Source};
 pub use stack::{Number, OnDevice, Stack, Stacking};

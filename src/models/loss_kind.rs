@@ -100,40 +100,39 @@ impl FromStr for LossKind {
     }
 }
 
+/// As all ways to write a loss of PyTorch have it in common: `nn.CrossEntropyLoss` and `F.cross_entropy` are
+/// `crossentropy`.
+fn plain(text: &str) -> String {
+    let name = text.rsplit('.').next().unwrap_or(text).to_lowercase();
+    let name: String = name.chars().filter(|c| !matches!(c, '-' | '_')).collect();
+    name.strip_suffix("loss").unwrap_or(&name).to_owned()
+}
+
 /// The name of what PyTorch, or who writes about it, calls otherwise. Its `BCELoss` takes probabilities
 /// and is none of these.
 fn of_pytorch(text: &str) -> Option<&'static str> {
-    Some(match text.replace('_', "-").to_lowercase().as_str() {
-        "ce" | "xent" | "crossentropy" | "crossentropyloss" | "cross-entropy"
-        | "cross-entropy-loss" => "cross-entropy",
-        "mse" | "mseloss" | "mse-loss" => "mse",
-        "bcewithlogits"
-        | "bcewithlogitsloss"
-        | "bce-with-logits"
-        | "bce-with-logits-loss"
-        | "binary-cross-entropy-with-logits" => "bce",
+    Some(match plain(text).as_str() {
+        "ce" | "xent" | "crossentropy" => "cross-entropy",
+        "mse" => "mse",
+        "bcewithlogits" | "binarycrossentropywithlogits" => "bce",
         _ => return None,
     })
 }
 
 /// What stands for a loss of PyTorch that has no name here.
 fn elsewhere(text: &str) -> Option<&'static str> {
-    Some(
-        match text.trim_end_matches("-loss").trim_end_matches("_loss") {
-            "BCELoss" | "bceloss" | "binary_cross_entropy" | "binary-cross-entropy" => {
-                "use `bce`, which takes the output before its sigmoid: leave the sigmoid out of the model"
-            }
-            "nll" | "NLLLoss" | "nllloss" => {
-                "use `cross-entropy`, which is the same of log-probabilities, as their log-softmax is \
-             what they are"
-            }
-            "l1" | "mae" | "huber" | "smooth-l1" | "smooth_l1" | "kl" | "kl-div" | "kl_div"
-            | "ctc" => {
-                "let `forward` compute it from its targets and give it as an output, and use `output`"
-            }
-            _ => return None,
-        },
-    )
+    Some(match plain(text).as_str() {
+        "bce" | "binarycrossentropy" => {
+            "use `bce`, which takes the output before its sigmoid: leave the sigmoid out of the model"
+        }
+        "nll" => {
+            "use `cross-entropy`: it takes log-probabilities as well, which are their own log-softmax"
+        }
+        "l1" | "mae" | "huber" | "smoothl1" | "kl" | "kldiv" | "ctc" => {
+            "let `forward` compute it from its targets and give it as an output, and use `output`"
+        }
+        _ => return None,
+    })
 }
 
 /// A [`LossKind`] with what goes with it: a loss function of the first output and the one target.
@@ -390,6 +389,8 @@ mod tests {
             ("ce", LossKind::CrossEntropy),
             ("cross_entropy", LossKind::CrossEntropy),
             ("CrossEntropyLoss", LossKind::CrossEntropy),
+            ("nn.CrossEntropyLoss", LossKind::CrossEntropy),
+            ("torch.nn.functional.cross_entropy", LossKind::CrossEntropy),
             ("MSELoss", LossKind::Mse),
             ("BCEWithLogitsLoss", LossKind::Bce),
             ("binary_cross_entropy_with_logits", LossKind::Bce),
@@ -399,6 +400,8 @@ mod tests {
         for kind in LossKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
+        let refused = "nn.SmoothL1Loss".parse::<LossKind>().unwrap_err();
+        assert!(refused.contains("use `output`"), "{refused}");
         let refused = "BCELoss".parse::<LossKind>().unwrap_err();
         assert!(refused.contains("leave the sigmoid out"), "{refused}");
     }

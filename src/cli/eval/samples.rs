@@ -137,6 +137,14 @@ impl Judged {
                 len = count(len, "sample")
             )));
         }
+        if !sum.loss.is_finite()
+            && let Some(why) = self.samples.not_finite()
+        {
+            let (name, loss) = (&self.name, sum.loss);
+            return Err(Failure::Usage(format!(
+                "{name}: {why}, and so the loss is {loss}: leave it out"
+            )));
+        }
         self.report(args, trained, &sum)
     }
 

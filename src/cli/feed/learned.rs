@@ -1,9 +1,13 @@
 //! Samples as a model takes them: pairs of an input and a target, or arrays of several inputs.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::Values;
-use crate::data::{Batches, DataError, HowMany, Loader, Part, Samples, Several, Source};
+use crate::data::{
+    Batches, DataError, HowMany, Loader, Part, Samples, Several, Source, not_finite,
+};
 
 /// Inputs and targets in batches.
 pub(in crate::cli) type Rows = Loader<(Values, Values)>;
@@ -131,6 +135,36 @@ impl Learned {
             Ok(samples) => load(samples.values(part, size, own_loss), pace, from),
             Err(several) => load(several.values(part, size), pace, from),
         }
+    }
+
+    /// The first sample with a number that is NaN or infinite, of those that are trained on and then of those
+    /// that are held out, where one is found within a while; none also where they cannot be read.
+    pub(in crate::cli) fn not_finite(&self) -> Option<String> {
+        const ROWS: usize = 64;
+        let end = Instant::now() + Duration::from_secs(10);
+        for (part, name) in [(Part::All, "sample"), (Part::HeldOut, "held-out sample")] {
+            let mut before = 0;
+            let rows = self.load(part, (ROWS, Pace::default()), None).ok()?;
+            for (x, y) in rows.into_iter().flatten().map_while(Result::ok) {
+                let first = |values: &Values| {
+                    let each = values.present().filter_map(|own| not_finite(own).ok()?);
+                    each.min()
+                };
+                let found = first(&x).map(|row| (row, "inputs"));
+                let found = found.or_else(|| first(&y).map(|row| (row, "targets")));
+                if let Some((row, what)) = found {
+                    return Some(format!(
+                        "{name} {} (counted from 0) has {what} that are NaN or infinite",
+                        before + row
+                    ));
+                }
+                before += x.present().next().map_or(0, |x| x.size()[0] as usize);
+                if Instant::now() > end {
+                    return None;
+                }
+            }
+        }
+        None
     }
 
     /// Threads that leave the stages some cores.

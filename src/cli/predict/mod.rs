@@ -14,7 +14,7 @@ use super::feed::{DataOptions, foreign, unlabelled};
 use super::model::{Chosen, exported};
 use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input};
-use crate::data::{Part, Samples, cells};
+use crate::data::{Part, Samples, cells, not_finite};
 use crate::models::zoo::Zoo;
 use crate::{Pipeline, Values};
 use told::{Teller, Told};
@@ -162,8 +162,18 @@ impl Reader<'_> {
         let mut told = Vec::new();
         for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
             let (x, _) = pair.map_err(anyhow::Error::from)?;
+            let bad = |x: &Values| x.present().find_map(|own| not_finite(own).ok()?);
+            let kept = x.shallow_clone();
             let outputs = self.outputs(x)?;
-            told.extend(teller.told(&outputs)?);
+            let own = teller.told(&outputs).map_err(|failure| match bad(&kept) {
+                Some(row) => Failure::Usage(format!(
+                    "sample {} (counted from 0) has inputs that are NaN or infinite, for which no model \
+                     tells anything: leave it out",
+                    told.len() + row
+                )),
+                None => failure,
+            })?;
+            told.extend(own);
             self.done.done();
         }
         Ok(told)

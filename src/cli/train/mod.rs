@@ -32,7 +32,7 @@ use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
 use crate::models::USUAL_IGNORED;
 use crate::models::zoo::Zoo;
-use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
+use crate::train::{Ended, Outcome, Resume, RunFolder, TrainError, Trainer};
 use crate::world::World;
 use crate::{Optimizer, Pipeline};
 
@@ -134,7 +134,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let asked = leads
         .then(|| asked::Listening::begin(speak, left))
         .transpose()?;
-    let outcome = trainer.run().map_err(failure)?;
+    let outcome = trainer.run().map_err(|error| explained(&job, error))?;
     drop(asked);
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {
         ended_early(&job, outcome)?;
@@ -155,11 +155,38 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     summary::print(&job, &outcome, sample.as_deref())?;
     outcome.files.map_err(failure)?;
     match outcome.held_out_loss {
-        Some(loss) if !loss.is_finite() => Err(Failure::Run(anyhow::anyhow!(
-            "the held-out loss is {loss} after the last step: try a smaller --lr"
-        ))),
+        Some(loss) if !loss.is_finite() => Err(Failure::Run(match by_data(&job) {
+            Some(why) => anyhow::anyhow!("the held-out loss is {loss} after the last step: {why}"),
+            None => anyhow::anyhow!(
+                "the held-out loss is {loss} after the last step: try a smaller --lr"
+            ),
+        })),
         _ => Ok(()),
     }
+}
+
+/// An error of a run; where its loss is not finite, with what of the data may be why: then no other rate
+/// mends it.
+fn explained(job: &Job, error: TrainError) -> Failure {
+    match &error {
+        TrainError::Diverged { loss, step, .. } => match by_data(job) {
+            Some(why) => Failure::Run(anyhow::anyhow!("the loss is {loss} at step {step}: {why}")),
+            None => failure(error),
+        },
+        _ => failure(error),
+    }
+}
+
+/// That a sample is not finite, where one is.
+fn by_data(job: &Job) -> Option<String> {
+    let Source::Samples { samples, .. } = &job.source else {
+        return None;
+    };
+    let why = samples.not_finite()?;
+    Some(format!(
+        "{}: {why}, which no smaller --lr mends: leave it out",
+        job.source.name()
+    ))
 }
 
 /// What the model is to go on with at the end, where it is known what tokens stand for.

@@ -46,6 +46,7 @@ pub use folder::ImageFolder;
 pub(crate) use loading::Part;
 pub(crate) use moments::Moments;
 pub use options::{Missing, Normalise, SampleOptions};
+pub(crate) use scaling::not_finite;
 pub(crate) use several::{Field, Several};
 pub(crate) use table::cells;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::moments::Moments;
 use super::{Normalise, Pairs};
@@ -169,6 +169,14 @@ impl Scaling {
                 source,
             })?;
             let own = moments(&stacked, shape, fills)?;
+            if own.iter().any(|own| !own.mean.is_finite()) {
+                let at = not_finite(&stacked)?.map_or(start, |row| start + row);
+                return Err(DataError::Settings(format!(
+                    "{}: it has numbers that are NaN or infinite, and so would be the mean that all are \
+                     scaled by: leave it out",
+                    samples.place(0, at)
+                )));
+            }
             all.resize(own.len(), Moments::default());
             for (all, own) in all.iter_mut().zip(own) {
                 all.join(own);
@@ -227,6 +235,18 @@ impl Scaling {
         };
         Ok(x.f_sub(&along(&self.mean)?)?.f_div(&along(&self.std)?)?)
     }
+}
+
+/// The first sample of `[samples, …]` with a number that is NaN or infinite.
+pub(crate) fn not_finite(samples: &Tensor) -> Result<Option<usize>, TchError> {
+    let rows = samples.size().first().copied().unwrap_or(0);
+    if rows == 0 || samples.numel() == 0 {
+        return Ok(None);
+    }
+    let finite = samples.f_isfinite()?.f_reshape([rows, -1])?;
+    let each = finite.f_all_dim(1, false)?;
+    let each = Vec::<bool>::try_from(&each)?;
+    Ok(each.iter().position(|finite| !finite))
 }
 
 /// How many means and deviations samples of this shape have: one for each number of a row, one for

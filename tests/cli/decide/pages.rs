@@ -98,7 +98,8 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
     for wanted in [
         "<h1>4 devices of 3.0 GiB, 8 micro-batches</h1>",
         "does not fit: 1.0 GiB more",
-        "<dt>The fastest that fits</dt>",
+        "<dt>The fastest that fits, without jitter</dt>",
+        "<tr class=\"misfit\"><th scope=\"row\">gpipe<span class=\"note\">does not fit: ",
         "<th scope=\"col\">95 % within</th>",
     ] {
         assert!(page.contains(wanted), "{wanted}");
@@ -133,9 +134,12 @@ fn the_page_of_a_sweep_says_of_what_it_is() {
     let (text, page) = both(line);
     assert!(page.contains("<h1>4 combinations of schedule and micro-batches</h1>"));
     assert!(
-        text.contains("       8 ") && page.contains("<td>8</td><td>\u{2013}</td>"),
+        text.contains("       8 ") && page.contains("<td>8</td></tr>"),
         "{text}"
     );
+    // It said neither which times it is made of, nor left out what nothing is known of.
+    assert!(page.contains("<p>given, not measured: a micro-batch takes each device 1.00 ms"));
+    assert!(!page.contains("peak memory"));
     assert!(!page.contains("<td>8.00</td>") && !page.contains("<td>-</td>"));
 }
 
@@ -212,4 +216,39 @@ fn pages_tell_micro_batches_in_flight() {
         assert!(page.contains(fact), "{fact}");
     }
     assert!(page.contains("<nav"));
+}
+
+/// Each timeline of a comparison was as wide as the page, however long it took.
+#[test]
+fn timelines_of_a_comparison_have_one_axis() {
+    let (_, page) = both("simulate --compare --devices 4 --micro 8");
+    let ends: Vec<&str> = page.split(" data-end=\"").skip(1).collect();
+    assert!(ends.len() > 10, "{}", ends.len());
+    assert!(ends.iter().all(|own| own.starts_with("33000\"")));
+    // All but the longest end before the axis does.
+    assert!(page.matches("<path class=\"end\"").count() > 8);
+    assert!(page.contains("All timelines of this page have one time axis"));
+    let (_, alone) = both("simulate --schedule zbv --devices 4 --micro 8");
+    assert!(
+        !alone.contains("<path class=\"end\"")
+            && alone.contains("<li>0F0: stage, action, micro-batch</li>")
+    );
+}
+
+/// The warning of the text went with `-o`: a picture has no room for it.
+#[test]
+fn a_picture_of_what_does_not_fit_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let line =
+        "simulate --schedule gpipe --devices 4 --micro 8 --activation-bytes 512MiB --memory 3GiB";
+    let said = |file: &str| {
+        let words: Vec<&str> = line.split_whitespace().chain(["-o", file]).collect();
+        let output = super::gpipe_in(folder.path(), &words);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for file in ["g.svg", "g.html"] {
+        let note = "note: does not fit: device 0 takes 1.0 GiB more than its 3.0 GiB";
+        assert!(said(file).contains(note), "{}", said(file));
+    }
 }

@@ -375,3 +375,44 @@ fn what_is_no_model_of_samples_is_refused() {
     }
     fails(folder, "predict --run text", 2, &["<PATH>"]);
 }
+
+/// One NaN among the inputs was answered with a smaller --lr, which changed nothing, and with a training
+/// that has diverged, which it had not.
+#[test]
+fn a_sample_that_is_not_finite_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let x = floats(&[60, 8]);
+    let y = Tensor::arange(60, (Kind::Int64, Device::Cpu)).remainder(3);
+    arrays(folder, "good.safetensors", &[("x", &x), ("y", &y)]);
+    let bad = x.copy();
+    let _ = bad.get(17).get(2).fill_(f64::NAN);
+    arrays(folder, "bad.safetensors", &[("x", &bad), ("y", &y)]);
+    let train = "train --model mlp --loss cross-entropy --steps 30 --batch 16 --quiet --held-out 0";
+    printed(
+        folder,
+        &format!("{train} --data good.safetensors --out run"),
+    );
+    let sample = "bad.safetensors: sample 17 (counted from 0) has inputs that are NaN or infinite";
+    let said = [
+        "the loss is NaN at step ",
+        sample,
+        "which no smaller --lr mends",
+    ];
+    fails(folder, &format!("{train} --data bad.safetensors"), 1, &said);
+    let scaled = format!("{train} --data bad.safetensors --normalise standard");
+    fails(
+        folder,
+        &scaled,
+        2,
+        &["bad.safetensors, sample 17: it has numbers that are NaN or infinite"],
+    );
+    fails(
+        folder,
+        "eval --run run --data bad.safetensors",
+        2,
+        &[sample],
+    );
+    let none = ["sample 17 (counted from 0) has inputs that are NaN or infinite"];
+    fails(folder, "predict --run run bad.safetensors", 2, &none);
+}

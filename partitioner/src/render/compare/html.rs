@@ -128,7 +128,7 @@ impl<'a> ComparePage<'a> {
                 "The plan said",
                 plan.step.to_string(),
                 format!(
-                    "bubble {}; measured took {times:.2} times as long",
+                    "bubble {}; this step took {times:.2} times as long",
                     percent(plan.bubble_fraction)
                 ),
             ));
