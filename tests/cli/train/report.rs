@@ -100,7 +100,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
     );
     let folder = tempfile::tempdir().unwrap();
     // It named two devices' command to a run of three, and the plan was refused.
-    let flags = "--layers 6 --balance 6,1,1 --steps 6 --devices cpu*3 --precision bf16";
+    let flags = "--layers 12 --balance 12,1,1 --steps 6 --devices cpu*3 --precision bf16";
     let text = told(&printed(folder.path(), flags));
     let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
     assert!(
