@@ -87,7 +87,7 @@ impl<'a> SimulationPage<'a> {
         let timeline = &self.simulation.timeline;
         let mut page = Page::new("simulation", &self.title);
         let mut facts = facts(timeline, self.steps);
-        let in_flight = self.in_flight();
+        let in_flight = in_flight(self.simulation);
         facts.insert(2, most_in_flight(&in_flight));
         let peaks = self.simulation.peak_bytes();
         let known = peaks.iter().any(|peak| *peak > Bytes::ZERO);
@@ -100,15 +100,6 @@ impl<'a> SimulationPage<'a> {
             page.section("memory", "Memory over time", &self.memory());
         }
         page.finish()
-    }
-
-    /// The most micro-batches that each device has in flight.
-    fn in_flight(&self) -> Vec<f64> {
-        let schedule = self.simulation.schedule();
-        let devices = (0..schedule.schedule().devices()).map(DeviceId);
-        devices
-            .map(|device| schedule.peak_in_flight_on(device))
-            .collect()
     }
 
     fn limit(&self, device: DeviceId) -> Option<Bytes> {
@@ -127,6 +118,14 @@ impl<'a> SimulationPage<'a> {
                      is known.";
         memory::section(curves, timeline.makespan(), words)
     }
+}
+
+/// The most micro-batches that each device has in flight.
+pub(super) fn in_flight(simulation: &Simulation) -> Vec<f64> {
+    let schedule = simulation.schedule();
+    let devices = (0..schedule.schedule().devices()).map(DeviceId);
+    let each = devices.map(|device| schedule.peak_in_flight_on(device));
+    each.collect()
 }
 
 /// The highest peak, of equals the first, with the share that it is of its device's memory.

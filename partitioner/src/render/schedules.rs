@@ -1,8 +1,8 @@
 //! Schedules side by side, as a page.
 
+use super::html::in_flight;
 use super::page::{Fact, Page, Table, bar, capital, chart, escaped, percent, sentence};
 use super::svg::in_a_page_until;
-use crate::ids::DeviceId;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
 use crate::words::two_decimals;
@@ -187,7 +187,7 @@ impl Columns {
             (schedule.stages() / schedule.devices().max(1)).to_string(),
             format!("*{step}{}", bar(&[("F", share)])),
             format!("*{}{}", percent(idle), bar(&[("S", idle)])),
-            in_flight(own),
+            two_decimals(in_flight(own.simulation).into_iter().fold(0.0, f64::max)),
         ];
         cells.extend(self.fullest.map(|most| {
             let peak = peak(own);
@@ -197,14 +197,6 @@ impl Columns {
         cells.extend(own.more.iter().map(|(_, cell)| escaped(cell)));
         cells
     }
-}
-
-/// Micro-batches on the device that has most.
-fn in_flight(own: &Compared<'_>) -> String {
-    let schedule = own.simulation.schedule();
-    let devices = (0..schedule.schedule().devices()).map(DeviceId);
-    let most = devices.map(|device| schedule.peak_in_flight_on(device));
-    two_decimals(most.fold(0.0, f64::max))
 }
 
 /// That of the fullest device.

@@ -165,8 +165,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     }
 }
 
-/// An error of a run; where its loss is not finite, with what of the data may be why: then no other rate
-/// mends it.
+/// An error of a run; where its loss is not finite, with what of the data may be why.
 fn explained(job: &Job, error: TrainError) -> Failure {
     match &error {
         TrainError::Diverged { loss, step, .. } => match by_data(job) {
@@ -184,7 +183,7 @@ fn by_data(job: &Job) -> Option<String> {
     };
     let why = samples.not_finite()?;
     Some(format!(
-        "{}: {why}, which no smaller --lr mends: leave it out",
+        "{}: {why}: leave it out, or, where that is meant, as in a mask, try a smaller --lr",
         job.source.name()
     ))
 }

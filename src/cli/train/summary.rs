@@ -157,8 +157,10 @@ fn profile_command(recipe: &Recipe) -> String {
         .iter()
         .map(|(size, value)| (flag(size), value.clone()));
     // What is the default need not be said.
-    let names: Vec<String> = recipe.devices.iter().map(|own| device_name(*own)).collect();
-    let usual = recipe.devices == [Device::Cpu; 2];
+    // The plan is for those of all processes.
+    let devices = recipe.devices.repeat(recipe.processes.max(1));
+    let names: Vec<String> = devices.iter().map(|own| device_name(*own)).collect();
+    let usual = devices == [Device::Cpu; 2];
     let precision =
         (recipe.precision != Precision::default()).then(|| recipe.precision.to_string());
     let scaled = recipe.normalise != Normalise::Auto;

@@ -25,14 +25,7 @@ const WITH_ZERO: [&str; 8] = [
 ];
 
 /// Fields that vary by no chance: a mean of the last steps would draw a warm-up that ends too late.
-const EXACT: [&str; 6] = [
-    "lr",
-    "loss_scale",
-    "epoch",
-    "samples",
-    "tokens",
-    "elapsed_s",
-];
+const EXACT: [&str; 6] = ["lr", "loss_scale", "epoch", "samples", "tokens", "time"];
 
 /// The most points that are marked along a curve: of more, marks would hide how it goes.
 const MARKED: usize = 40;

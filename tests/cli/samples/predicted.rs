@@ -397,7 +397,7 @@ fn a_sample_that_is_not_finite_is_named() {
     let said = [
         "the loss is NaN at step ",
         sample,
-        "which no smaller --lr mends",
+        "leave it out, or, where that is meant",
     ];
     fails(folder, &format!("{train} --data bad.safetensors"), 1, &said);
     let scaled = format!("{train} --data bad.safetensors --normalise standard");

@@ -98,6 +98,24 @@ fn files_and_json_are_those_of_one_process() {
 }
 
 /// A plan for two devices is for two processes of one each, too.
+/// The command that a bad cut is answered with had the devices of one process.
+#[test]
+fn a_cut_is_answered_with_the_devices_of_all_processes() {
+    let folder = place();
+    let uneven = "--steps 8 --balance 3,1";
+    let [one, two] = both(folder.path(), uneven).map(|output| succeeded(output, RUN).0);
+    for text in [one, two] {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, cut) = words.split_once(" cut stage 0 computes ").unwrap();
+        let (command, _) = cut.split_once("cuts by time").unwrap();
+        // Two CPUs are what `profile` takes anyway.
+        assert!(
+            command.contains("`profile --model gpt ") && !command.contains("--devices"),
+            "{cut}"
+        );
+    }
+}
+
 #[test]
 fn a_plan_is_for_the_devices_of_all_processes() {
     let folder = place();
