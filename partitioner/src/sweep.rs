@@ -176,7 +176,8 @@ impl Sweep {
     }
 
     /// The numbers of all combinations, each as `simulate` predicts it, which may choose other chunks
-    /// than the shape has.
+    /// than the shape has: by devices, then micro-batches, then risks, then schedules, then chunks, so
+    /// that schedules stand together that meet the same.
     ///
     /// # Examples
     /// ```
@@ -217,8 +218,8 @@ impl Sweep {
                 own.stages() / own.devices().max(1)
             };
             let chunks = simulation.as_ref().map_or(shape.chunks, chunks);
-            points.extend(risks.iter().map(|risk| {
-                SweepPoint {
+            points.extend(risks.iter().enumerate().map(|(number, risk)| {
+                let point = SweepPoint {
                     schedule,
                     shape: shape.with_chunks(chunks),
                     risk: *risk,
@@ -226,9 +227,16 @@ impl Sweep {
                         .as_ref()
                         .map(|own| SweepOutcome::new(own).with_risk(own, risk))
                         .map_err(Clone::clone),
-                }
+                };
+                (number, point)
             }));
         }
-        points
+        let place = |numbers: &[usize], own: usize| numbers.iter().position(|other| *other == own);
+        points.sort_by_key(|(risk, point)| {
+            let devices = place(&self.devices, point.shape.devices);
+            let micro_batches = place(&self.micro_batches, point.shape.micro_batches);
+            (devices, micro_batches, *risk)
+        });
+        points.into_iter().map(|(_, point)| point).collect()
     }
 }

@@ -1,7 +1,9 @@
 //! Schedules side by side, as a page.
 
 use super::html::in_flight;
-use super::page::{Fact, Page, Table, bar, capital, chart, escaped, percent, sentence};
+use super::page::{
+    Fact, Page, Table, bar, bar_with_mark, capital, chart, escaped, percent, sentence,
+};
 use super::svg::in_a_page_until;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
@@ -38,6 +40,8 @@ pub struct SchedulesPage<'a> {
     pub title: String,
     /// In this order.
     pub schedules: Vec<Compared<'a>>,
+    /// The memory of every device, where that is limited.
+    pub limit: Option<Bytes>,
     /// What the order is, such as `the fastest first`.
     pub order: &'static str,
     /// What the best are, such as `the fastest`.
@@ -65,7 +69,7 @@ impl SchedulesPage<'_> {
         ]);
         page.notes(&[], &self.notes);
         page.section("schedules", "Schedules", &self.table());
-        let end = Columns::new(&self.schedules).longest;
+        let end = Columns::new(self).longest;
         let label = format!("Timeline of {}", escaped(&first.name));
         let picture = format!("<p class=\"hint\">{ONE_AXIS}</p>\n")
             + &chart(&label, &in_a_page_until(timeline, end));
@@ -85,7 +89,7 @@ impl SchedulesPage<'_> {
     }
 
     fn table(&self) -> String {
-        let columns = Columns::new(&self.schedules);
+        let columns = Columns::new(self);
         let caption = format!("Schedules, {}", self.order);
         let mut table = Table::new(&caption, &columns.names());
         for own in &self.schedules {
@@ -96,7 +100,12 @@ impl SchedulesPage<'_> {
             };
             table.marked(class, &head(own), &columns.cells(own));
         }
-        format!("<div class=\"rank\">\n{}</div>\n", table.finish())
+        let hint = columns.limit.map_or_else(String::new, |limit| {
+            format!(
+                "<p class=\"hint\">The line across the bars of memory is the limit: {limit}.</p>\n"
+            )
+        });
+        format!("<div class=\"rank\">\n{}{hint}</div>\n", table.finish())
     }
 
     /// The first, with what is as good; of one that does not fit, say, nothing is the best.
@@ -147,22 +156,24 @@ fn head(own: &Compared<'_>) -> String {
 /// Which columns there are, and what their bars are relative to.
 struct Columns {
     longest: Micros,
-    /// The highest peak; none where nothing is known of memory.
+    /// The highest peak or the limit; none where nothing is known of memory.
     fullest: Option<Bytes>,
+    limit: Option<Bytes>,
     more: Vec<&'static str>,
 }
 
 impl Columns {
-    fn new(schedules: &[Compared<'_>]) -> Self {
+    fn new(page: &SchedulesPage<'_>) -> Self {
+        let schedules = page.schedules.as_slice();
         let steps = schedules.iter().map(|own| own.simulation.makespan());
         let more = schedules.first().map(|own| own.more.as_slice());
+        let peaks = schedules.iter().map(peak).max();
+        let peaks = peaks.filter(|own| *own > Bytes::ZERO);
+        let limit = page.limit.filter(|_| peaks.is_some());
         Self {
             longest: steps.max().unwrap_or(Micros::ZERO),
-            fullest: schedules
-                .iter()
-                .map(peak)
-                .max()
-                .filter(|own| *own > Bytes::ZERO),
+            fullest: peaks.max(limit),
+            limit,
             more: more
                 .unwrap_or_default()
                 .iter()
@@ -191,8 +202,9 @@ impl Columns {
         ];
         cells.extend(self.fullest.map(|most| {
             let peak = peak(own);
-            let share = peak.get() as f64 / most.get() as f64;
-            format!("*{peak}{}", bar(&[("A", share)]))
+            let share = |bytes: Bytes| bytes.get() as f64 / most.get() as f64;
+            let bar = bar_with_mark(&[("A", share(peak))], self.limit.map(share));
+            format!("*{peak}{bar}")
         }));
         cells.extend(own.more.iter().map(|(_, cell)| escaped(cell)));
         cells

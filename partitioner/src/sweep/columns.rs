@@ -27,7 +27,7 @@ impl RiskColumns {
 
     /// Titles of what comes of it.
     pub fn found_titles(self) -> Vec<&'static str> {
-        self.there(["95 % within"], ["checkpoint every", "goodput"])
+        self.there(["95 % of steps within"], ["checkpoint every", "goodput"])
     }
 
     /// What may go wrong, in a cell for each of the titles.

@@ -103,7 +103,7 @@ fn everything_is_told_without_a_picture() {
     }
     // Every schedule that was looked at, and what it needs.
     assert_eq!(
-        html.matches("<tr class=\"best\">").count(),
+        html.matches("<tr role=\"row\" class=\"best\">").count(),
         1,
         "the plan is marked"
     );
@@ -222,8 +222,8 @@ fn runners_up_of_other_layouts_say_which() {
         Neighbours::Replicas => Neighbours::Stages,
     };
     let html = page(&plan);
-    assert!(html.contains("<td>2 \u{d7} 3</td>") && html.contains("<td>1 \u{d7} 2</td>"));
+    assert!(html.contains(">2 \u{d7} 3</td>") && html.contains(">1 \u{d7} 2</td>"));
     let next = plan.alternatives[0].neighbours.name();
     assert!(html.contains(&format!("; next to each other are {next}</td>")));
-    assert!(html.contains("<p>98 of 128 <code>cards</code> &lt;idle&gt;</p>"));
+    assert!(html.contains("<p>98 of 128 <code>cards</code> &lt;idle&gt;.</p>"));
 }

@@ -13,7 +13,7 @@ use super::super::{
 };
 use super::options::{Format, Options};
 use super::workload::Refusal;
-use super::{Case, report};
+use super::{Case, report, risks};
 
 /// A table or a page of every schedule, the fastest first; as numbers in the order in which they
 /// are documented.
@@ -106,7 +106,7 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
         note: note(case),
         fits: fits(options, case),
         is_best,
-        more: risks(options, case),
+        more: risk_columns(options, case),
     });
     let page = SchedulesPage {
         title: title(options),
@@ -114,9 +114,24 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
         order: order(options),
         best: best(options),
         refused: refused(cases),
-        notes: vec![options.workload.words()],
+        limit: options.limits.of_each(),
+        notes: notes(options),
     };
     page.html()
+}
+
+/// What the numbers are made of.
+fn notes(options: &Options) -> Vec<String> {
+    [options.workload.words()]
+        .into_iter()
+        .chain(jitter_note(options))
+        .collect()
+}
+
+fn jitter_note(options: &Options) -> Option<String> {
+    let jitter = options.jitter.as_ref()?;
+    let deviation = format!("{:.1} %", 100.0 * jitter.share());
+    Some(risks::jitter_note(jitter, &deviation, "with jitter"))
 }
 
 /// What is compared.
@@ -141,7 +156,7 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     let all = fastest_first(options, cases);
     let more = all
         .first()
-        .map_or_else(Vec::new, |(case, _)| risks(options, case));
+        .map_or_else(Vec::new, |(case, _)| risk_columns(options, case));
     columns.extend(more.iter().map(|(name, _)| (*name, Align::Right)));
     let mut table = Table::new(&columns);
     for (case, is_best) in &all {
@@ -154,6 +169,9 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     // Writing to a String cannot fail, here and below.
     if all.iter().any(|(_, is_best)| *is_best) {
         let _ = writeln!(text, "* {}", best(options));
+    }
+    if let Some(note) = jitter_note(options) {
+        let _ = writeln!(text, "{note}");
     }
     let refused = refused(cases);
     if !refused.is_empty() {
@@ -196,26 +214,30 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
             |excess| format!("no: {}", excess.short()),
         ));
     }
-    cells.extend(risks(options, case).into_iter().map(|(_, cell)| cell));
+    cells.extend(
+        risk_columns(options, case)
+            .into_iter()
+            .map(|(_, cell)| cell),
+    );
     cells
 }
 
 /// What jitter and failures cost, where they are asked for, each below the name of its column.
-fn risks(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
+fn risk_columns(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let mut risks = Vec::new();
+    let mut columns = Vec::new();
     if let Some(jitter) = &options.jitter {
         let steps = case.simulation.jittered(jitter);
-        risks.extend([
+        columns.extend([
             ("with jitter", steps.mean().to_string()),
             ("longer by", percent(steps.slowdown())),
-            ("95 % within", steps.quantile(0.95).to_string()),
+            ("95 % of steps within", steps.quantile(0.95).to_string()),
         ]);
     }
     if let Some(failures) = &options.failures {
         let interval = failures.interval(case.makespan());
         let goodput = interval.map(|own| percent(own.goodput));
-        risks.push(("goodput", goodput.unwrap_or_else(|| "-".to_owned())));
+        columns.push(("goodput", goodput.unwrap_or_else(|| "-".to_owned())));
     }
-    risks
+    columns
 }

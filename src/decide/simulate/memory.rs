@@ -56,6 +56,12 @@ impl Limits {
         })
     }
 
+    /// The limit of every device, where they have the same.
+    pub(super) fn of_each(&self) -> Option<Bytes> {
+        let first = *self.0.first()?;
+        first.filter(|_| self.0.iter().all(|limit| *limit == first))
+    }
+
     /// ` of 3.0 GiB`, behind the devices; nothing where nothing is asked.
     pub(super) fn each(&self) -> String {
         let known = || self.0.iter().flatten();

@@ -98,6 +98,18 @@ impl Risks {
     }
 }
 
+/// How times vary by so much, and what the columns with the mean step and with late ones are, in a
+/// sentence.
+pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> String {
+    format!(
+        "with jitter, each action takes its time multiplied by a random factor of its own (log-normal, mean 1, \
+         standard deviation {deviation}); `{mean}` is the mean of {} (seed {}), and 95 % of them take no \
+         longer than `95 % of steps within`",
+        count(jitter.runs(), "simulated step"),
+        jitter.seed()
+    )
+}
+
 /// What jitter costs, in a sentence.
 pub(super) fn jitter_sentence(jitter: &Jitter, steps: &JitteredSteps) -> String {
     format!(

@@ -142,7 +142,7 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
             let notes = notes(args, &sweep)?;
             render::sweep_html(&points, &title(args, &sweep, &points), &notes)
         }
-        _ => table(&points),
+        _ => table(&points, jitter_note(&sweep)),
     })
 }
 
@@ -151,7 +151,17 @@ fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
     let first = sweep.devices.first().zip(sweep.micro_batches.first());
     let options = first.map(|(&devices, &micro)| Options::of(args, devices, micro));
     let words = options.transpose()?.map(|own| own.workload.words());
-    Ok(words.into_iter().chain(args.risks.words()).collect())
+    let risks = args.risks.words().into_iter().chain(jitter_note(sweep));
+    Ok(words.into_iter().chain(risks).collect())
+}
+
+fn jitter_note(sweep: &Sweep) -> Option<String> {
+    let jitter = sweep.risks.iter().find_map(|risk| risk.jitter)?;
+    Some(risks::jitter_note(
+        &jitter,
+        "that of the column `jitter`",
+        "step",
+    ))
 }
 
 /// Every combination with what is predicted; the shape says what each replica has.
@@ -236,7 +246,8 @@ fn numbers(points: &[SweepPoint]) -> Value {
     points.iter().map(number).collect()
 }
 
-fn table(points: &[SweepPoint]) -> String {
+/// The numbers, with a note below them.
+fn table(points: &[SweepPoint], note: Option<String>) -> String {
     let risks = RiskColumns::of(points);
     let mut names = vec!["devices", "micro-batches", "chunks"];
     names.extend(risks.given_titles());
@@ -273,6 +284,10 @@ fn table(points: &[SweepPoint]) -> String {
         }
     }
     let mut text = table.render();
+    // Writing to a String cannot fail, here and below.
+    if let Some(note) = note {
+        let _ = writeln!(text, "{note}");
+    }
     if !refused.is_empty() {
         let _ = write!(text, "\nnot for these numbers:\n{}", refused.concat());
     }

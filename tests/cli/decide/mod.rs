@@ -42,6 +42,12 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+/// A line of the text as pages have it.
+fn as_sentence(line: &str) -> String {
+    let (first, rest) = line.split_at(1);
+    format!("{}{}.", first.to_uppercase(), rest.trim_end_matches('.'))
+}
+
 /// What standard error says, of a run that ends with `code` and prints no data.
 fn refused(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");

@@ -1,6 +1,6 @@
 //! Pages of `simulate` say what its text says.
 
-use super::{gpipe, stdout};
+use super::{as_sentence, gpipe, stdout};
 
 /// What is printed of these words, and the page of the same, in which lines may end between numbers and
 /// their units here.
@@ -39,7 +39,10 @@ fn what_the_text_says_below_its_table_stands_on_the_page() {
         for begin in begins {
             let said = text.lines().find(|line| line.starts_with(begin));
             let said = said.unwrap_or_else(|| panic!("{begin}: {text}"));
-            assert!(page.contains(&format!(">{said}</p>")), "{said}");
+            assert!(
+                page.contains(&format!(">{}</p>", as_sentence(said))),
+                "{said}"
+            );
         }
     }
 }
@@ -51,10 +54,10 @@ fn a_limit_of_memory_is_drawn_and_in_the_numbers() {
         "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB --memory 1GiB";
     let (_, page) = both(line);
     for wanted in [
-        "<p class=\"say warn\">does not fit: device 0 takes 1.0 GiB more than its 1.0 GiB</p>",
+        "<p class=\"say warn\">Does not fit: device 0 takes 1.0 GiB more than its 1.0 GiB.</p>",
         "on device 0, 200.0 % of its 1.0 GiB",
         ">limit 1.0 GiB</text>",
-        "<td>1.0 GiB</td><td>150.0 %</td>",
+        ">1.0 GiB</td><td role=\"cell\" data-k=\"of the limit\">150.0 %</td>",
     ] {
         assert!(page.contains(wanted), "{wanted}");
     }
@@ -82,9 +85,14 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         .map(|line| line[2..].split("  ").next().unwrap())
         .collect();
     assert!(marked.len() > 1, "{text}");
-    assert_eq!(page.matches("<tr class=\"best\">").count(), marked.len());
+    assert_eq!(
+        page.matches("<tr role=\"row\" class=\"best\">").count(),
+        marked.len()
+    );
     for name in &marked {
-        assert!(page.contains(&format!("<tr class=\"best\"><th scope=\"row\">{name}</th>")));
+        assert!(page.contains(&format!(
+            "<tr role=\"row\" class=\"best\"><th role=\"rowheader\" scope=\"row\">{name}</th>"
+        )));
     }
     let card = format!(
         "<dt>The fastest</dt><dd>{}</dd><dd class=\"note\">as fast: {}</dd>",
@@ -99,8 +107,12 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         "<h1>4 devices of 3.0 GiB, 8 micro-batches</h1>",
         "does not fit: 1.0 GiB more",
         "<dt>The fastest that fits, without jitter</dt>",
-        "<tr class=\"misfit\"><th scope=\"row\">gpipe<span class=\"note\">does not fit: ",
-        "<th scope=\"col\">95 % within</th>",
+        "<tr role=\"row\" class=\"misfit\"><th role=\"rowheader\" scope=\"row\">gpipe<span class=\"note\">does not fit: ",
+        "scope=\"col\">95 % of steps within</th>",
+        // Bars and the limit have one scale: gpipe holds 8 GiB.
+        "<i class=\"A\" style=\"width:100.00%\"></i><b style=\"left:37.50%\"></b>",
+        "The line across the bars of memory is the limit: 3.0 GiB.",
+        "standard deviation 5.0 %); <code>with jitter</code> is the mean of 200 simulated steps (seed 0)",
     ] {
         assert!(page.contains(wanted), "{wanted}");
     }
@@ -115,11 +127,11 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
 fn tables_have_the_columns_that_say_something() {
     let line = "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB";
     let (_, page) = both(line);
-    let head = "<th scope=\"col\">device</th><th scope=\"col\">activations</th>\
-                <th scope=\"col\">peak</th><th scope=\"col\">at</th></tr>";
+    let head = "scope=\"col\">device</th><th role=\"columnheader\" scope=\"col\">activations</th>\
+                <th role=\"columnheader\" scope=\"col\">peak</th><th role=\"columnheader\" scope=\"col\">at</th></tr>";
     assert!(page.contains(head));
-    assert!(page.contains("<th scope=\"col\">idle between its actions</th>"));
-    assert!(page.contains("<td>0</td>") && !page.contains("<td>0.0 µs</td>"));
+    assert!(page.contains("scope=\"col\">idle between its actions</th>"));
+    assert!(page.contains(">0</td>") && !page.contains(">0.0 µs</td>"));
     let (_, all) = both("simulate --compare --devices 4 --micro 8");
     assert!(!all.contains("peak memory"));
     // Of several steps the button had one.
@@ -134,13 +146,13 @@ fn the_page_of_a_sweep_says_of_what_it_is() {
     let (text, page) = both(line);
     assert!(page.contains("<h1>4 combinations of schedule and micro-batches</h1>"));
     assert!(
-        text.contains("       8 ") && page.contains("<td>8</td></tr>"),
+        text.contains("       8 ") && page.contains(">8</td></tr>"),
         "{text}"
     );
     // It said neither which times it is made of, nor left out what nothing is known of.
-    assert!(page.contains("<p>given, not measured: a micro-batch takes each device 1.00 ms"));
+    assert!(page.contains("<p>Given, not measured: a micro-batch takes each device 1.00 ms"));
     assert!(!page.contains("peak memory"));
-    assert!(!page.contains("<td>8.00</td>") && !page.contains("<td>-</td>"));
+    assert!(!page.contains(">8.00</td>") && !page.contains(">-</td>"));
 }
 
 /// A page is sent to somebody who does not see the command: it did not say which times it was made of.
@@ -150,7 +162,7 @@ fn a_page_says_which_times_and_links_it_is_made_of() {
     for (words, wanted) in [
         (
             "--forward-us 2000",
-            "given, not measured: a micro-batch takes each device 2.00 ms for the forward, 1.00 ms for the \
+            "Given, not measured: a micro-batch takes each device 2.00 ms for the forward, 1.00 ms for the \
              input half and 1.00 ms for the weight half of the backward; what it keeps until its backward \
              is not counted; transfers between devices take no time",
         ),
@@ -165,7 +177,7 @@ fn a_page_says_which_times_and_links_it_is_made_of() {
         ),
         (
             profile,
-            "times and bytes are those of a profile of 14 layers for cpu, in micro-batches of 16 samples; \
+            "Times and bytes are those of a profile of 14 layers for cpu, in micro-batches of 16 samples; \
              transfers between devices take no time",
         ),
     ] {
@@ -180,20 +192,20 @@ fn a_page_says_which_times_and_links_it_is_made_of() {
 #[test]
 fn pages_tell_micro_batches_in_flight() {
     let (text, page) = both("simulate --compare --devices 4 --micro 8");
-    assert!(page.contains("<th scope=\"col\">in flight</th>"));
+    assert!(page.contains("scope=\"col\">in flight</th>"));
     for (name, most) in [("gpipe", "8"), ("1f1b", "4"), ("dualpipe-v", "4.5")] {
         let row = text
             .lines()
             .find(|line| line[2..].starts_with(&format!("{name} ")));
         assert_eq!(row.unwrap().split_whitespace().rev().nth(1), Some(most));
         let (_, row) = page
-            .split_once(&format!("<th scope=\"row\">{name}</th>"))
+            .split_once(&format!("scope=\"row\">{name}</th>"))
             .unwrap();
         assert!(
             row.split("</tr>")
                 .next()
                 .unwrap()
-                .contains(&format!("<td>{most}</td>")),
+                .contains(&format!("data-k=\"in flight\">{most}</td>")),
             "{name}"
         );
     }
@@ -204,7 +216,7 @@ fn pages_tell_micro_batches_in_flight() {
     assert!(page.contains(
         "<dt>In flight</dt><dd>4</dd><dd class=\"note\">micro-batches at most, on device 0</dd>"
     ));
-    assert!(page.contains("<td>72.7 %</td><td>1</td></tr>"));
+    assert!(page.contains(">72.7 %</td><td role=\"cell\" data-k=\"in flight\">1</td></tr>"));
     // There is one section: a list of sections says nothing.
     assert!(!page.contains("<nav"));
     let line = "simulate --schedule gpipe --devices 4 --micro 8 --activation-bytes 1GiB";

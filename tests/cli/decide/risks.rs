@@ -102,7 +102,7 @@ fn jitter_is_swept_with_the_numbers_of_each_alone() {
     let runs = ["--jitter-runs", "20", "--jitter-seed", "3"];
     let all = swept(&[&flags[..], &runs].concat());
     assert_eq!(all.len(), 6);
-    for (point, share) in all.iter().zip(["0", "0.02", "0.1", "0", "0.02", "0.1"]) {
+    for (point, share) in all.iter().zip(["0", "0", "0.02", "0.02", "0.1", "0.1"]) {
         let schedule = point["schedule"].as_str().unwrap();
         let alone = simulate(schedule, 4, 16, &[&["--jitter", share][..], &runs].concat());
         for key in ["mean_us", "p95_us", "seed", "runs"] {
@@ -143,12 +143,16 @@ fn failures_are_swept_as_a_table_and_a_chart() {
     for column in [
         "jitter",
         "failure every",
-        "95 % within",
+        "95 % of steps within",
         "checkpoint every",
         "goodput",
     ] {
         assert!(text.lines().next().unwrap().contains(column), "{text}");
     }
+    // Schedules that meet the same stand together.
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let schedules: Vec<String> = text.lines().skip(1).take(4).filter_map(first).collect();
+    assert_eq!(schedules, ["1f1b", "zbv", "1f1b", "zbv"], "{text}");
     assert!(text.contains(" 1 h ") && text.contains(" 6 h "), "{text}");
     let page = stdout(&gpipe(&[&both, &flags[..], &["--format", "html"]].concat()));
     for own in [
@@ -156,6 +160,7 @@ fn failures_are_swept_as_a_table_and_a_chart() {
         ">mean time between failures</text>",
         ">1 h</text>",
         "a failure every 6 h",
+        "standard deviation that of the column <code>jitter</code>); <code>step</code> is the mean of 10",
     ] {
         assert!(page.contains(own), "{own}");
     }

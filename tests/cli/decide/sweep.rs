@@ -152,7 +152,11 @@ fn a_sweep_is_a_table_and_a_page() {
         "{page}"
     );
     assert_eq!(page.matches("class=\"mark\"").count(), 2);
-    assert_eq!(page.matches("<tr><th scope=\"row\">").count(), 4);
+    assert_eq!(
+        page.matches("<tr role=\"row\"><th role=\"rowheader\" scope=\"row\">")
+            .count(),
+        4
+    );
 }
 
 /// GPipe's line was under that of 1F1B, the legend said `1 chunks` and did not fit a narrow screen.

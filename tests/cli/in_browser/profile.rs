@@ -27,7 +27,7 @@ fn check(dom: &str, layers: &[&str], stages: usize) {
     assert_eq!(dom.matches(">cut: ").count(), stages - 1);
     assert!(dom.contains("0F0: forward (F), stage 0, micro-batch 0"));
     assert!(dom.contains("aria-label=\"Memory of each device over the step\""));
-    assert!(dom.contains("<tr class=\"best\">"));
+    assert!(dom.contains("<tr role=\"row\" class=\"best\">"));
     assert!(dom.contains("<p class=\"say\" id=\"limit\"><strong>"));
     assert!(dom.contains("role=\"application\""), "the arrow keys work");
 }
@@ -125,6 +125,9 @@ fn the_report_of_a_training_run_by_a_plan_renders() {
     let dom = audited(browser, folder, &folder.join("report.html"));
     assert!(dom.contains("<dt>The plan said</dt>"));
     assert!(dom.contains("aria-label=\"Memory of each device over the step\""));
-    assert!(dom.contains("<td>") && dom.contains("peak of an action, measured"));
+    assert!(
+        dom.contains("<td role=\"cell\" data-k=\"measured\"")
+            && dom.contains("peak of an action, measured")
+    );
     assert!(dom.contains(">measured</tspan>") && dom.contains(">predicted</tspan>"));
 }

@@ -30,6 +30,16 @@ pub(in crate::render) fn sentence(text: &str) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
+/// The same of a sentence that stands alone: it begins with a capital and ends with a full stop.
+pub(in crate::render) fn whole_sentence(text: &str) -> String {
+    let end = if text.ends_with(['.', '!', '?']) {
+        ""
+    } else {
+        "."
+    };
+    sentence(&format!("{}{end}", capital(text)))
+}
+
 /// A text whose first letter is a capital.
 pub(in crate::render) fn capital(text: &str) -> String {
     let mut chars = text.chars();
@@ -100,6 +110,8 @@ mod tests {
         assert_eq!(sentence("a ` b"), "a ` b");
         assert_eq!(sentence("stage 0's 'x'"), "stage 0\u{2019}s &#39;x&#39;");
         assert_eq!(sentence("`a` `b`"), "<code>a</code> <code>b</code>");
+        assert_eq!(whole_sentence("a `b`"), "A <code>b</code>.");
+        assert_eq!(whole_sentence("`a` it is."), "<code>a</code> it is.");
     }
 
     /// `144.98` and `ms` stood in two lines.

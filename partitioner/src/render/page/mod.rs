@@ -7,8 +7,8 @@ mod escape;
 mod table;
 
 use escape::bound;
-pub(super) use escape::{capital, escaped, name, sentence};
-pub(super) use table::{Table, bar};
+pub(super) use escape::{capital, escaped, name, sentence, whole_sentence};
+pub(super) use table::{Table, bar, bar_with_mark};
 
 use crate::units::Micros;
 use std::fmt::Write as _;
@@ -68,13 +68,13 @@ impl Page {
         for warning in warnings {
             self.intro(&format!(
                 "<p class=\"say warn\">{}</p>\n",
-                sentence(warning)
+                whole_sentence(warning)
             ));
         }
         if !notes.is_empty() {
             let items = notes
                 .iter()
-                .map(|note| format!("<p>{}</p>\n", sentence(note)));
+                .map(|note| format!("<p>{}</p>\n", whole_sentence(note)));
             let items: String = items.collect();
             self.intro(&format!("<div class=\"say\">\n{items}</div>\n"));
         }

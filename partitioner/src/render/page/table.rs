@@ -1,11 +1,17 @@
-//! Tables that a screen reader can read: a caption, a scope for each heading.
+//! Tables that a screen reader can read: a caption, a scope for each heading, and roles that stay where
+//! a narrow window shows rows as cards, in which cells have the names of their columns above them.
 
 use super::escape::{bound, escaped};
 use std::fmt::Write as _;
 
+/// So many columns fit a narrow window.
+const NARROW: usize = 3;
+
 /// A table that is being written.
 pub(in crate::render) struct Table {
     html: String,
+    /// Names of the columns but the first.
+    columns: Vec<String>,
 }
 
 impl Table {
@@ -13,22 +19,33 @@ impl Table {
     /// column whose name begins with `*` is words, not numbers.
     pub(in crate::render) fn new(caption: &str, columns: &[&str]) -> Self {
         let caption = escaped(caption);
+        let cards = if columns.len() > NARROW { " cards" } else { "" };
         let mut html = format!(
-            "<div class=\"scroll\" role=\"region\" aria-label=\"{caption}\" tabindex=\"0\">\n\
-             <table>\n<caption>{caption}</caption>\n<thead><tr>"
+            "<div class=\"scroll{cards}\" role=\"region\" aria-label=\"{caption}\" tabindex=\"0\">\n\
+             <table role=\"table\">\n<caption>{caption}</caption>\n<thead role=\"rowgroup\"><tr role=\"row\">"
         );
         for column in columns {
-            // Writing to a String cannot fail, here and below.
-            let _ = match column.strip_prefix('*') {
-                Some(column) => write!(html, "<th scope=\"col\" class=\"w\">{column}</th>"),
-                None => write!(html, "<th scope=\"col\">{column}</th>"),
+            let (class, name) = match column.strip_prefix('*') {
+                Some(name) => (" class=\"w\"", name),
+                None => ("", *column),
             };
+            // Writing to a String cannot fail, here and below.
+            let _ = write!(
+                html,
+                "<th role=\"columnheader\" scope=\"col\"{class}>{name}</th>"
+            );
         }
-        html.push_str("</tr></thead>\n<tbody>\n");
-        Self { html }
+        html.push_str("</tr></thead>\n<tbody role=\"rowgroup\">\n");
+        let columns = columns.iter().skip(1);
+        let columns = columns.map(|name| name.trim_start_matches('*').to_owned());
+        Self {
+            html,
+            columns: columns.collect(),
+        }
     }
 
-    /// A row; its head and cells are HTML. A cell that begins with `*` is words.
+    /// A row; its head and cells are HTML. A cell that begins with `*` is words; the last of too few
+    /// cells takes the place of those that are missing.
     pub(in crate::render) fn row(&mut self, head: &str, cells: &[String]) {
         self.marked("", head, cells);
     }
@@ -39,12 +56,25 @@ impl Table {
             "" => String::new(),
             class => format!(" class=\"{class}\""),
         };
-        let _ = write!(self.html, "<tr{class}><th scope=\"row\">{head}</th>");
-        for cell in cells {
-            let _ = match cell.strip_prefix('*') {
-                Some(words) => write!(self.html, "<td class=\"w\">{}</td>", bound(words)),
-                None => write!(self.html, "<td>{cell}</td>"),
+        let _ = write!(
+            self.html,
+            "<tr role=\"row\"{class}><th role=\"rowheader\" scope=\"row\">{head}</th>"
+        );
+        let missing = self.columns.len().saturating_sub(cells.len());
+        for (number, (cell, column)) in cells.iter().zip(&self.columns).enumerate() {
+            let (class, html) = match cell.strip_prefix('*') {
+                Some(words) => (" class=\"w\"", bound(words)),
+                None => ("", cell.clone()),
             };
+            let wide = missing > 0 && number + 1 == cells.len();
+            let (span, column) = match wide {
+                true => (format!(" colspan=\"{}\"", missing + 1), ""),
+                false => (String::new(), column.as_str()),
+            };
+            let _ = write!(
+                self.html,
+                "<td role=\"cell\"{class}{span} data-k=\"{column}\">{html}</td>"
+            );
         }
         self.html.push_str("</tr>\n");
     }
@@ -59,12 +89,24 @@ impl Table {
 /// Pieces of a bar, each a class and a share of the whole; readers hear the numbers
 /// beside it instead.
 pub(in crate::render) fn bar(pieces: &[(&str, f64)]) -> String {
+    bar_with_mark(pieces, None)
+}
+
+/// The same with a line across it at a share of the whole, such as where a limit is.
+pub(in crate::render) fn bar_with_mark(pieces: &[(&str, f64)], mark: Option<f64>) -> String {
     let mut html = String::from("<span class=\"bar\" aria-hidden=\"true\">");
     for (class, share) in pieces.iter().filter(|(_, share)| *share > 0.0) {
         let percent = 100.0 * share.min(1.0);
         let _ = write!(
             html,
             "<i class=\"{class}\" style=\"width:{percent:.2}%\"></i>"
+        );
+    }
+    if let Some(share) = mark {
+        let _ = write!(
+            html,
+            "<b style=\"left:{:.2}%\"></b>",
+            100.0 * share.min(1.0)
         );
     }
     html.push_str("</span>");

@@ -149,7 +149,9 @@ impl Canvas {
             } else {
                 "stage, action, micro-batch"
             };
-            legend.label(&format!("{}: {parts}", self.names.name(span.action)));
+            let all = spans().all(|span| self.name_of(span).is_some());
+            let room = if all { "" } else { ", where there is room" };
+            legend.label(&format!("{}: {parts}{room}", self.names.name(span.action)));
         }
         legend
     }
@@ -197,6 +199,12 @@ impl Canvas {
         };
     }
 
+    /// An action's name where there is room for it, and the attribute of its size.
+    fn name_of(&self, span: &Span) -> Option<(String, &'static str)> {
+        let width = self.place(span.end) - self.place(span.start);
+        self.names.of(span.action, width)
+    }
+
     /// An action, in the row at `y`, with what is said of it when pointed at.
     pub(in crate::render) fn bar(&mut self, span: &Span, y: f64, title: &str) {
         let (x, end) = (self.place(span.start), self.place(span.end));
@@ -215,7 +223,7 @@ impl Canvas {
              <rect{} x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"url(#k{pattern})\"/>",
             stroke(width)
         );
-        if let Some((label, class)) = self.names.of(span.action, width) {
+        if let Some((label, class)) = self.name_of(span) {
             let _ = write!(
                 self.svg,
                 "<text{class} x=\"{:.2}\" y=\"{}\">{label}</text>",

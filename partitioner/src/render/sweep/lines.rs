@@ -92,8 +92,8 @@ pub(super) enum Spacing {
 }
 
 impl Spacing {
-    /// The first that keeps neighbours `least` of the width apart, or the last; with it, of the width,
-    /// where each of the values is, which increase.
+    /// Of differences and ratios what keeps neighbours further apart, where that is at least `least` of
+    /// the width; with it, of the width, where each of the values is, which increase.
     pub(super) fn of(values: &[f64], least: f64) -> (Self, Vec<f64>) {
         let [Some(&first), Some(&last)] = [values.first(), values.last()] else {
             return (Self::Even, Vec::new());
@@ -103,17 +103,16 @@ impl Spacing {
             let place = |&value: &f64| (map(value) - from) / length;
             values.iter().map(place).collect()
         };
-        let apart = |shares: &[f64]| shares.windows(2).all(|pair| pair[1] - pair[0] >= least);
         if values.len() > 2 && last.is_finite() {
-            let linear = spread(|value| value);
-            if apart(&linear) {
-                return (Self::Linear, linear);
-            }
+            let mut found = (Self::Linear, spread(|value| value));
             if first > 0.0 {
                 let log = spread(f64::ln);
-                if apart(&log) {
-                    return (Self::Log, log);
+                if closest(&log) > closest(&found.1) {
+                    found = (Self::Log, log);
                 }
+            }
+            if closest(&found.1) >= least {
+                return found;
             }
         }
         let steps = (values.len() as f64 - 1.0).max(1.0);
@@ -134,6 +133,12 @@ impl Spacing {
             Self::Even => " (values evenly apart)",
         }
     }
+}
+
+/// How far the nearest neighbours are apart.
+fn closest(shares: &[f64]) -> f64 {
+    let gaps = shares.windows(2).map(|pair| pair[1] - pair[0]);
+    gaps.fold(f64::INFINITY, f64::min)
 }
 
 /// What belongs together: a schedule, and what else is not along the axis.
@@ -210,9 +215,11 @@ mod tests {
             of(&[0.0, 2.0, 5.0, 10.0]),
             (Spacing::Linear, vec![0.0, 0.2, 0.5, 1.0])
         );
-        let (spacing, shares) = of(&[1.0, 10.0, 100.0]);
-        assert_eq!(spacing, Spacing::Linear);
-        assert!((shares[1] - 9.0 / 99.0).abs() < 1e-12);
+        // Doublings are evenly apart, and so are equal differences.
+        let (spacing, shares) = of(&[8.0, 16.0, 32.0, 64.0]);
+        assert_eq!(spacing, Spacing::Log);
+        assert!((shares[1] - 1.0 / 3.0).abs() < 1e-12);
+        assert_eq!(of(&[2.0, 4.0, 6.0]), (Spacing::Linear, vec![0.0, 0.5, 1.0]));
         let (spacing, shares) = of(&[1.0, 4.0, 16.0, 256.0]);
         assert_eq!(spacing, Spacing::Log);
         assert!((shares[1] - 0.25).abs() < 1e-12 && (shares[2] - 0.5).abs() < 1e-12);
