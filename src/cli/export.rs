@@ -91,6 +91,14 @@ fn check_output(path: &Path) -> Result<(), Failure> {
 /// not the one that a configuration beside it is for.
 fn file(output: &Path) -> Result<PathBuf, Failure> {
     let path = if output.extension().is_some_and(|end| end == "safetensors") {
+        let folder = output.parent().filter(|own| !own.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|own| !own.exists()) {
+            return Err(Failure::Usage(format!(
+                "--output: {}: there is no folder {}: make it first",
+                output.display(),
+                folder.display()
+            )));
+        }
         output.to_owned()
     } else {
         std::fs::create_dir_all(output).map_err(|error| {

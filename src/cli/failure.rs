@@ -164,28 +164,24 @@ fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> Strin
     let kept = saved.map_or_else(String::new, |step| {
         format!("; the run is saved after step {step}")
     });
-    let of_a_table = match error.downcast_ref() {
-        Some(DataError::Item { place, .. }) => {
-            matches!(place, Place::Line { .. } | Place::Row { .. })
-        }
-        Some(DataError::TooManyBad { .. }) => false,
+    let (thing, mend) = match error.downcast_ref() {
+        Some(DataError::Item { place, .. }) => match place {
+            Place::Line { .. } | Place::Row { .. } => ("row", "mend the row"),
+            Place::Sample { .. } => ("sample", "mend the sample"),
+            _ => ("file", "replace the file or take it away"),
+        },
+        Some(DataError::TooManyBad { .. }) => ("file", "replace the file or take it away"),
         _ => return kept,
     };
-    let things = if of_a_table { "rows" } else { "files" };
     if saved.is_some() {
         return format!(
             "{kept}: put the file back as it was, or leave it out with `train --resume {} --set \
-             data.skip_bad=N` for at most N such {things} in an epoch",
+             data.skip_bad=N` for at most N such {thing}s in an epoch",
             folder.display()
         );
     }
-    let mend = if of_a_table {
-        "mend the row"
-    } else {
-        "replace the file or take it away"
-    };
     format!(
-        "; {mend}, or leave it out with --set data.skip_bad=N for at most N such {things} in an epoch"
+        "; {mend}, or leave it out with --set data.skip_bad=N for at most N such {thing}s in an epoch"
     )
 }
 

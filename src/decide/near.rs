@@ -29,7 +29,8 @@ pub(crate) fn run(path: &Path) -> String {
     })
 }
 
-fn is_run(folder: &Path) -> bool {
+/// Whether it is the folder of a run.
+pub(crate) fn is_run(folder: &Path) -> bool {
     OF_A_RUN.iter().any(|file| folder.join(file).is_file())
 }
 

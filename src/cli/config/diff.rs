@@ -40,7 +40,7 @@ pub(in crate::cli) fn diff<T: 'static>(
         // Chances, such as dropout's, are no part of what is saved.
         let is_chance = saved.get(key).is_some_and(toml::Value::is_float);
         if schema.on_resume(key) == OnResume::Fixed && !is_chance {
-            return Err(fixed(key, &old, &new));
+            return Err(fixed(key, schema.flag(key), &old, &new));
         }
         notes.push(format!(
             "{key} = {new}, where the run had {old}: from here on its losses are others than they would \
@@ -50,11 +50,12 @@ pub(in crate::cli) fn diff<T: 'static>(
     Ok(notes)
 }
 
-/// That a run cannot go on with another value of a key.
-pub(in crate::cli) fn fixed(key: &str, old: &str, new: &str) -> Failure {
+/// That a run cannot go on with another value of a key, which this flag sets.
+pub(in crate::cli) fn fixed(key: &str, flag: Option<&str>, old: &str, new: &str) -> Failure {
+    let flag = flag.map_or_else(String::new, |flag| format!(" ({flag})"));
     Failure::Usage(format!(
-        "--resume: the run was trained with {key} = {old} and cannot go on with {new}: leave {key} as it \
-         was, or begin a new run without --resume"
+        "--resume: the run was trained with {key} = {old} and cannot go on with {new}: leave {key}{flag} as \
+         it was, or begin a new run without --resume"
     ))
 }
 

@@ -40,6 +40,11 @@ impl<T: 'static> Schema<T> {
         Some(&key.flag.as_ref()?.written)
     }
 
+    /// The flag that says the same as a key, as a person writes it.
+    pub(in crate::cli) fn flag(&self, name: &str) -> Option<&str> {
+        Some(&self.get(name)?.flag.as_ref()?.written)
+    }
+
     /// What another value means for a run that resumes.
     pub(in crate::cli) fn on_resume(&self, name: &str) -> OnResume {
         self.get(name).map_or(OnResume::Noted, |key| key.on_resume)

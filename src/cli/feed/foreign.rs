@@ -1,5 +1,7 @@
 //! Files that hold models or weights, where data is asked for.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use crate::cli::model::exported;
@@ -50,12 +52,32 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
             "JSON is not read: save the samples as arrays, \
              `numpy.savez(\"data.npz\", x=x, y=y)`, or as a table (CSV with a heading); a text as .txt"
         }
+        "jsonl" | "ndjson" => {
+            "JSON Lines is not read: save it as a table, in Python \
+             `pandas.read_json(\"data.jsonl\", lines=True).to_csv(\"data.csv\", index=False)`; a text as .txt"
+        }
+        "xlsx" | "xls" | "xlsm" | "ods" => {
+            "this is a spreadsheet, and spreadsheets are not read: save it as CSV (UTF-8)"
+        }
+        "zip" | "tar" | "gz" | "tgz" | "bz2" | "xz" | "zst" | "7z" => {
+            "this is compressed or an archive: unpack it, and name what is in it"
+        }
+        "csv" | "tsv" | "txt" if is_utf16(path) => {
+            "this text is UTF-16, and UTF-8 is needed: save it as UTF-8 (in Excel as `CSV UTF-8`)"
+        }
         _ => return Ok(()),
     };
     if path.is_file() {
         return Err(what.to_owned());
     }
     Ok(())
+}
+
+/// Whether a file begins as UTF-16 does; one that cannot be read is left to who reads it.
+fn is_utf16(path: &Path) -> bool {
+    let mut mark = [0; 2];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut mark));
+    read.is_ok() && matches!(mark, [0xff, 0xfe] | [0xfe, 0xff])
 }
 
 /// The same, and that it is no single image: those who train and judge need several.

@@ -245,7 +245,10 @@ fn fitted(chosen: &Chosen, samples: &Samples) -> Result<Samples, String> {
     };
     check_classes(chosen, target, samples)?;
     let shaped = samples.shaped(input.shape(), target.shape());
-    let shaped = shaped.map_err(|error| format!("{error}: {}", takes(spec)))?;
+    let shaped = shaped.map_err(|error| {
+        let loss = other_loss(chosen, target, samples);
+        format!("{error}: {}{loss}", takes(spec))
+    })?;
     let ignored = (chosen.loss().and_then(|own| own.ignored())).unwrap_or(USUAL_IGNORED);
     let input = check(input, "input", None);
     Ok(shaped.checked(input, check(target, "target", Some(ignored))))
@@ -289,6 +292,24 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
                 classes = count(classes, "class")
             ))
         }
+    }
+}
+
+/// How targets of one shape become what is learnt, where a loss of the other kind may be meant: a number
+/// a sample may be its class, and several may be a class as ones and zeros.
+fn other_loss(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> &'static str {
+    let numbers = |shape: &[i64]| shape.iter().product::<i64>();
+    let (own, wanted) = (numbers(samples.target()), numbers(target.shape()));
+    let is_classes = matches!(target.fill(), Fill::Classes(_));
+    match chosen.loss() {
+        Some(_) if own == 1 && wanted > 1 && !is_classes => {
+            "; where targets are classes, take --loss cross-entropy"
+        }
+        Some(_) if own > 1 && wanted == 1 && is_classes => {
+            "; classes as ones and zeros (one-hot) become numbers by `y.argmax(axis=1)`, and several \
+             numbers a sample are learnt with --loss mse"
+        }
+        _ => "",
     }
 }
 

@@ -77,6 +77,7 @@ fn check_model(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
     match before {
         Some(before) if before != recipe.model && !is_file(before) => Err(fixed(
             "model.name",
+            Some("--model"),
             &format!("{before:?}"),
             &format!("{:?}", recipe.model),
         )),

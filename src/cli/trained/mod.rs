@@ -281,8 +281,8 @@ impl Trained {
         )?;
         if devices.len() > model.len() {
             return Err(Failure::Usage(format!(
-                "--devices makes {} stages, but `{}` has only {}: use fewer devices",
-                devices.len(),
+                "{} make as many stages, but `{}` has only {}: use fewer with --devices",
+                count(devices.len(), "device"),
                 self.spec.name(),
                 count(model.len(), "layer")
             )));

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use super::{DataError, Dataset, Place, Source};
 use index::{RowsOfText, Rule};
 
-pub(super) use table::SEPARATORS;
 pub use table::{Csv, Record};
+pub(super) use table::{SEPARATORS, other_cells};
 
 /// The lines of a text as items, without what ends them.
 ///

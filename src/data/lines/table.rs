@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use csv::ReaderBuilder;
+use gpipe_partitioner::words::count;
 
 use super::index::{RowsOfText, Rule};
 use crate::data::disk_file::DiskFile;
@@ -128,6 +129,20 @@ fn separator(path: &Path) -> Result<u8, DataError> {
     Ok(SEPARATORS.iter().find(there).copied().unwrap_or(b','))
 }
 
+/// That a row has more or fewer cells than its header.
+pub(in crate::data) fn other_cells(own: usize, wanted: usize) -> String {
+    let mend = if own < wanted {
+        "add what is missing (an empty cell is nothing between two separators)"
+    } else {
+        "put cells with the separator in them in double quotes"
+    };
+    let are = if own == 1 { "is" } else { "are" };
+    format!(
+        "there {are} {}, but the header has {wanted}: {mend}",
+        count(own, "cell")
+    )
+}
+
 fn cells(text: &RowsOfText, row: usize, separator: u8) -> Result<Vec<String>, DataError> {
     let bytes = text.read(row)?;
     let mut reader = ReaderBuilder::new()
@@ -162,12 +177,7 @@ impl Source for Csv {
             let columns = Arc::clone(&self.columns);
             return Ok(Record { columns, cells });
         }
-        let what = format!(
-            "there are {} cells, but the header has {}: put cells with the separator in them in double \
-             quotes",
-            cells.len(),
-            self.columns.len()
-        );
+        let what = other_cells(cells.len(), self.columns.len());
         Err(self.text.bad(index, what))
     }
 

@@ -1,6 +1,7 @@
 //! What the flags of other tools are called here.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -9,6 +10,7 @@ use gpipe_partitioner::words::meant;
 
 use super::conflicts;
 use super::foreign::{FLAGS, Instead, VERBS};
+use crate::decide::near;
 
 /// The same error, with what a flag of another tool is called here, or where one stands.
 pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
@@ -16,7 +18,7 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
         ErrorKind::UnknownArgument => {}
         ErrorKind::ArgumentConflict => return conflicts::explained(error),
         ErrorKind::InvalidSubcommand => return unknown_verb(command, error),
-        ErrorKind::InvalidValue => return without_value(verb_of(command, args), error),
+        ErrorKind::InvalidValue => return listed(without_value(verb_of(command, args), error)),
         ErrorKind::MissingRequiredArgument => return missing(verb_of(command, args), error),
         _ => return error,
     }
@@ -107,7 +109,29 @@ fn without_value(verb: Option<&Command>, error: clap::Error) -> clap::Error {
         .next()
         .unwrap_or_default()
         .trim_end_matches('.');
-    with_tip(error, format!("its value is: {first}"))
+    let tip = format!("{}: {first}", flag.unwrap_or_default());
+    with_tip(error, tip)
+}
+
+/// The same error, with the values that there are in a tip, as other flags say them.
+fn listed(error: clap::Error) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let values = match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(values)) if !values.is_empty() => values,
+        _ => return error,
+    };
+    let meant = match text(ContextKind::SuggestedValue) {
+        Some(value) => format!("did you mean `{value}`? There are"),
+        None => "there are".to_owned(),
+    };
+    let tip = format!("{meant} {}", values.join(", "));
+    let mut error = with_tip(error, tip);
+    error.remove(ContextKind::ValidValue);
+    error.remove(ContextKind::SuggestedValue);
+    error
 }
 
 /// The error with a tip in place of what clap guesses, and of the usage, which would say nothing
@@ -193,6 +217,9 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
 /// What a word without a flag is most likely to be.
 fn positional(verb: &Command, word: &str) -> Option<String> {
     let flag = match verb.get_name() {
+        "train" if near::is_run(Path::new(word)) => "--resume",
+        "train" if word.ends_with(".pt2") => "--model",
+        "train" if word.ends_with(".toml") => "--config",
         "train" => "--data",
         "eval" | "generate" | "export" => "--run",
         "profile" => "--model",

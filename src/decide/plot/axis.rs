@@ -55,6 +55,14 @@ impl Range {
         if share.is_finite() { share } else { 0.5 }
     }
 
+    /// The same in another unit.
+    fn per(self, unit: f64) -> Self {
+        Self {
+            from: self.from / unit,
+            to: self.to / unit,
+        }
+    }
+
     /// Round numbers between the ends, at least `least` apart and in no more than `most` intervals:
     /// in a third of that at least, where `least` lets them.
     pub(super) fn ticks(self, least: f64, most: f64) -> Vec<Tick> {
@@ -81,7 +89,7 @@ impl Range {
 pub(super) struct Scale {
     /// Of the logarithms, where these are drawn.
     range: Range,
-    is_log: bool,
+    pub(super) is_log: bool,
 }
 
 impl Scale {
@@ -111,11 +119,13 @@ impl Scale {
     }
 
     /// Round numbers in at most `most` intervals; of logarithms 1, 2 and 5 times the powers of ten, or
-    /// the powers alone where these are many.
-    pub(super) fn ticks(self, most: f64) -> Vec<Tick> {
+    /// the powers alone where these are many. Numbers are written in `unit`, but for logarithms.
+    pub(super) fn ticks(self, most: f64, unit: f64) -> Vec<Tick> {
         let Range { from, to } = self.range;
         if !self.is_log {
-            return self.range.ticks(0.0, most);
+            let mut ticks = self.range.per(unit).ticks(0.0, most);
+            ticks.iter_mut().for_each(|tick| tick.at *= unit);
+            return ticks;
         }
         let factors: &[f64] = if to - from > most / 3.0 {
             &[1.0]
@@ -245,7 +255,7 @@ mod tests {
     #[test]
     fn ticks_of_logarithms_are_round_and_within() {
         let texts = |from: f64, to: f64| -> Vec<String> {
-            let ticks = Scale::log(Range { from, to }).ticks(8.0);
+            let ticks = Scale::log(Range { from, to }).ticks(8.0, 1.0);
             ticks.into_iter().map(|tick| tick.text).collect()
         };
         assert_eq!(texts(0.0036, 4.96), ["0.01", "0.1", "1"]);

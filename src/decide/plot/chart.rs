@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::Bytes;
+
 use super::axis::{Range, Scale, short};
-use super::field::{Field, is_held_out};
+use super::field::{Field, is_bytes, is_held_out};
 use super::history::{History, Point};
-use super::layout::{ABOVE, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, of_run};
+use super::layout::{ABOVE, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, in_turns, of_run};
 use super::line::{smoothed, thinned};
 
 /// The most intervals between numbers beside a chart, and below it.
@@ -27,6 +29,9 @@ const WITH_ZERO: [&str; 8] = [
 /// Fields that vary by no chance: a mean of the last steps would draw a warm-up that ends too late.
 const EXACT: [&str; 6] = ["lr", "loss_scale", "epoch", "samples", "tokens", "time"];
 
+/// Bytes.
+const GIB: f64 = 1_073_741_824.0;
+
 /// The most points that are marked along a curve: of more, marks would hide how it goes.
 const MARKED: usize = 40;
 
@@ -38,6 +43,9 @@ struct Curve<'a> {
     run: &'a History,
     points: &'a [Point],
     is_held_out: bool,
+    is_bytes: bool,
+    /// Of the curves before it how many are the same, and of how many in all.
+    turn: (usize, usize),
 }
 
 /// A chart that knows its scales.
@@ -50,6 +58,8 @@ pub(super) struct Chart<'a> {
     runs: usize,
     steps: Range,
     values: Scale,
+    /// Of bytes, what they are written in.
+    unit: Option<(f64, &'static str)>,
     /// The frame's upper edge.
     top: f64,
 }
@@ -70,27 +80,43 @@ impl<'a> Chart<'a> {
                     run,
                     points: run.points(key)?,
                     is_held_out: is_held_out(key),
+                    is_bytes: is_bytes(key),
+                    turn: (0, 1),
                 })
             })
         };
         let beside = field.beside().into_iter().flat_map(of);
-        let curves: Vec<Curve<'_>> = of(&field.key).chain(beside).collect();
+        let mut curves: Vec<Curve<'_>> = of(&field.key).chain(beside).collect();
+        take_turns(&mut curves);
         let values = curves.iter().flat_map(|curve| curve.points);
         let values = Range::of(values.map(|&(_, value)| value));
         let values = values.unwrap_or(Range { from: 0.0, to: 1.0 });
+        let most = values.to;
         let counts = WITH_ZERO.contains(&field.key.as_str());
         let values = match (counts, log && values.from > 0.0) {
             (true, _) => Scale::plain(values.with_zero().roomy()),
             (false, true) => Scale::log(values),
             (false, false) => Scale::plain(values.roomy()),
         };
+        let unit = match values {
+            Scale { is_log: false, .. } if is_bytes(&field.key) => Some(unit_of(most)),
+            _ => None,
+        };
         Self {
             field,
+            unit,
             curves,
             runs: runs.len(),
             steps,
             values,
             top: y + ABOVE,
+        }
+    }
+
+    fn label(&self) -> String {
+        match self.unit {
+            Some((_, name)) => format!("{} ({name})", self.field.label()),
+            None => self.field.label(),
         }
     }
 
@@ -123,10 +149,11 @@ impl<'a> Chart<'a> {
             "<text class=\"name\" x=\"{LEFT}\" y=\"{}\">{}</text>\n\
              <rect class=\"panel\" x=\"{LEFT}\" y=\"{top}\" width=\"{}\" height=\"{PLOT}\"/>",
             top - 9.0,
-            escaped(&self.field.label()),
+            escaped(&self.label()),
             end - LEFT
         );
-        for tick in self.values.ticks(ACROSS) {
+        let unit = self.unit.map_or(1.0, |(bytes, _)| bytes);
+        for tick in self.values.ticks(ACROSS, unit) {
             let y = top + PLOT * (1.0 - self.values.share(tick.at));
             let _ = writeln!(
                 svg,
@@ -151,10 +178,10 @@ impl<'a> Chart<'a> {
     }
 
     fn curve(&self, svg: &mut String, curve: &Curve<'_>, window: usize) {
-        let style = if curve.is_held_out {
-            held_out(curve.number, self.runs)
-        } else {
-            of_run(curve.number)
+        let style = match (curve.turn, curve.is_held_out) {
+            ((turn, among @ 2..), _) => in_turns(curve.number, turn, among),
+            (_, true) => held_out(curve.number, self.runs),
+            (_, false) => of_run(curve.number),
         };
         let points = curve.points;
         let _ = write!(
@@ -208,7 +235,7 @@ impl<'a> Chart<'a> {
         let curves = self.curves.iter().map(|curve| curve.words(" "));
         format!(
             "{}: {}.",
-            self.field.label(),
+            self.label(),
             curves.collect::<Vec<_>>().join("; ")
         )
     }
@@ -219,13 +246,33 @@ impl Curve<'_> {
     fn words(&self, between: &str) -> String {
         let name = &self.run.name;
         let held_out = if self.is_held_out { ", held out" } else { "" };
-        format!("{name}{held_out}{between}{}", said(self.points))
+        let value = |number: f64| match self.is_bytes {
+            true => Bytes(number as u64).to_string(),
+            false => short(number),
+        };
+        format!("{name}{held_out}{between}{}", said(self.points, value))
     }
 }
 
+/// Curves that lie on each other show each a part of their way.
+fn take_turns(curves: &mut [Curve<'_>]) {
+    let all: Vec<&[Point]> = curves.iter().map(|curve| curve.points).collect();
+    for (number, curve) in curves.iter_mut().enumerate() {
+        let same = |others: &[&[Point]]| others.iter().filter(|own| **own == curve.points).count();
+        curve.turn = (same(&all[..number]), same(&all));
+    }
+}
+
+/// The largest unit of which there is one at least.
+fn unit_of(bytes: f64) -> (f64, &'static str) {
+    let units = [(GIB, "GiB"), (GIB / 1024.0, "MiB"), (1024.0, "KiB")];
+    let fits = |(unit, _): &(f64, &str)| bytes >= *unit;
+    units.into_iter().find(fits).unwrap_or((1.0, "bytes"))
+}
+
 /// `4.1734 at step 1, 1.8021 at step 400`
-fn said(points: &[Point]) -> String {
-    let at = |(step, value): &Point| format!("{} at step {step}", short(*value));
+fn said(points: &[Point], written: impl Fn(f64) -> String) -> String {
+    let at = |(step, value): &Point| format!("{} at step {step}", written(*value));
     match points {
         [] => "nothing".to_owned(),
         [only] => at(only),

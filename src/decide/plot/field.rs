@@ -109,6 +109,11 @@ impl Field {
     }
 }
 
+/// Whether a field counts bytes.
+pub(super) fn is_bytes(key: &str) -> bool {
+    key.split(['[', '.', ' ']).next() == Some("peak_bytes")
+}
+
 /// Whether a field is measured on what is held out.
 pub(super) fn is_held_out(key: &str) -> bool {
     key.starts_with("held_out_")

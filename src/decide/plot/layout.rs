@@ -17,6 +17,9 @@ pub(super) const COLOURS: usize = 8;
 /// The radius of what marks a point.
 pub(super) const DOT: f64 = 3.0;
 
+/// A dash of curves that lie on each other, in pixels.
+const TURN: usize = 12;
+
 /// How the curve of a run is drawn: runs that share a colour differ in their dashes.
 pub(super) fn of_run(number: usize) -> String {
     let dashes = match number / COLOURS % 4 {
@@ -26,6 +29,16 @@ pub(super) fn of_run(number: usize) -> String {
         _ => " stroke-dasharray=\"9 3 2 3\"",
     };
     format!("class=\"c{}\"{dashes}", number % COLOURS)
+}
+
+/// How the curve of a run is drawn that lies on others: one of so many that take turns along the way.
+pub(super) fn in_turns(number: usize, turn: usize, among: usize) -> String {
+    let (dash, gap) = (TURN, TURN * (among - 1));
+    format!(
+        "class=\"c{}\" stroke-dasharray=\"{dash} {gap}\" stroke-dashoffset=\"-{}\"",
+        number % COLOURS,
+        TURN * turn
+    )
 }
 
 /// How that of what is held out is drawn: dashed, in the colour of its run where there are several,

@@ -55,11 +55,23 @@ impl fmt::Display for LrKind {
     }
 }
 
+/// What PyTorch calls those of the same form.
+const PYTORCH: [(&str, LrKind); 4] = [
+    ("ConstantLR", LrKind::Constant),
+    ("LinearLR", LrKind::Linear),
+    ("CosineAnnealingLR", LrKind::Cosine),
+    ("OneCycleLR", LrKind::OneCycle),
+];
+
+/// By its name, or by that of PyTorch.
 impl FromStr for LrKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let named = |kind: &Self| kind.name() == text;
+        let named = |kind: &Self| {
+            let pytorch = PYTORCH.iter().find(|(_, own)| own == kind);
+            kind.name() == text || pytorch.is_some_and(|(name, _)| *name == text)
+        };
         Self::ALL.into_iter().find(named).ok_or_else(|| {
             let names = Self::ALL.map(Self::name);
             let choices = format!("there are {}", names.join(", "));

@@ -63,12 +63,12 @@ impl OptimizerKind {
     }
 }
 
-/// The optimizer of this name with its usual numbers.
+/// The optimizer of this name with its usual numbers; capitals, as PyTorch has them, count for nothing.
 impl FromStr for OptimizerKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
+        match name.to_ascii_lowercase().as_str() {
             "adamw" => Ok(AdamW::default().into()),
             "adam" => Ok(Adam::default().into()),
             "sgd" => Ok(Sgd::default().into()),

@@ -66,9 +66,32 @@ fn flags_of_other_tools_are_answered() {
         ("train --deepspeed ds.json", "--shard-optimizer is ZeRO-1"),
         ("train --layers 1 --model nope.pt2", "--model nope.pt2: "),
         ("train --model d.npz", "a .npz is data: give it as --data"),
+        ("train run", "write `--resume run`, if that is what it is"),
+        (
+            "train m.pt2",
+            "write `--model m.pt2`, if that is what it is",
+        ),
+        (
+            "train c.toml",
+            "write `--config c.toml`, if that is what it is",
+        ),
+        (
+            "train text.txt",
+            "write `--data text.txt`, if that is what it is",
+        ),
+        (
+            "simulate --devices 4 --micro 8 --format yaml",
+            "tip: there are text, svg, html, trace, json",
+        ),
+        (
+            "simulate --devices 4 --micro 8 --format htm",
+            "tip: did you mean `html`? There are text, svg,",
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("d.npz"), [0x50, 0x4b, 3, 4, 0xff]).unwrap();
+        std::fs::create_dir(folder.path().join("run")).unwrap();
+        std::fs::write(folder.path().join("run/config.toml"), "").unwrap();
         let output = gpipe(folder.path(), args);
         let errors = String::from_utf8_lossy(&output.stderr);
         let errors = errors.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -228,12 +251,13 @@ fn a_flag_without_its_value_says_what_the_value_is() {
             "devices, micro, schedule, chunks, jitter",
         ),
         ("plan --profile profile.json --memory", "such as 24GiB"),
-        ("train --devices", "its value is: "),
+        ("train --devices", "tip: --devices <"),
+        ("train --resume", "tip: --resume <RUN>: Resumes the run"),
     ] {
         let output = gpipe(Path::new("."), line);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{line}: {errors}");
-        assert!(errors.contains("tip: its value is: "), "{line}: {errors}");
+        assert!(errors.contains("tip: --"), "{line}: {errors}");
         assert!(errors.contains(says), "{line}: {errors}");
     }
 }

@@ -36,7 +36,10 @@ fn what_would_train_something_else_is_refused_and_changes_nothing() {
         (
             &["--seed", "4"],
             2,
-            &["train.seed = 3", "cannot go on with 4"],
+            &[
+                "train.seed = 3",
+                "cannot go on with 4: leave train.seed (--seed) as it was",
+            ],
         ),
         (&["--optimizer", "sgd"], 2, &["optimizer.name = \"adamw\""]),
         (&["--data", "other.txt"], 2, &["other characters"]),

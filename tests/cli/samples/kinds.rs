@@ -140,9 +140,17 @@ fn models_and_weights_are_told_from_data() {
     fs::write(folder.join("w.pt"), b"PK\x03\x04").unwrap();
     fs::write(folder.join("w.PTH"), b"\x80\x02").unwrap();
     fs::write(folder.join("m.pt2"), b"PK\x03\x04").unwrap();
-    for other in ["m.onnx", "rows.json", "one.JPG"] {
+    for other in [
+        "m.onnx",
+        "rows.json",
+        "one.JPG",
+        "rows.jsonl",
+        "rows.xlsx",
+        "rows.csv.gz",
+    ] {
         fs::write(folder.join(other), "[]").unwrap();
     }
+    fs::write(folder.join("wide.csv"), b"\xff\xfea\0,\0b\0\n\0").unwrap();
     let saved = "this is a file of torch.save (weights or pickled objects), no data";
     let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --quiet";
     for (file, wanted) in [
@@ -159,6 +167,10 @@ fn models_and_weights_are_told_from_data() {
         ("m.onnx", "this is a model of ONNX, no data"),
         ("rows.json", "JSON is not read: save the samples as arrays"),
         ("one.JPG", "this is one image: name the folder"),
+        ("rows.jsonl", "JSON Lines is not read: save it as a table"),
+        ("rows.xlsx", "spreadsheets are not read: save it as CSV"),
+        ("rows.csv.gz", "this is compressed or an archive: unpack it"),
+        ("wide.csv", "this text is UTF-16, and UTF-8 is needed"),
     ] {
         fails(
             folder,
@@ -176,6 +188,36 @@ fn models_and_weights_are_told_from_data() {
         "eval --run run --data w.pt",
         2,
         &["--data w.pt: ", saved],
+    );
+}
+
+/// They were answered with shapes alone.
+#[test]
+fn targets_of_the_other_kind_of_loss_are_told_which_one_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --quiet --data d.safetensors";
+    let save = |y: &Tensor| {
+        Tensor::write_safetensors(&[("x", &x), ("y", y)], folder.join("d.safetensors")).unwrap();
+    };
+    save(&y.one_hot(3).to_kind(Kind::Float));
+    let wanted = [
+        "shape [3], and [] is needed",
+        "`y.argmax(axis=1)`",
+        "--loss mse",
+    ];
+    fails(folder, &format!("{train} --loss cross-entropy"), 2, &wanted);
+    save(&y);
+    let wanted = [
+        "shape [], and [3] is needed",
+        "where targets are classes, take --loss cross-entropy",
+    ];
+    fails(
+        folder,
+        &format!("{train} --loss mse --outputs 3"),
+        2,
+        &wanted,
     );
 }
 

@@ -184,6 +184,20 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
         "--model mlp --data table.csv",
         &["table.csv, line 3", "column `a` has no value"],
     );
+    // A cell too few was answered with quotes, which are for one too many.
+    for (row, wanted) in [
+        (
+            "1",
+            "line 3: there is 1 cell, but the header has 2: add what is missing",
+        ),
+        (
+            "1,2,3",
+            "line 3: there are 3 cells, but the header has 2: put cells with the separator",
+        ),
+    ] {
+        fs::write(folder.join("table.csv"), format!("a,b\n1,2\n{row}\n")).unwrap();
+        refused("--model mlp --data table.csv", &[wanted]);
+    }
     assert!(!folder.join("run").exists());
 }
 

@@ -111,7 +111,7 @@ fn what_cannot_be_gone_on_with_is_refused() {
         ),
         (
             &["--prompt", "me", "--devices", "cpu,cpu,cpu,cpu"],
-            &["--devices makes 4 stages", "only 3 layers"],
+            &["4 devices make as many stages", "only 3 layers"],
         ),
     ];
     for (flags, wanted) in cases {

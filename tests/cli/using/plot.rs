@@ -122,6 +122,45 @@ fn the_accuracy_has_a_chart_of_its_own_where_there_is_one() {
     assert!(!printed(folder.path(), "plot plain -o -").contains(accuracy));
 }
 
+/// The second of two runs with the same losses, as the same seed gives them, hid the first.
+#[test]
+fn runs_that_are_the_same_take_turns_along_their_curve() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, from) in [("one", 4.0), ("other", 5.0), ("same", 4.0)] {
+        run(folder.path(), name, 60, from);
+    }
+    let svg = printed(folder.path(), "plot one other same --metrics loss -o -");
+    for drawn in [
+        "<g class=\"c0\" stroke-dasharray=\"12 12\" stroke-dashoffset=\"-0\"><title>one: ",
+        "<g class=\"c1\"><title>other: ",
+        "<g class=\"c2\" stroke-dasharray=\"12 12\" stroke-dashoffset=\"-12\"><title>same: ",
+    ] {
+        assert!(svg.contains(drawn), "{drawn}: {svg}");
+    }
+}
+
+/// A tick of memory was `1700k`.
+#[test]
+fn memory_has_its_unit_along_the_axis() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |step: u64| format!("{{\"step\":{step},\"peak_bytes\":[{}]}}\n", step << 20);
+    let lines: String = (1..=5).map(line).collect();
+    fs::write(folder.path().join("own.jsonl"), lines).unwrap();
+    let svg = printed(folder.path(), "plot own.jsonl --metrics peak_bytes.0 -o -");
+    for part in [
+        ">peak_bytes.0 (MiB)</text>",
+        ">2</text>",
+        "1.0 MiB at step 1, 5.0 MiB at step 5",
+    ] {
+        assert!(svg.contains(part), "{part}: {svg}");
+    }
+    let log = printed(
+        folder.path(),
+        "plot own.jsonl --metrics peak_bytes.0 --log -o -",
+    );
+    assert!(log.contains(">peak_bytes.0</text>"), "{log}");
+}
+
 /// A line between two points looks as if there were more.
 #[test]
 fn a_few_points_are_marked_and_many_are_not() {
@@ -166,7 +205,7 @@ fn runs_are_compared_in_one_picture_with_means_where_asked_for() {
         2,
         "a single step is a dot, and its mean too"
     );
-    assert!(svg.contains(">peak_bytes.0</text>"));
+    assert!(svg.contains(">peak_bytes.0 (bytes)</text>"));
     assert!(!svg.contains("<d>"));
 }
 

@@ -96,7 +96,10 @@ fn tables_are_read_by_the_names_of_their_columns() {
     );
     says(
         &numbers.get(0, 2).unwrap_err(),
-        &["a.csv, line 6", "1 cells, but the header has 2"],
+        &[
+            "a.csv, line 6",
+            "there is 1 cell, but the header has 2: add what is missing",
+        ],
     );
     says(&open("").unwrap_err(), &["a.csv", "no header"]);
     says(&open("a,a\n").unwrap_err(), &["line 1", "two columns `a`"]);

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use gpipe::{Error, LrKind, LrSchedule};
+use gpipe::{Error, LrKind, LrSchedule, OptimizerKind};
 
 #[track_caller]
 fn assert_near(got: f64, expected: f64, what: &str) {
@@ -192,6 +192,19 @@ fn text_and_back_is_the_same_schedule() {
     assert_eq!(spaced.to_string(), "cosine lr=0.0003 steps=1000 warmup=100");
     for kind in LrKind::ALL {
         assert_eq!(kind.to_string().parse(), Ok(kind));
+    }
+    // As PyTorch writes them.
+    for (name, kind) in [
+        ("ConstantLR", LrKind::Constant),
+        ("LinearLR", LrKind::Linear),
+        ("CosineAnnealingLR", LrKind::Cosine),
+        ("OneCycleLR", LrKind::OneCycle),
+    ] {
+        assert_eq!(name.parse(), Ok(kind));
+    }
+    for name in ["AdamW", "Adam", "SGD"] {
+        let kind: OptimizerKind = name.parse().unwrap();
+        assert_eq!(kind.name(), name.to_lowercase());
     }
 }
 

@@ -8,7 +8,7 @@ use tch::Device;
 use gpipe_partitioner::Bytes;
 
 use super::layout::listed;
-use crate::data::lines::SEPARATORS;
+use crate::data::lines::{SEPARATORS, other_cells};
 use crate::data::{DataError, Place};
 use crate::files;
 use crate::memory::room_on;
@@ -38,10 +38,7 @@ pub(super) fn damaged(path: &Path, error: &csv::Error) -> DataError {
     let what = match error.kind() {
         csv::ErrorKind::UnequalLengths {
             expected_len, len, ..
-        } => format!(
-            "there are {len} cells, but the header has {expected_len}: put cells with the separator \
-             in them in double quotes"
-        ),
+        } => other_cells(*len as usize, *expected_len as usize),
         csv::ErrorKind::Utf8 { .. } => "this is not UTF-8 text".to_owned(),
         _ => format!("this is no CSV: {error}"),
     };

@@ -94,6 +94,7 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
         "three.safetensors, sample ",
         "`word`: an input is 6",
         "the model takes 0 to 5 there",
+        "for at most N such samples",
     ];
     let train = "train --batch 8 --steps 9 --quiet --held-out 0";
     fails(
@@ -101,6 +102,15 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
         &format!("{train} --model triplet.pt2 --data three.safetensors"),
         1,
         &wrong,
+    );
+    // It was told to replace the file.
+    fails(
+        folder,
+        &format!("{train} --model triplet.pt2 --data three.safetensors --set checkpoint.every=0"),
+        1,
+        &[
+            "; mend the sample, or leave it out with --set data.skip_bad=N for at most N such samples",
+        ],
     );
     let wrong = ["`word`, `side`, `wanted`", "there are `x`, `y`"];
     fails(
