@@ -252,12 +252,25 @@ impl fmt::Display for Outcome {
     }
 }
 
+impl super::summary::Summary {
+    /// Whether the time between the passes of a step counts, which nothing predicts.
+    pub(crate) fn is_short(&self) -> bool {
+        let bubble = (self.bubble_measured, self.bubble_predicted);
+        is_short(bubble, self.step_ms_median)
+    }
+}
+
+/// Whether steps are so short that devices wait for much longer than the schedule has them wait.
+fn is_short((measured, simulated): (f64, f64), step_ms: f64) -> bool {
+    const FAR: f64 = 0.1;
+    const SHORT_MS: f64 = 10.0;
+    measured - simulated >= FAR && step_ms <= SHORT_MS
+}
+
 /// What is said where steps are so short that devices wait for much longer than the schedule has them
 /// wait.
 fn short((measured, simulated): (f64, f64), step_ms: f64) -> String {
-    const FAR: f64 = 0.1;
-    const SHORT_MS: f64 = 10.0;
-    if measured - simulated < FAR || step_ms > SHORT_MS {
+    if !is_short((measured, simulated), step_ms) {
         return String::new();
     }
     format!(

@@ -50,6 +50,13 @@ impl PlanCandidate {
     }
 }
 
+/// Whether stages do the same with their activations and some do more, or nothing changes: as the cut
+/// fits, that is no faster but by whose turn it happens to be.
+fn only_adds(before: &[(bool, bool)], now: &[(bool, bool)]) -> bool {
+    let mut pairs = before.iter().zip(now);
+    pairs.all(|(before, now)| *before == (false, false) || before == now)
+}
+
 struct Polish {
     program: Program,
     /// How many actions may be simulated.
@@ -124,7 +131,7 @@ impl Polish {
     /// Takes the same cut where stages do this with their activations, if that fits and is faster.
     fn take_if_faster(&mut self, ways: &[(bool, bool)]) {
         let best = &self.best;
-        if ways == best.ways() {
+        if only_adds(&best.ways(), ways) {
             return;
         }
         let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();

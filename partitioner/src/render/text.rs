@@ -24,10 +24,16 @@ pub fn text(timeline: &Timeline, width: usize) -> String {
     let _ = writeln!(picture, "{}", page.axis());
     let _ = writeln!(picture, "{}", if fits { legend } else { bubble });
     let small = "lower case: later stages of the device";
-    if !Chunks::new(timeline).one_each() && small.len() <= width {
+    if has_small(&picture) && small.len() <= width {
         let _ = writeln!(picture, "{small}");
     }
     picture
+}
+
+/// Whether letters of a row are lower case, behind its name.
+fn has_small(rows: &str) -> bool {
+    let mut bars = rows.lines().filter_map(|row| row.split_once('|'));
+    bars.any(|(_, bars)| bars.contains(|c: char| c.is_ascii_lowercase()))
 }
 
 /// Where rows begin and end, and which time is at their end.

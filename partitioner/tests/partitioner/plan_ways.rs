@@ -1,8 +1,8 @@
 //! Recompute, offload and CUDA graphs as `plan` chooses them, against every choice.
 
 use gpipe_partitioner::{
-    Bytes, HostLink, LayerProfile, LayerTimes, Link, Machine, Micros, Plan, PlanOptions, Problem,
-    Profile, ScheduleKind, Shape, When, plan, simulate,
+    Bytes, Cores, HostLink, LayerProfile, LayerTimes, Link, Machine, Micros, Plan, PlanOptions,
+    Problem, Profile, ScheduleKind, Shape, When, plan, simulate,
 };
 use proptest::prelude::*;
 
@@ -131,6 +131,26 @@ proptest! {
         if let Ok(other) = gpipe_partitioner::plan(&case.profile, &without) {
             prop_assert!(!other.cuda_graphs && plan.step <= other.step);
         }
+    }
+
+    /// Devices that share cores take turns, and more work on one of them could change whose turn it is:
+    /// a stage recomputed although nothing limited memory, and the plan was said to be memory-bound.
+    #[test]
+    fn without_a_limit_nothing_is_recomputed(
+        times in prop::collection::vec([1_u32..20, 1_u32..20, 1_u32..20], 4), micro in 3_usize..6
+    ) {
+        let layer = |[forward, input, weight]: &[u32; 3]| {
+            let times = LayerTimes::new(micros(*forward), micros(*input), micros(*weight));
+            LayerProfile::new("layer", times).with_bytes(Bytes(10), Bytes(50), Bytes(5))
+        };
+        let machine = Machine::new(4).unwrap().with_cores(Cores::new(2, 1).unwrap());
+        let mut options = PlanOptions::new(machine);
+        options.schedule = Some(ScheduleKind::ZbH2);
+        options.micro_batches = Some(micro);
+        options.chunks = Some(1);
+        let profile = Profile::new("cpu", 4, times.iter().map(layer).collect()).unwrap();
+        let plan = plan(&profile, &options).unwrap();
+        prop_assert!(!plan.recompute.contains(&true), "{:?}", plan.recompute);
     }
 
     /// With room enough a plan is the best of all choices.

@@ -73,8 +73,12 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file begins as UTF-16 does; one that cannot be read is left to who reads it.
+/// Whether a file begins as UTF-16 does; one that cannot be read is left to who reads it, and so is
+/// what is no file: opening a pipe waits for who writes to it.
 fn is_utf16(path: &Path) -> bool {
+    if !path.is_file() {
+        return false;
+    }
     let mut mark = [0; 2];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut mark));
     read.is_ok() && matches!(mark, [0xff, 0xfe] | [0xfe, 0xff])

@@ -9,7 +9,6 @@ use tch::Device;
 use super::job::Job;
 use super::recipe::Recipe;
 use super::{Failure, called};
-use crate::Precision;
 use crate::cli::feed::Source;
 use crate::cli::feed::learned::Learned;
 use crate::cli::model::flags::flag;
@@ -17,6 +16,7 @@ use crate::cli::{limit, output};
 use crate::data::{Change, Diagnosis, Limit, Missing, Normalise};
 use crate::torch::device_name;
 use crate::train::{BEST, Outcome, Summary};
+use crate::{Kernels, Precision};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -157,12 +157,15 @@ fn profile_command(recipe: &Recipe) -> String {
         .iter()
         .map(|(size, value)| (flag(size), value.clone()));
     // What is the default need not be said.
-    // The plan is for those of all processes.
-    let devices = recipe.devices.repeat(recipe.processes.max(1));
+    let devices = all_devices(recipe);
+    // Of replicas the layers are measured on the devices of one.
+    let devices = &devices[..devices.len() / recipe.replicas.max(1)];
     let names: Vec<String> = devices.iter().map(|own| device_name(*own)).collect();
     let usual = devices == [Device::Cpu; 2];
     let precision =
         (recipe.precision != Precision::default()).then(|| recipe.precision.to_string());
+    let kernels = (recipe.kernels != Kernels::default()).then(|| recipe.kernels.to_string());
+    let threads = recipe.threads_per_stage.map(|own| own.to_string());
     let scaled = recipe.normalise != Normalise::Auto;
     let dropped = (!recipe.drop_columns.is_empty()).then(|| recipe.drop_columns.join(","));
     let others = [
@@ -177,6 +180,8 @@ fn profile_command(recipe: &Recipe) -> String {
         ("--normalise", scaled.then(|| recipe.normalise.to_string())),
         ("--devices", (!usual).then(|| names.join(","))),
         ("--precision", precision),
+        ("--kernels", kernels),
+        ("--threads-per-stage", threads),
         ("--batch", Some(recipe.batch.to_string())),
     ];
     let others = others
@@ -186,6 +191,28 @@ fn profile_command(recipe: &Recipe) -> String {
     let all = std::iter::once(model).chain(sizes).chain(others);
     let all = all.map(|(name, value)| format!(" {name} {value}"));
     format!("profile{}", all.collect::<String>())
+}
+
+/// The devices of all processes, which the plan is for.
+fn all_devices(recipe: &Recipe) -> Vec<Device> {
+    recipe.devices.repeat(recipe.processes.max(1))
+}
+
+/// The commands that make a plan for what a run has.
+fn plan_commands(recipe: &Recipe) -> String {
+    let profile = profile_command(recipe);
+    if recipe.replicas == 1 {
+        return format!("`{profile} --plan plan.json` cuts");
+    }
+    // A profile's own plan is for one pipeline.
+    format!(
+        "`{profile} -o profile.json` and `plan --profile profile.json --devices {} --replicas {} --tree {} \
+         --batch {} -o plan.json` cut",
+        all_devices(recipe).len(),
+        recipe.replicas,
+        recipe.tree,
+        recipe.batch
+    )
 }
 
 /// What is told of the whole run, and what to do about it.
@@ -214,8 +241,8 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             }
             ("cut", None) => {
                 *text = format!(
-                    "{text}; `{} --plan plan.json` cuts by time, for `train --plan plan.json`",
-                    profile_command(&job.recipe)
+                    "{text}; {} by time, for `train --plan plan.json`",
+                    plan_commands(&job.recipe)
                 );
             }
             _ => {}
@@ -259,9 +286,13 @@ const FAR: f64 = 0.25;
 const PROFILE_AGAIN: &str = "; more than 25 % off: profile again on this machine, with the same \
                              --devices and --threads-per-stage and nothing else running";
 
+/// Whether steps take another time than planned, for another reason than that they are so short.
 fn is_far(own: &Summary) -> bool {
     let planned = own.planned_ms.filter(|planned| *planned > 0.0);
-    planned.is_some_and(|planned| (own.makespan_ms_median / planned - 1.0).abs() > FAR)
+    planned.is_some_and(|planned| {
+        let beyond = own.makespan_ms_median / planned - 1.0;
+        beyond.abs() > FAR && !(beyond > 0.0 && own.is_short())
+    })
 }
 
 /// Columns before what a line says.

@@ -45,7 +45,7 @@ impl Diagnosis {
             ),
             Limit::Contended(phase) => format!(
                 "training waits for batches for {waited} only, but for cores: the loader takes {} \
-                 from it, mostly for {}; a step takes {:.1} ms, and would take {:.1} without the \
+                 from it, mostly for {}; a step takes {:.1} ms, and would take {:.1} ms without the \
                  loader",
                 cores(),
                 plainly(phase),

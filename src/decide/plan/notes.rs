@@ -77,8 +77,7 @@ pub(super) fn without_batch(samples: usize, shape: &ShapeFlags, profile: &Profil
         "four for each card".to_owned()
     } else {
         let each = profile.batch();
-        let micro = count(samples / each, "micro-batch");
-        format!("{micro} of {each}, as the profile has them")
+        format!("{} times the profile's {each}", samples / each)
     };
     format!(
         "note: without --batch this is for mini-batches of {}: {why}",

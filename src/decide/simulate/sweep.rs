@@ -251,7 +251,13 @@ fn table(points: &[SweepPoint], note: Option<String>) -> String {
     let risks = RiskColumns::of(points);
     let mut names = vec!["devices", "micro-batches", "chunks"];
     names.extend(risks.given_titles());
-    names.extend(["step", "each", "bubble", "in flight", "peak memory"]);
+    names.extend([
+        "step",
+        "per micro-batch",
+        "bubble",
+        "in flight",
+        "peak memory",
+    ]);
     names.extend(risks.found_titles());
     let numbers = names.into_iter().map(|name| (name, Align::Right));
     let columns: Vec<_> = [("schedule", Align::Left)]

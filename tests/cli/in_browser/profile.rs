@@ -126,8 +126,7 @@ fn the_report_of_a_training_run_by_a_plan_renders() {
     assert!(dom.contains("<dt>The plan said</dt>"));
     assert!(dom.contains("aria-label=\"Memory of each device over the step\""));
     assert!(
-        dom.contains("<td role=\"cell\" data-k=\"measured\"")
-            && dom.contains("peak of an action, measured")
+        dom.contains("data-k=\"held, measured\"") && dom.contains("peak of an action, measured")
     );
     assert!(dom.contains(">measured</tspan>") && dom.contains(">predicted</tspan>"));
 }

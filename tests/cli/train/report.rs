@@ -95,16 +95,35 @@ fn a_cut_that_the_step_waits_for_is_told() {
     assert!(
         // With the flags of the run: the plan of another model was refused.
         cut.contains("`profile --model gpt --layers 6 --d-model 16 ")
-            && cut.contains(" --data text.txt --batch 8 --plan plan.json` cuts by time"),
+            && cut.contains(
+                " --data text.txt --threads-per-stage 1 --batch 8 --plan plan.json` cuts by time"
+            ),
         "{cut}"
     );
     let folder = tempfile::tempdir().unwrap();
     // It named two devices' command to a run of three, and the plan was refused.
-    let flags = "--layers 12 --balance 12,1,1 --steps 6 --devices cpu*3 --precision bf16";
+    // And without the kernels and threads of the run.
+    let flags =
+        "--layers 12 --balance 12,1,1 --steps 6 --devices cpu*3 --precision bf16 --kernels onednn";
     let text = told(&printed(folder.path(), flags));
     let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
     assert!(
-        cut.contains(" --devices cpu,cpu,cpu --precision bf16 --batch 8 --plan plan.json`"),
+        cut.contains(
+            " --devices cpu,cpu,cpu --precision bf16 --kernels onednn --threads-per-stage 1 --batch 8 \
+             --plan plan.json`"
+        ),
+        "{cut}"
+    );
+    // A profile's own plan is for one pipeline: with replicas it was refused.
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--layers 6 --balance 7,1 --steps 6 --devices cpu*4 --replicas 2 --tree 2";
+    let text = told(&printed(folder.path(), flags));
+    let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
+    assert!(
+        cut.contains(
+            " --batch 8 -o profile.json` and `plan --profile profile.json --devices 4 --replicas 2 --tree 2 \
+             --batch 8 -o plan.json` cut by time"
+        ) && !cut.contains("--devices cpu"),
         "{cut}"
     );
 }

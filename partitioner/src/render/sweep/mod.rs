@@ -51,9 +51,9 @@ fn chunks(points: &[SweepPoint]) -> String {
 
 fn table(points: &[SweepPoint]) -> String {
     let risks = RiskColumns::of(points);
-    let mut columns = vec!["schedule", "devices", "chunks", "micro-batches"];
+    let mut columns = vec!["schedule", "devices", "micro-batches", "chunks"];
     columns.extend(risks.given_titles());
-    columns.extend(["step", "for each micro-batch", "bubble", "in flight"]);
+    columns.extend(["step", "per micro-batch", "bubble", "in flight"]);
     let outcomes = || {
         points
             .iter()
@@ -65,7 +65,7 @@ fn table(points: &[SweepPoint]) -> String {
     let mut table = Table::new("Each combination", &columns);
     for point in points {
         let shape = point.shape;
-        let mut cells: Vec<String> = [shape.devices, shape.chunks, shape.micro_batches]
+        let mut cells: Vec<String> = [shape.devices, shape.micro_batches, shape.chunks]
             .map(|n| n.to_string())
             .into();
         cells.extend(risks.given(point));
