@@ -10,7 +10,8 @@ const NARROW: usize = 3;
 /// A table that is being written.
 pub(in crate::render) struct Table {
     html: String,
-    /// Names of the columns but the first.
+    /// The name of the first column, and those of the others.
+    first: String,
     columns: Vec<String>,
 }
 
@@ -36,11 +37,13 @@ impl Table {
             );
         }
         html.push_str("</tr></thead>\n<tbody role=\"rowgroup\">\n");
-        let columns = columns.iter().skip(1);
-        let columns = columns.map(|name| name.trim_start_matches('*').to_owned());
+        let mut names = columns
+            .iter()
+            .map(|name| name.trim_start_matches('*').to_owned());
         Self {
             html,
-            columns: columns.collect(),
+            first: names.next().unwrap_or_default(),
+            columns: names.collect(),
         }
     }
 
@@ -56,9 +59,14 @@ impl Table {
             "" => String::new(),
             class => format!(" class=\"{class}\""),
         };
+        // A number alone would not say what it numbers.
+        let key = match head.parse::<u64>() {
+            Ok(_) => format!(" data-k=\"{}\"", self.first),
+            Err(_) => String::new(),
+        };
         let _ = write!(
             self.html,
-            "<tr role=\"row\"{class}><th role=\"rowheader\" scope=\"row\">{head}</th>"
+            "<tr role=\"row\"{class}><th role=\"rowheader\"{key} scope=\"row\">{head}</th>"
         );
         let missing = self.columns.len().saturating_sub(cells.len());
         for (number, (cell, column)) in cells.iter().zip(&self.columns).enumerate() {
