@@ -215,7 +215,7 @@ fn instead() -> String {
         return String::new();
     }
     format!(
-        "; without a GPU there are simulated ones: `gpipe-rs --simulate-gpus N VERB …`, or \
+        "; without a GPU there are CPU stages (`--devices cpu*2`), and simulated GPUs: `gpipe-rs --simulate-gpus N VERB …`, or \
          {SIMULATE_GPUS}=N in the environment (`make simulated-gpus` in a clone builds them)"
     )
 }

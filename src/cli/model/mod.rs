@@ -7,7 +7,7 @@ mod plan;
 
 use std::path::Path;
 
-use gpipe_partitioner::words::instead;
+use gpipe_partitioner::words::{count, instead};
 
 use super::Failure;
 use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
@@ -160,7 +160,7 @@ impl Chosen {
         let mut names = model.names();
         match (names.next(), names.last()) {
             (Some(first), Some(last)) => format!("{} layers ({first} .. {last})", model.len()),
-            _ => format!("{} layers", model.len()),
+            _ => count(model.len(), "layer"),
         }
     }
 

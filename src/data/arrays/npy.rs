@@ -176,7 +176,7 @@ fn kind(descr: &str) -> Result<Kind, String> {
         "u2" | "u4" | "u8" => {
             return Err("unsigned numbers of more than a byte: save .astype('int64')".to_owned());
         }
-        "O" => return Err("objects, not numbers: save .astype('float32')".to_owned()),
+        "O" => return Err("objects, not numbers: save numbers (.astype('float32')), or of classes the number of each".to_owned()),
         _ if name.starts_with(['U', 'S']) => {
             return Err("texts, not numbers: save the number of each class".to_owned());
         }

@@ -59,11 +59,29 @@ impl State {
     }
 }
 
+/// The line in which a quoted cell begins that never ends, where there is one.
+pub(in crate::data) fn open_quote(text: &[u8], separator: u8) -> Option<u64> {
+    let (mut state, mut line, mut begin) = (State::Cell, 1, 1);
+    for byte in text {
+        if state == State::Cell {
+            begin = line;
+        }
+        state = state.next(*byte, separator);
+        line += u64::from(*byte == b'\n');
+    }
+    (state == State::Quoted).then_some(begin)
+}
+
+/// What is wrong there.
+pub(in crate::data) const OPEN_QUOTE: &str = "a double quote is opened here and never closed: close it, or \
+                                               write a quote that is meant as such twice, in double quotes";
+
 impl RowsOfText {
     /// Goes through a file once.
     ///
     /// # Errors
-    /// It cannot be read; a row has too many bytes, or there are too many rows: which one.
+    /// It cannot be read; a row has too many bytes, or there are too many rows; a quote is open where it
+    /// ends: which one.
     pub(super) fn open(path: &Path, rule: Rule) -> Result<Self, DataError> {
         let file = DiskFile::open(path)?;
         let mut search = Search {
@@ -71,6 +89,7 @@ impl RowsOfText {
             rule,
             rows: Vec::new(),
             state: State::Cell,
+            cell: 1,
             start: 0,
             line: 1,
             first: 1,
@@ -86,6 +105,7 @@ impl RowsOfText {
             search.block(block, place)?;
             place += bytes as u64;
         }
+        search.closed()?;
         search.end(place)?;
         let rows = search.rows;
         Ok(Self { file, rows, sum })
@@ -132,6 +152,8 @@ struct Search<'a> {
     rule: Rule,
     rows: Vec<Row>,
     state: State,
+    /// The line in which the cell begins.
+    cell: u64,
     /// Where the row begins, and in which line.
     start: u64,
     first: u64,
@@ -144,6 +166,9 @@ impl Search<'_> {
     fn block(&mut self, block: &[u8], from: u64) -> Result<(), DataError> {
         for (place, byte) in (from..).zip(block) {
             if let Some(separator) = self.rule.separator {
+                if self.state == State::Cell {
+                    self.cell = self.line;
+                }
                 self.state = self.state.next(*byte, separator);
             }
             self.blank &= byte.is_ascii_whitespace();
@@ -156,6 +181,20 @@ impl Search<'_> {
             }
         }
         self.fits(from + block.len() as u64)
+    }
+
+    /// That no quote is open where the text ends.
+    fn closed(&self) -> Result<(), DataError> {
+        if self.state != State::Quoted {
+            return Ok(());
+        }
+        Err(DataError::Bad {
+            place: Place::Line {
+                path: self.path.to_owned(),
+                line: self.cell,
+            },
+            what: OPEN_QUOTE.to_owned(),
+        })
     }
 
     fn fits(&self, end: u64) -> Result<(), DataError> {

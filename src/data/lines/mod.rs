@@ -14,6 +14,7 @@ use super::{DataError, Dataset, Place, Source};
 use index::{RowsOfText, Rule};
 
 pub use table::{Csv, Record};
+pub(super) use index::{OPEN_QUOTE, open_quote};
 pub(super) use table::{SEPARATORS, other_cells};
 
 /// The lines of a text as items, without what ends them.
@@ -86,7 +87,7 @@ impl Source for Lines {
 
     fn get(&self, _: u64, index: usize) -> Result<String, DataError> {
         let line = String::from_utf8(self.text.read(index)?);
-        line.map_err(|_| self.text.bad(index, "this is not UTF-8 text"))
+        line.map_err(|_| self.text.bad(index, "this is not UTF-8 text: save it as UTF-8"))
     }
 
     fn place(&self, _: u64, index: usize) -> Place {

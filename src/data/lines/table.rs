@@ -153,7 +153,7 @@ fn cells(text: &RowsOfText, row: usize, separator: u8) -> Result<Vec<String>, Da
     let record = match records.next() {
         Some(Ok(record)) => record,
         Some(Err(error)) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
-            return Err(text.bad(row, "this is not UTF-8 text"));
+            return Err(text.bad(row, "this is not UTF-8 text: save it as UTF-8"));
         }
         Some(Err(error)) => return Err(text.bad(row, format!("this is no CSV: {error}"))),
         None => return Err(text.bad(row, "there is no cell here")),

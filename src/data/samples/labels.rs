@@ -132,7 +132,7 @@ pub(super) fn whole(target: &Tensor, ignored: i64) -> Result<Tensor, String> {
     match whole().map_err(|error| error.to_string())? {
         (_, false, _) => Err(
             "there are targets that are no whole numbers, and this model tells classes: take a \
-             model and a loss for numbers"
+             model and a loss for numbers, such as `mlp` with --loss mse"
                 .to_owned(),
         ),
         (_, _, true) => Err(format!(

@@ -197,7 +197,7 @@ pub(super) const FLAGS: [(&str, Instead); 63] = [
     ),
     (
         "output-dir out-dir run-dir save-dir log-dir logdir save exp-dir \
-         default-root-dir checkpoint-dir ckpt-dir workdir work-dir experiment-name",
+         default-root-dir checkpoint-dir ckpt-dir workdir work-dir experiment-name name run-name",
         Flag("--out DIR"),
     ),
     (

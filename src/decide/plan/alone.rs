@@ -29,6 +29,9 @@ pub(crate) struct OneStage {
     pub(crate) note: String,
 }
 
+/// Of steps below this the time between actions is a large part, which no profile of layers has.
+const SHORT_US: f64 = 10_000.0;
+
 /// One stage with all the cores that CPU devices share, where the profile has what layers take then.
 /// Not where a schedule, chunks or several processes are asked for.
 pub(crate) fn on_all_cores(
@@ -53,9 +56,15 @@ pub(crate) fn on_all_cores(
     } else {
         "the plan is the latter"
     };
+    let short = if !wins && several.step.get() < SHORT_US {
+        "; steps as short as these take longer than predicted, those of several devices most: measure both \
+         (`train --devices cpu --micro 1` is one stage)"
+    } else {
+        ""
+    };
     let note = format!(
         "note: one stage with all {cores} cores is predicted to take {} a step, the best pipeline \
-         over {} devices {}: {choice}",
+         over {} devices {}: {choice}{short}",
         one.step,
         several.devices(),
         several.step

@@ -201,6 +201,29 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
     assert!(!folder.join("run").exists());
 }
 
+/// All that is behind the quote was one more class, and the rows were lost without a word.
+#[test]
+fn a_quote_that_is_never_closed_is_told_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let row = |n: usize| format!("{n},{},{}\n", n % 7, ["red", "blue"][n % 2]);
+    let rows: Vec<String> = (0..60).map(row).collect();
+    let train = "train --model mlp --hidden 8 --batch 8 --steps 2 --quiet --data table.csv";
+    for column in [0, 2] {
+        let mut bad = rows.clone();
+        let mut cells: Vec<String> = bad[30].split(',').map(str::to_owned).collect();
+        cells[column] = format!("\"{}", cells[column]);
+        bad[30] = cells.join(",");
+        fs::write(folder.join("table.csv"), format!("a,b,kind\n{}", bad.concat())).unwrap();
+        let wanted = ["table.csv, line 32: a double quote is opened here and never closed"];
+        fails(folder, &format!("{train} --out run"), 2, &wanted);
+    }
+    // Closed, or within a cell, quotes are none of these.
+    let good = format!("a,b,kind\n{}61,1,\"red\"\n62,2,bl\"ue\n", rows.concat());
+    fs::write(folder.join("table.csv"), good).unwrap();
+    printed(folder, &format!("{train} --out run"));
+}
+
 /// They trained to a loss of 0.
 #[test]
 fn targets_that_are_all_the_same_are_told_so() {

@@ -8,7 +8,7 @@ use tch::Device;
 use gpipe_partitioner::Bytes;
 
 use super::layout::listed;
-use crate::data::lines::{SEPARATORS, other_cells};
+use crate::data::lines::{OPEN_QUOTE, SEPARATORS, open_quote, other_cells};
 use crate::data::{DataError, Place};
 use crate::files;
 use crate::memory::room_on;
@@ -39,7 +39,7 @@ pub(super) fn damaged(path: &Path, error: &csv::Error) -> DataError {
         csv::ErrorKind::UnequalLengths {
             expected_len, len, ..
         } => other_cells(*len as usize, *expected_len as usize),
-        csv::ErrorKind::Utf8 { .. } => "this is not UTF-8 text".to_owned(),
+        csv::ErrorKind::Utf8 { .. } => "this is not UTF-8 text: save it as UTF-8".to_owned(),
         _ => format!("this is no CSV: {error}"),
     };
     at(path, line, what)
@@ -52,7 +52,7 @@ pub(super) fn line(text: &[u8], start: &csv::Position) -> u64 {
     start.line() + empty.filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// All of a file, if there is memory for its numbers.
+/// All of a file, if its quotes are closed and there is memory for its numbers.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let failed = |source| DataError::read(path, source);
     let size = files::open(path)
@@ -61,7 +61,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
         .len();
     // The text, and at most a number of 4 bytes for every two of it.
     refuse_large(path, size.saturating_mul(3))?;
-    files::read(path).map_err(failed)
+    let text = files::read(path).map_err(failed)?;
+    let own = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+    // Else all that is behind it would be one cell, and its rows lost without a word.
+    match open_quote(own, separator(own)) {
+        Some(line) => Err(at(path, line, OPEN_QUOTE.to_owned())),
+        None => Ok(text),
+    }
 }
 
 /// That there is so much memory.
