@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use super::{DataError, Dataset, Place, Source};
 use index::{RowsOfText, Rule};
 
-pub use table::{Csv, Record};
 pub(super) use index::{OPEN_QUOTE, open_quote};
+pub use table::{Csv, Record};
 pub(super) use table::{SEPARATORS, other_cells};
 
 /// The lines of a text as items, without what ends them.
@@ -87,7 +87,10 @@ impl Source for Lines {
 
     fn get(&self, _: u64, index: usize) -> Result<String, DataError> {
         let line = String::from_utf8(self.text.read(index)?);
-        line.map_err(|_| self.text.bad(index, "this is not UTF-8 text: save it as UTF-8"))
+        line.map_err(|_| {
+            self.text
+                .bad(index, "this is not UTF-8 text: save it as UTF-8")
+        })
     }
 
     fn place(&self, _: u64, index: usize) -> Place {

@@ -214,7 +214,11 @@ fn a_quote_that_is_never_closed_is_told_with_its_line() {
         let mut cells: Vec<String> = bad[30].split(',').map(str::to_owned).collect();
         cells[column] = format!("\"{}", cells[column]);
         bad[30] = cells.join(",");
-        fs::write(folder.join("table.csv"), format!("a,b,kind\n{}", bad.concat())).unwrap();
+        fs::write(
+            folder.join("table.csv"),
+            format!("a,b,kind\n{}", bad.concat()),
+        )
+        .unwrap();
         let wanted = ["table.csv, line 32: a double quote is opened here and never closed"];
         fails(folder, &format!("{train} --out run"), 2, &wanted);
     }

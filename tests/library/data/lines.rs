@@ -104,7 +104,10 @@ fn tables_are_read_by_the_names_of_their_columns() {
     says(&open("").unwrap_err(), &["a.csv", "no header"]);
     says(
         &open("a,b\n1,2\n3,\"4\n5,6\n").unwrap_err(),
-        &["a.csv, line 3", "a double quote is opened here and never closed"],
+        &[
+            "a.csv, line 3",
+            "a double quote is opened here and never closed",
+        ],
     );
     says(&open("a,a\n").unwrap_err(), &["line 1", "two columns `a`"]);
     fs::write(&path, b"a,b\n\xff,1\n").unwrap();
