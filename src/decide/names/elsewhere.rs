@@ -216,10 +216,15 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
 
 /// What a word without a flag is most likely to be.
 fn positional(verb: &Command, word: &str) -> Option<String> {
+    let path = Path::new(word);
+    let is = |ending: &str| {
+        path.extension()
+            .is_some_and(|own| own.eq_ignore_ascii_case(ending))
+    };
     let flag = match verb.get_name() {
-        "train" if near::is_run(Path::new(word)) => "--resume",
-        "train" if word.ends_with(".pt2") => "--model",
-        "train" if word.ends_with(".toml") => "--config",
+        "train" if near::is_run(path) => "--resume",
+        "train" if is("pt2") => "--model",
+        "train" if is("toml") => "--config",
         "train" => "--data",
         "eval" | "generate" | "export" => "--run",
         "profile" => "--model",

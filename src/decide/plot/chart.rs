@@ -246,9 +246,12 @@ impl Curve<'_> {
     fn words(&self, between: &str) -> String {
         let name = &self.run.name;
         let held_out = if self.is_held_out { ", held out" } else { "" };
-        let value = |number: f64| match self.is_bytes {
-            true => Bytes(number as u64).to_string(),
-            false => short(number),
+        let value = |number: f64| {
+            if self.is_bytes {
+                Bytes(number as u64).to_string()
+            } else {
+                short(number)
+            }
         };
         format!("{name}{held_out}{between}{}", said(self.points, value))
     }

@@ -75,9 +75,10 @@ impl Table {
                 None => ("", cell.clone()),
             };
             let wide = missing > 0 && number + 1 == cells.len();
-            let (span, column) = match wide {
-                true => (format!(" colspan=\"{}\"", missing + 1), ""),
-                false => (String::new(), column.as_str()),
+            let (span, column) = if wide {
+                (format!(" colspan=\"{}\"", missing + 1), "")
+            } else {
+                (String::new(), column.as_str())
             };
             let _ = write!(
                 self.html,
