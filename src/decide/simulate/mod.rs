@@ -121,6 +121,8 @@ impl Case {
                 (all, Some(row))
             }
         };
+        // Of one step with a barrier at its ends: several in a row may take less each.
+        let lower_bound = lower_bound.filter(|_| row.is_none());
         Ok(Self {
             kind,
             chunks,

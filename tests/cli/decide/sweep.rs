@@ -250,4 +250,7 @@ fn a_computed_schedule_says_how_far_from_the_best_it_can_be() {
     ]));
     assert!(text.contains("no schedule"), "{text}");
     assert!(simulate("1f1b", 3, 6, &[]).get("lower_bound_us").is_none());
+    // The time of all steps was set beside the bound of one: "at most 1712.3 % from the best".
+    let several = simulate("auto", 3, 6, &["--steps", "5"]);
+    assert!(several.get("lower_bound_us").is_none() && several.get("gap").is_none());
 }
