@@ -97,13 +97,13 @@ fn svg(lanes: &BTreeMap<String, Lane>, length: f64, hidden: f64) -> String {
          <desc>Two rows a device, time from left to right, {:.1} ms: kernels, and below them the \
          copies that leave the device.</desc>\n\
          <style>.tl text{{fill:#15181c}}.tl .ground{{fill:#fff}}.tl .lane{{fill:#f1f3f5}}\
-         .tl .kernels{{fill:#8ec8f2}}.tl .copies{{fill:#d9480f}}\
+         .tl .kernels{{fill:#8ec8f2}}.tl .copies{{fill:#d9480f}}.tl .tick{{stroke:#333}}\
          @media (prefers-color-scheme:dark){{.tl text{{fill:#eceff3}}.tl .ground{{fill:#15171b}}\
-         .tl .lane{{fill:#262a31}}.tl .copies{{fill:#ff922b}}}}</style>\n\
+         .tl .lane{{fill:#262a31}}.tl .copies{{fill:#ff922b}}.tl .tick{{stroke:#bbb}}}}</style>\n\
          <rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n\
          <rect class=\"kernels\" x=\"{LEFT}\" y=\"8\" width=\"14\" height=\"14\"/><text x=\"{}\" y=\"20\">kernels</text>\n\
          <rect class=\"copies\" x=\"{}\" y=\"8\" width=\"14\" height=\"14\"/><text x=\"{}\" y=\"20\">copies to \
-         other devices: {:.0} % of their time the device that they go to computes</text>\n",
+         other devices: during {:.0} % of their time the receiving device computes, too</text>\n",
         length / 1e3,
         LEFT + 20.0,
         LEFT + 90.0,
@@ -133,12 +133,27 @@ fn svg(lanes: &BTreeMap<String, Lane>, length: f64, hidden: f64) -> String {
         row("kernels", y, KERNELS, &lane.kernels, 0.1);
         row("copies", y + KERNELS + 2.0, COPIES, &lane.copies, 0.6);
     }
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"{}\">0</text><text x=\"{}\" y=\"{0}\" text-anchor=\"end\">{:.1} ms</text>\n</svg>",
-        height - 8.0,
-        WIDTH - 10.0,
-        length / 1e3
-    );
+    let bottom = TOP + ROW * lanes.len() as f64;
+    for time in ticks(length / 1e3) {
+        let x = LEFT + time * 1e3 * scale;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            svg,
+            "<path class=\"tick\" d=\"M{x:.1} {bottom}v5\"/><text x=\"{x:.1}\" y=\"{}\" \
+             text-anchor=\"middle\">{time} ms</text>",
+            height - 6.0
+        );
+    }
+    svg.push_str("</svg>\n");
     svg
+}
+
+/// Ten or fewer round times from 0 to `length`, in the unit that it has.
+fn ticks(length: f64) -> impl Iterator<Item = f64> {
+    let steps = (-3..).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(power)));
+    let step = steps.into_iter().find(|step| length / step < 10.0);
+    let step = step.unwrap_or(length);
+    (0..10)
+        .map(move |number| f64::from(number) * step)
+        .take_while(move |time| *time <= length)
 }

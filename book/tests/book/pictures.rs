@@ -1,11 +1,10 @@
 //! The pictures of timelines are what the renderer makes today. `make pages` makes
-//! them anew.
+//! them anew. Drawn by hand is `data-parallel.svg`: no schedule of a pipeline has it.
 
 use std::fs;
 
 use gpipe_partitioner::{
-    Action, ActionKind, CheckedSchedule, Costs, DeviceId, Micros, ScheduleKind, Shape, Span,
-    StageId, Timeline, auto, render, simulate,
+    CheckedSchedule, Costs, Micros, ScheduleKind, Shape, StageId, auto, render, simulate,
 };
 
 use crate::pages::{all, src, targets};
@@ -37,23 +36,6 @@ fn drawn(schedule: &CheckedSchedule, costs: &Costs) -> String {
     render::svg(&simulate(schedule, costs).timeline)
 }
 
-/// Every device has the whole model, and a quarter of the samples.
-fn data_parallel() -> String {
-    let span = |device, kind, start, end| Span {
-        device: DeviceId(device),
-        action: Action::new(0, kind, device),
-        start: ms(start),
-        end: ms(end),
-    };
-    let spans = (0..DEVICES).flat_map(|d| {
-        [
-            span(d, ActionKind::Forward, 0.0, 4.0),
-            span(d, ActionKind::Backward, 4.0, 12.0),
-        ]
-    });
-    render::svg(&Timeline::new(DEVICES, spans.collect()))
-}
-
 fn pictures() -> Vec<(String, String)> {
     let mut made = Vec::new();
     let mut add = |name: &str, svg: String| made.push((format!("{name}.svg"), svg));
@@ -80,7 +62,6 @@ fn pictures() -> Vec<(String, String)> {
         "four-micro-batches",
         drawn(&four, &costs(Shape::new(DEVICES, 4))),
     );
-    add("data-parallel", data_parallel());
 
     let shape = Shape::new(DEVICES, MICRO_BATCHES);
     let plain = ScheduleKind::OneFOneB.generate(shape).unwrap();
