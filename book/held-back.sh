@@ -50,4 +50,4 @@ part() {
 }
 
 train decode --workers 1
-part decode 320
+part decode 395
