@@ -231,7 +231,7 @@ pub fn compare_html(explanation: &Explanation, what: &str, title: &str) -> Strin
 
 fn cause_table(explanation: &Explanation) -> String {
     let columns = ["cause", "longer by", "of the prediction", "*meaning"];
-    let mut table = Table::new("Why it differs from the prediction", &columns);
+    let mut table = Table::new("Causes of the difference", &columns);
     for cause in causes(explanation) {
         let meaning = format!("*{}", cause.meaning);
         table.row(cause.name, &[cause.delta, cause.share, meaning]);
