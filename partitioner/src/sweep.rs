@@ -78,7 +78,7 @@ pub struct JitterOutcome {
     pub mean: Micros,
     /// The step that 95 % of all do not exceed.
     pub late: Micros,
-    /// The share of the devices' time in which they are idle, in steps of the mean length.
+    /// The share of the devices' time in which they are idle, over all these steps.
     pub bubble_fraction: f64,
 }
 
@@ -111,13 +111,10 @@ impl SweepOutcome {
     pub fn with_risk(mut self, simulation: &Simulation, risk: &Risk) -> Self {
         self.jittered = risk.jitter.as_ref().map(|jitter| {
             let steps = simulation.jittered(jitter);
-            let mean = steps.mean();
-            // Factors have the mean 1: what devices do takes as long on average.
-            let busy = (1.0 - self.bubble_fraction) * self.makespan.get();
             JitterOutcome {
-                mean,
+                mean: steps.mean(),
                 late: steps.quantile(LATE),
-                bubble_fraction: 1.0 - busy / mean.get().max(f64::MIN_POSITIVE),
+                bubble_fraction: steps.bubble_fraction(),
             }
         });
         self.interval = (risk.failures).and_then(|failures| failures.interval(self.step()));

@@ -62,9 +62,13 @@ impl SchedulesPage<'_> {
             return page.finish();
         };
         let timeline = &first.simulation.timeline;
+        let more = first.more.first();
+        let more = more.map_or_else(String::new, |(name, cell)| {
+            format!("{name} {}", escaped(cell))
+        });
         page.facts(&[
             self.first(first),
-            Fact::new("Step", timeline.makespan().to_string(), String::new()),
+            Fact::new("Step", timeline.makespan().to_string(), more),
             super::html::bubble(timeline.bubble_fraction()),
         ]);
         page.notes(&[], &self.notes);

@@ -53,16 +53,32 @@ pub(super) fn times(end: Micros, parts: u32) -> Vec<(Micros, String)> {
         .collect()
 }
 
-/// Round amounts of memory from 0 to `end`, in one unit.
+/// Amounts of memory from 0 to `end` that are powers of two apart, at most `parts` of them beside the 0, in
+/// one unit.
 pub(super) fn amounts(end: Bytes, parts: u32) -> Vec<(Bytes, String)> {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let power = end.get().max(1).ilog2() / 10;
+    let zero = (Bytes::ZERO, "0".to_owned());
+    if end == Bytes::ZERO {
+        return vec![zero];
+    }
+    let power = end.get().ilog2() / 10;
     let unit = (1_u64 << (10 * power)) as f64;
-    let ticks = named(end.get() as f64 / unit, parts, UNITS[power as usize]);
-    ticks
-        .into_iter()
-        .map(|(value, label)| (Bytes((value * unit) as u64), label))
-        .collect()
+    let (length, name) = (end.get() as f64 / unit, UNITS[power as usize]);
+    // At most so many beside the 0: a part of the length is more than one part in `parts + 1`.
+    let least = length / (f64::from(parts) + 1.0);
+    let step = 2.0_f64.powf(least.log2().floor() + 1.0);
+    // Parts of a byte are none.
+    let step = if power == 0 { step.max(1.0) } else { step };
+    let digits = (-step.log2()).max(0.0) as usize;
+    let tick = |number: u32| {
+        let value = step * f64::from(number);
+        (
+            Bytes((value * unit) as u64),
+            format!("{value:.digits$} {name}"),
+        )
+    };
+    let count = (length / step).floor() as u32;
+    std::iter::once(zero).chain((1..=count).map(tick)).collect()
 }
 
 /// Round shares from 0 to the first that is `highest` or more, in percent.
@@ -105,18 +121,20 @@ mod tests {
         assert!(times(Micros::saturating(f64::MAX), 8).len() > 1);
     }
 
-    /// It was 1.5 GiB, 1.0 GiB, 512.0 MiB.
+    /// It was 1.5 GiB, 1.0 GiB, 512.0 MiB; and 0 and 5 GiB alone of 8.
     #[test]
     fn amounts_of_an_axis_have_one_unit() {
         for (end, wanted) in [
             (1700 << 20, "0, 0.5 GiB, 1.0 GiB, 1.5 GiB"),
-            (900 << 20, "0, 500 MiB"),
-            (12 << 20, "0, 5 MiB, 10 MiB"),
+            (900 << 20, "0, 256 MiB, 512 MiB, 768 MiB"),
+            (12 << 20, "0, 4 MiB, 8 MiB, 12 MiB"),
+            (9175 << 20, "0, 2 GiB, 4 GiB, 6 GiB, 8 GiB"),
             (3, "0, 1 B, 2 B, 3 B"),
             (0, "0"),
         ] {
             assert_eq!(labels(amounts(Bytes(end), 4)), wanted);
         }
+        assert_eq!(labels(amounts(Bytes(9175 << 20), 2)), "0, 4 GiB, 8 GiB");
         assert!(amounts(Bytes(u64::MAX), 3).len() > 1);
     }
 

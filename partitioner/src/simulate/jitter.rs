@@ -1,12 +1,14 @@
 //! What it costs that actions do not always take the same time.
 
 use super::{Simulation, timeline_of};
-use crate::schedule::Action;
+use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
 use crate::value_error::ValueError;
 
-/// How action times vary: each action of each run takes its time multiplied by a factor of its
-/// own, independent of all others, from a log-normal distribution with mean 1.
+/// How action times vary: what a device does with a micro-batch in one pass, forward or backward, takes
+/// its time multiplied by a random factor, from a log-normal distribution with mean 1. All chunks of the
+/// device and both halves of a backward have the same factor, so that a schedule that cuts the same work
+/// into more actions does not average any of it away.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[doc(alias = "straggler")]
 pub struct Jitter {
@@ -21,12 +23,13 @@ pub struct JitteredSteps {
     exact: Micros,
     /// In increasing order.
     makespans: Vec<Micros>,
+    bubble_fraction: f64,
 }
 
 impl Jitter {
     /// Factors whose standard deviation is `share` (0.05 is 5 %), over so many runs: at least
-    /// one. The same seed gives an action of a stage and micro-batch the same factor in every
-    /// schedule, so that schedules are compared with the same luck.
+    /// one. The same seed gives a device, micro-batch and pass the same factor in every schedule, so
+    /// that schedules are compared with the same luck.
     ///
     /// # Errors
     /// [`ValueError::Parse`] when `share` is not from 0 to 1.
@@ -57,7 +60,7 @@ impl Jitter {
         })
     }
 
-    /// The standard deviation of an action's time, as a share of its mean.
+    /// The standard deviation of a pass's time, as a share of its mean.
     pub fn share(&self) -> f64 {
         self.share
     }
@@ -72,12 +75,14 @@ impl Jitter {
         self.seed
     }
 
-    /// The factor of `action` in a run.
-    fn factor(&self, run: usize, action: Action) -> f64 {
+    /// The factor of `action`, which `device` does, in a run.
+    fn factor(&self, run: usize, device: u32, action: Action) -> f64 {
+        // A forward that is done again is part of the backward pass.
+        let is_forward = action.kind == ActionKind::Forward;
         let numbers = [
             run as u64,
-            action.stage.index() as u64,
-            action.kind as u64,
+            u64::from(device),
+            u64::from(is_forward),
             action.micro.index() as u64,
         ];
         let bits = numbers
@@ -110,18 +115,24 @@ impl Simulation {
     /// # Complexity
     /// A simulation a run.
     pub fn jittered(&self, jitter: &Jitter) -> JitteredSteps {
+        let owner = self.schedule.owner();
         let step = |run: usize| {
             let duration = |action: Action| {
                 let time = self.costs.stage(action.stage).of(action.kind);
-                time * jitter.factor(run, action)
+                time * jitter.factor(run, owner[action.stage.index()], action)
             };
-            timeline_of(&self.schedule, &self.costs, duration).makespan()
+            let timeline = timeline_of(&self.schedule, &self.costs, duration);
+            (timeline.makespan(), timeline.bubble_fraction())
         };
-        let mut makespans: Vec<Micros> = (0..jitter.runs).map(step).collect();
+        let steps: Vec<(Micros, f64)> = (0..jitter.runs).map(step).collect();
+        let all: f64 = steps.iter().map(|(step, _)| step.get()).sum();
+        let idle: f64 = steps.iter().map(|(step, idle)| step.get() * idle).sum();
+        let mut makespans: Vec<Micros> = steps.into_iter().map(|(step, _)| step).collect();
         makespans.sort_unstable();
         JitteredSteps {
             exact: self.makespan(),
             makespans,
+            bubble_fraction: idle / all.max(f64::MIN_POSITIVE),
         }
     }
 }
@@ -143,6 +154,11 @@ impl JitteredSteps {
         let rank = (share.clamp(0.0, 1.0) * self.makespans.len() as f64).ceil() as usize;
         let place = rank.saturating_sub(1);
         self.makespans.get(place).copied().unwrap_or_default()
+    }
+
+    /// The share of the devices' time in which they are idle, over all steps.
+    pub fn bubble_fraction(&self) -> f64 {
+        self.bubble_fraction
     }
 
     /// By how much the mean step is longer than one without jitter, as a share of that one.
@@ -199,6 +215,32 @@ mod tests {
             (deviation / expected - 1.0).abs() < 0.1,
             "{deviation} {expected}"
         );
+    }
+
+    /// More and shorter actions averaged jitter away, and the luck of 200 steps counted as a bubble.
+    #[test]
+    fn on_one_device_every_schedule_has_the_same_jittered_steps_and_no_bubble() {
+        let unit = Micros::new(840.0).unwrap();
+        let steps = |kind: ScheduleKind, chunks: usize| {
+            let schedule = kind.generate(Shape::new(1, 8).with_chunks(chunks));
+            let part = unit * (1.0 / chunks as f64);
+            let costs = Costs::uniform(chunks, part, part * 2.0, Micros::ZERO);
+            simulate(&schedule.unwrap(), &costs).jittered(&Jitter::new(0.1, 50, 7).unwrap())
+        };
+        let whole = steps(ScheduleKind::OneFOneB, 1);
+        for (kind, chunks) in [
+            (ScheduleKind::GPipe, 1),
+            (ScheduleKind::ZbH1, 1),
+            (ScheduleKind::Interleaved1F1B, 4),
+            (ScheduleKind::InterleavedZb, 2),
+            (ScheduleKind::Zbv, 2),
+        ] {
+            let other = steps(kind, chunks);
+            assert!(other.bubble_fraction() < 1e-9, "{kind} {other:?}");
+            for (one, other) in whole.makespans().iter().zip(other.makespans()) {
+                assert!((one.get() / other.get() - 1.0).abs() < 1e-9, "{kind}");
+            }
+        }
     }
 
     #[test]

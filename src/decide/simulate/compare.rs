@@ -59,18 +59,19 @@ fn fastest_first<'a>(
     let cases = cases.iter().filter_map(|(_, case)| case.as_ref().ok());
     let mut all: Vec<&Case> = cases.collect();
     let trains = |case: &Case| case.kind.trains() && fits(options, case);
-    all.sort_by_key(|case| (!trains(case), !fits(options, case), case.makespan()));
-    let least = all.first().map(|first| first.makespan());
-    let is_best = |case: &Case| trains(case) && least == Some(case.makespan());
+    all.sort_by_key(|case| (!trains(case), !fits(options, case), case.step()));
+    let least = all.first().map(|first| first.step());
+    let is_best = |case: &Case| trains(case) && least == Some(case.step());
     all.into_iter().map(|case| (case, is_best(case))).collect()
 }
 
 /// What the order is.
 fn order(options: &Options) -> &'static str {
-    if options.limits.are_given() {
-        "the fastest first; last what does not fit or trains nothing"
-    } else {
-        "the fastest first; last what trains nothing"
+    match (options.limits.are_given(), options.jitter.is_some()) {
+        (true, false) => "the fastest first; last what does not fit or trains nothing",
+        (true, true) => "the fastest with jitter first; last what does not fit or trains nothing",
+        (false, false) => "the fastest first; last what trains nothing",
+        (false, true) => "the fastest with jitter first; last what trains nothing",
     }
 }
 
@@ -78,9 +79,9 @@ fn order(options: &Options) -> &'static str {
 fn best(options: &Options) -> &'static str {
     match (options.limits.are_given(), options.jitter.is_some()) {
         (true, false) => "the fastest that fits",
-        (true, true) => "the fastest that fits, without jitter",
+        (true, true) => "the fastest that fits, with jitter",
         (false, false) => "the fastest",
-        (false, true) => "the fastest without jitter",
+        (false, true) => "the fastest with jitter",
     }
 }
 
@@ -226,8 +227,7 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
 fn risk_columns(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let mut columns = Vec::new();
-    if let Some(jitter) = &options.jitter {
-        let steps = case.simulation.jittered(jitter);
+    if let Some(steps) = &case.jittered {
         columns.extend([
             ("with jitter", steps.mean().to_string()),
             ("longer by", percent(steps.slowdown())),
@@ -235,7 +235,7 @@ fn risk_columns(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
         ]);
     }
     if let Some(failures) = &options.failures {
-        let interval = failures.interval(case.makespan());
+        let interval = failures.interval(case.step());
         let goodput = interval.map(|own| percent(own.goodput));
         columns.push(("goodput", goodput.unwrap_or_else(|| "-".to_owned())));
     }

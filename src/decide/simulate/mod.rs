@@ -9,7 +9,7 @@ mod risks;
 mod sweep;
 mod workload;
 
-use gpipe_partitioner::{Micros, ScheduleKind, Shape, Simulation};
+use gpipe_partitioner::{JitteredSteps, Micros, ScheduleKind, Shape, Simulation};
 
 use super::waiting::Waiting;
 use super::{Failure, input, output, say};
@@ -37,6 +37,8 @@ struct Case {
     lower_bound: Option<Micros>,
     /// Where the simulation is of several steps in a row.
     row: Option<Row>,
+    /// The same with times that vary, where that is asked.
+    jittered: Option<JitteredSteps>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -89,7 +91,7 @@ impl Case {
         for chunks in chunks {
             match (Self::with_chunks(options, kind, chunks), &best) {
                 // Of a computed schedule: all that are found fit.
-                (Ok(case), Ok(other)) if case.makespan() >= other.makespan() => {}
+                (Ok(case), Ok(other)) if case.step() >= other.step() => {}
                 (Err(_), Ok(_)) => {}
                 // Of two refusals the first is about the simpler shape.
                 (Err(_), Err(first)) if !first.is_empty() => {}
@@ -123,17 +125,25 @@ impl Case {
         };
         // Of one step with a barrier at its ends: several in a row may take less each.
         let lower_bound = lower_bound.filter(|_| row.is_none());
+        let jittered = (options.jitter.as_ref()).map(|jitter| simulation.jittered(jitter));
         Ok(Self {
             kind,
             chunks,
             simulation,
             lower_bound,
             row,
+            jittered,
         })
     }
 
-    fn makespan(&self) -> gpipe_partitioner::Micros {
+    fn makespan(&self) -> Micros {
         self.simulation.makespan()
+    }
+
+    /// How long it takes; with jitter, on average.
+    fn step(&self) -> Micros {
+        let mean = self.jittered.as_ref().map(JitteredSteps::mean);
+        mean.unwrap_or_else(|| self.makespan())
     }
 
     /// The schedule's name, for `auto` with what it chose.

@@ -120,7 +120,7 @@ pub(super) fn misfit(options: &Options, case: &Case) -> Option<String> {
 /// What the numbers do not tell by themselves, in sentences.
 fn notes(options: &Options, case: &Case) -> Vec<String> {
     let timeline = &case.simulation.timeline;
-    let jitter = options.jitter.as_ref();
+    let jitter = options.jitter.as_ref().zip(case.jittered.as_ref());
     let failures = options.failures.as_ref();
     let helps = options.workload.is_uneven().then(|| advice(case));
     let notes = [
@@ -129,8 +129,8 @@ fn notes(options: &Options, case: &Case) -> Vec<String> {
         output::exchange(timeline),
         output::agreement(options.workload.machine(), timeline),
         bound(case),
-        jitter.map(|own| risks::jitter_sentence(own, &case.simulation.jittered(own))),
-        failures.and_then(|own| risks::failure_sentence(own, case.makespan())),
+        jitter.map(|(jitter, steps)| risks::jitter_sentence(jitter, steps)),
+        failures.and_then(|own| risks::failure_sentence(own, case.step())),
         helps.flatten(),
     ];
     notes.into_iter().flatten().collect()
@@ -244,11 +244,11 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
         numbers["lower_bound_us"] = json!(bound);
         numbers["gap"] = json!(gap(case, bound));
     }
-    if let Some(jitter) = &options.jitter {
-        numbers["jitter"] = risks::jitter_numbers(jitter, &simulation.jittered(jitter));
+    if let Some((jitter, steps)) = options.jitter.as_ref().zip(case.jittered.as_ref()) {
+        numbers["jitter"] = risks::jitter_numbers(jitter, steps);
     }
     if let Some(failures) = &options.failures {
-        numbers["failures"] = risks::failure_numbers(failures, simulation.makespan());
+        numbers["failures"] = risks::failure_numbers(failures, case.step());
     }
     if let Some(row) = &case.row {
         numbers["steps"] = json!(row.steps);

@@ -12,7 +12,7 @@ const LONG: f64 = 0.95;
 /// Flags of jitter and failures.
 #[derive(Debug, clap::Args)]
 pub(super) struct Risks {
-    /// How much action times vary (standard deviation), such as 5%. Mean and quantiles of many steps say
+    /// How much the times of passes vary (standard deviation), such as 5%. Mean and quantiles of many steps say
     /// what that costs.
     #[arg(long, value_name = "SHARE", value_parser = input::share)]
     jitter: Option<f64>,
@@ -102,8 +102,8 @@ impl Risks {
 /// sentence.
 pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> String {
     format!(
-        "with jitter, each action takes its time multiplied by a random factor of its own (log-normal, mean 1, \
-         standard deviation {deviation}); `{mean}` is the mean of {} (seed {}), and 95 % of them take no \
+        "with jitter, what a device does with a micro-batch in one pass, forward or backward, takes its time \
+         multiplied by a random factor (log-normal, mean 1, standard deviation {deviation}); `{mean}` is the mean of {} (seed {}), and 95 % of them take no \
          longer than `95 % of steps within`",
         count(jitter.runs(), "simulated step"),
         jitter.seed()
@@ -113,7 +113,7 @@ pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> Strin
 /// What jitter costs, in a sentence.
 pub(super) fn jitter_sentence(jitter: &Jitter, steps: &JitteredSteps) -> String {
     format!(
-        "jitter of {:.1} % of action times: a step takes {} on average, {:.1} % more; half of {} take at \
+        "jitter of {:.1} %: a step takes {} on average, {:.1} % more; half of {} take at \
          most {}, {:.0} % at most {}",
         100.0 * jitter.share(),
         steps.mean(),
@@ -131,6 +131,7 @@ pub(super) fn jitter_numbers(jitter: &Jitter, steps: &JitteredSteps) -> Value {
         "runs": jitter.runs(),
         "seed": jitter.seed(),
         "mean_us": steps.mean(),
+        "bubble_fraction": steps.bubble_fraction(),
         "p05_us": steps.quantile(1.0 - LONG),
         "p50_us": steps.quantile(0.5),
         "p95_us": steps.quantile(LONG),

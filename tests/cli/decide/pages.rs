@@ -106,7 +106,8 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
     for wanted in [
         "<h1>4 devices of 3.0 GiB, 8 micro-batches</h1>",
         "does not fit: 1.0 GiB more",
-        "<dt>The fastest that fits, without jitter</dt>",
+        "<dt>The fastest that fits, with jitter</dt>",
+        "<dd class=\"note\">with jitter ",
         "<tr role=\"row\" class=\"misfit\"><th role=\"rowheader\" scope=\"row\">gpipe<span class=\"note\">does not fit: ",
         "scope=\"col\">95 % of steps within</th>",
         // Bars and the limit have one scale: gpipe holds 8 GiB.
@@ -117,7 +118,7 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         assert!(page.contains(wanted), "{wanted}");
     }
     assert!(text.starts_with(
-        "4 devices of 3.0 GiB, 8 micro-batches, the fastest first; last what does not fit"
+        "4 devices of 3.0 GiB, 8 micro-batches, the fastest with jitter first; last what does not fit"
     ));
 }
 

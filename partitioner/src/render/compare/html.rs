@@ -192,8 +192,8 @@ impl<'a> ComparePage<'a> {
         let mut html = String::from(
             "<p>Activations between forward and backward at the measured times, with the bytes that \
              micro-batches were seen to keep; parameters, gradients and optimizer state are not in \
-             it. The dotted lines are what was measured: the most between two actions, and the most \
-             while one ran.</p>\n",
+             it. Lines across are what was measured: held is the most between two actions, peak the \
+             most while one ran.</p>\n",
         );
         // Writing to a String cannot fail.
         let _ = write!(

@@ -12,17 +12,20 @@ use std::fmt::Write as _;
 const TOP: f64 = 4.0;
 const HEADING: f64 = 24.0;
 const GAP: f64 = 8.0;
-const LINE: f64 = 15.0;
 /// Free above the highest level, as a share of it.
 const FREE: f64 = 1.12;
 /// A limit beyond this many times the highest level would flatten the curves.
 const FAR: u64 = 3;
+
+/// The lines of what was measured.
+const MARKS: [&str; 2] = ["mark", "mark dash"];
 
 /// Colours besides those of every timeline.
 const STYLE: &str = "<style>\
 .tl .fix{fill:#aab6c4}.tl .act{fill:#58b9b0}.tl .lay{fill:#e9b9cc}\
 .tl .fix,.tl .act,.tl .lay{stroke:#333;stroke-width:.7}\
 .tl .lim{stroke:#b3261e;stroke-width:2;stroke-dasharray:7 4}.tl .mark{stroke:#15181c;stroke-width:1.5;stroke-dasharray:2 3}\
+.tl .dash{stroke-dasharray:8 3}\
 .tl .dot{fill:#15181c;stroke:#fff;stroke-width:1.5}.tl .grid{stroke:#8d97a3;stroke-width:.5}\
 .tl .name{font-weight:bold}.tl .red{fill:#a3211a}\
 .tl .halo{paint-order:stroke;stroke:#f1f3f5;stroke-width:3px;stroke-linejoin:round}\
@@ -118,6 +121,10 @@ fn legend(curves: &[Curve]) -> Legend {
     let mut legend = Legend::default();
     for (_, class, name) in keys.into_iter().filter(|(there, ..)| *there) {
         legend.add(vec![format!("class=\"{class}\"")], name);
+    }
+    let marks = curves.first().map_or(&[][..], |curve| &curve.marks);
+    for ((name, _), class) in marks.iter().zip(MARKS) {
+        legend.add_line(class, name);
     }
     legend
 }
@@ -236,59 +243,13 @@ fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
             name
         );
     }
-    let marks =
-        || (curve.marks.iter()).map(|(name, bytes)| (name, bytes, floor - scale.height(*bytes)));
-    for (_, _, y) in marks() {
-        let _ = writeln!(svg, "<path class=\"mark\" d=\"M{MARGIN} {y:.2}H{end}\"/>");
-    }
-    // On top of all lines.
-    let heights: Vec<f64> = marks().map(|(_, _, y)| y).collect();
-    for ((name, bytes, _), y) in marks().zip(baselines(&heights, floor)) {
+    // Their names are in the legend and their amounts in the heading: where a curve is low, names at the
+    // lines would be written across it.
+    for ((_, bytes), class) in curve.marks.iter().zip(MARKS) {
+        let y = floor - scale.height(*bytes);
         let _ = writeln!(
             svg,
-            "<text class=\"halo\" x=\"{}\" y=\"{y:.2}\" text-anchor=\"end\">{name} {bytes}</text>",
-            end - 4.0
+            "<path class=\"{class}\" d=\"M{MARGIN} {y:.2}H{end}\"/>"
         );
-    }
-}
-
-/// Where the names of lines at these heights stand: above their own, or below it where the line above is
-/// so near that a name would be written across it. Where there is no room for that either, above
-/// both, in the order of the lines.
-fn baselines(heights: &[f64], floor: f64) -> Vec<f64> {
-    const ABOVE: f64 = 4.0;
-    const BELOW: f64 = 12.0;
-    let mut baselines: Vec<f64> = heights.iter().map(|y| y - ABOVE).collect();
-    let mut order: Vec<usize> = (0..heights.len()).collect();
-    order.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
-    for pair in order.windows(2) {
-        let (upper, lower) = (pair[0], pair[1]);
-        if heights[lower] - heights[upper] >= LINE {
-            continue;
-        }
-        if heights[lower] + BELOW <= floor {
-            baselines[lower] = heights[lower] + BELOW;
-        } else {
-            baselines[lower] = baselines[upper];
-            baselines[upper] -= LINE;
-        }
-    }
-    baselines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The name of the lower of two near lines was left out, or written across the upper one.
-    #[test]
-    fn each_of_two_near_lines_has_its_name() {
-        // Far apart.
-        assert_eq!(baselines(&[90.0, 20.0], 100.0), [86.0, 16.0]);
-        // Near: one above, one below.
-        assert_eq!(baselines(&[50.0, 44.0], 100.0), [62.0, 40.0]);
-        // Near each other and the floor: both above, in order.
-        assert_eq!(baselines(&[96.0, 92.0], 100.0), [88.0, 73.0]);
-        assert_eq!(baselines(&[], 100.0), [0.0; 0]);
     }
 }

@@ -10,6 +10,8 @@ use std::fmt::{Display, Write as _};
 
 /// More layers than this scroll in a frame of their own, below an overview.
 const MANY: usize = 40;
+/// More devices are no sentence.
+const MOST_DEVICES: usize = 16;
 
 /// What the colours are; stages may run both halves of a backward in one.
 fn keys(halves: bool) -> String {
@@ -35,9 +37,10 @@ pub(super) fn section(page: &ProfilePage<'_>) -> String {
     let layers = page.costs.len();
     let mut html = format!(
         "<p>Times of one micro-batch of {}. A dashed line is a cut: what is below it runs as \
-         another stage. Bars of stages are relative to the slowest stage, bars of layers to the \
-         slowest layer.</p>\n{}",
+         another stage. Bars of stages and of layers have one scale; the share beside a stage\u{2019}s \
+         bar is that of the slowest stage.{}</p>\n{}",
         count(page.plan.micro_batch_size, "sample"),
+        of_devices(page),
         keys(page.halves())
     );
     let tall = if layers > MANY {
@@ -70,11 +73,30 @@ pub(super) fn section(page: &ProfilePage<'_>) -> String {
     html
 }
 
+/// Where devices have several stages: what each device takes, in a sentence.
+fn of_devices(page: &ProfilePage<'_>) -> String {
+    let placement = &page.plan.placement;
+    let devices = placement.iter().map(|own| own.index() + 1).max();
+    let mut times = vec![Micros::ZERO; devices.unwrap_or(0)];
+    if times.len() == placement.len() || times.len() > MOST_DEVICES {
+        return String::new();
+    }
+    for (stage, device) in placement.iter().enumerate() {
+        times[device.index()] += stage_time(page, StageId(stage));
+    }
+    let each = times.iter().enumerate();
+    let each = each.map(|(device, time)| format!("device {device}: {time}"));
+    format!(
+        " All stages of a device together: {}.",
+        each.collect::<Vec<_>>().join(", ")
+    )
+}
+
 /// The scale of the bars, and which columns there are.
 struct Columns {
-    /// The longest time and the most bytes of a row, and of a stage.
-    of_rows: (Micros, Bytes),
-    of_stages: (Micros, Bytes),
+    /// The longest time and the most bytes of a row or of a stage.
+    most: (Micros, Bytes),
+    slowest_stage: Micros,
     spread: bool,
     count: usize,
 }
@@ -82,23 +104,16 @@ struct Columns {
 impl Columns {
     fn new(page: &ProfilePage<'_>, stages: &[Vec<Row>]) -> Self {
         let all = || stages.iter().flatten();
-        let time = |(stage, _)| stage_time(page, StageId(stage));
+        let stage_times = (0..stages.len()).map(|stage| stage_time(page, StageId(stage)));
+        let slowest_stage = stage_times.max().unwrap_or_default();
+        // Halves of a layer may take longer than the joint backward of its stage.
+        let slowest_row = all().map(Row::time).max().unwrap_or_default();
         let bytes = |rows: &Vec<Row>| rows.iter().map(Row::bytes).sum::<Bytes>();
+        let bytes = stages.iter().map(bytes).max().unwrap_or_default();
         let spread = all().any(|row| row.spread.is_some());
         Self {
-            of_rows: (
-                all().map(Row::time).max().unwrap_or_default(),
-                all().map(Row::bytes).max().unwrap_or_default(),
-            ),
-            of_stages: (
-                stages
-                    .iter()
-                    .enumerate()
-                    .map(time)
-                    .max()
-                    .unwrap_or_default(),
-                stages.iter().map(bytes).max().unwrap_or_default(),
-            ),
+            most: (slowest_stage.max(slowest_row), bytes),
+            slowest_stage,
             spread,
             count: 9 + usize::from(spread),
         }
@@ -137,11 +152,11 @@ impl Columns {
             row_name(page, row)
         );
         cell(html, "together", row.time());
-        time_bar(html, &times, self.of_rows.0, "");
+        time_bar(html, &times, self.most.0, "");
         cell(html, "forward", row.forward);
         cell(html, "input gradient", row.input);
         cell(html, "weight gradient", row.weight);
-        amounts(html, row.parameters, row.kept, self.of_rows.1);
+        amounts(html, row.parameters, row.kept, self.most.1);
         if self.spread {
             let spread = row
                 .spread
@@ -154,7 +169,7 @@ impl Columns {
     /// The stage's name, device and totals, as the schedule runs it.
     fn stage(&self, html: &mut String, page: &ProfilePage<'_>, stage: StageId, rows: &[Row]) {
         let times = page.simulation.costs().stage(stage);
-        let (whole, slowest) = (stage_time(page, stage), self.of_stages.0);
+        let (whole, longest) = (stage_time(page, stage), self.most.0);
         let offloads = match page.plan.offload.get(stage.index()) {
             Some(true) => "<br><span class=\"badge\">offloads activations</span>",
             _ => "",
@@ -170,20 +185,20 @@ impl Columns {
             page.plan.placement[stage.index()]
         );
         cell(html, "together", whole);
-        let note = format!("{:.0} %", 100.0 * part(whole, slowest));
+        let note = format!("{:.0} %", 100.0 * part(whole, self.slowest_stage));
         if page.halves() {
             let pieces = [
                 ("F", times.forward),
                 ("I", times.input),
                 ("W", times.weight),
             ];
-            time_bar(html, &pieces, slowest, &note);
+            time_bar(html, &pieces, longest, &note);
             cell(html, "forward", times.forward);
             cell(html, "input gradient", times.input);
             cell(html, "weight gradient", times.weight);
         } else {
             let pieces = [("F", times.forward), ("B", times.backward)];
-            time_bar(html, &pieces, slowest, &note);
+            time_bar(html, &pieces, longest, &note);
             cell(html, "forward", times.forward);
             let _ = write!(
                 html,
@@ -193,7 +208,7 @@ impl Columns {
         }
         let parameters = rows.iter().map(|row| row.parameters).sum();
         let kept = rows.iter().map(|row| row.kept).sum();
-        amounts(html, parameters, kept, self.of_stages.1);
+        amounts(html, parameters, kept, self.most.1);
         if self.spread {
             html.push_str("<td role=\"cell\"></td>");
         }

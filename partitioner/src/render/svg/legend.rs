@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 /// Pixels of a sample.
 const WIDE: f64 = 16.0;
+const LINE: f64 = 26.0;
 
 /// What there is to explain, in order.
 #[derive(Default)]
@@ -15,9 +16,11 @@ pub(in crate::render) struct Legend {
     label: Option<String>,
 }
 
-/// Samples side by side, each the attributes of a rectangle, and what they mean.
+/// Samples side by side, each the attributes of a rectangle, or a line; and what they mean.
 struct Key {
     samples: Vec<String>,
+    /// The class of a line.
+    line: Option<&'static str>,
     name: String,
 }
 
@@ -25,7 +28,20 @@ impl Legend {
     /// One more meaning.
     pub(in crate::render) fn add(&mut self, samples: Vec<String>, name: &str) {
         let name = name.to_owned();
-        self.keys.push(Key { samples, name });
+        self.keys.push(Key {
+            samples,
+            line: None,
+            name,
+        });
+    }
+
+    /// One more meaning, of lines; for a legend in a page.
+    pub(in crate::render) fn add_line(&mut self, class: &'static str, name: &str) {
+        self.keys.push(Key {
+            samples: Vec::new(),
+            line: Some(class),
+            name: name.to_owned(),
+        });
     }
 
     /// How actions are named, with an example.
@@ -36,7 +52,7 @@ impl Legend {
     /// Side by side at the top of a picture, from the left.
     pub(in crate::render) fn draw(&self, svg: &mut String) {
         let mut x = MARGIN;
-        for Key { samples, name } in &self.keys {
+        for Key { samples, name, .. } in &self.keys {
             for sample in samples {
                 // Writing to a String cannot fail, here and below.
                 let _ = write!(
@@ -53,8 +69,13 @@ impl Legend {
     /// A list that takes as many rows as it needs, and that stays where the picture scrolls.
     pub(in crate::render) fn html(&self) -> String {
         let mut html = String::from("<ul class=\"keys\" aria-label=\"Legend\">\n");
-        for Key { samples, name } in &self.keys {
-            let wide = WIDE * samples.len() as f64;
+        for Key {
+            samples,
+            line,
+            name,
+        } in &self.keys
+        {
+            let wide = line.map_or(WIDE * samples.len() as f64, |_| LINE);
             let _ = write!(
                 html,
                 "<li><svg class=\"tl\" width=\"{wide}\" height=\"14\" aria-hidden=\"true\">"
@@ -65,6 +86,9 @@ impl Legend {
                     html,
                     "<rect {sample} x=\"{x}\" width=\"{WIDE}\" height=\"14\"/>"
                 );
+            }
+            if let Some(class) = line {
+                let _ = write!(html, "<path class=\"{class}\" d=\"M0 7H{LINE}\"/>");
             }
             let _ = writeln!(html, "</svg>{name}</li>");
         }

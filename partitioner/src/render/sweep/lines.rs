@@ -44,7 +44,7 @@ impl Axis {
             Self::MicroBatches => "micro-batches",
             Self::Devices => "devices",
             Self::Chunks => "chunks",
-            Self::Jitter => "jitter of action times",
+            Self::Jitter => "jitter",
             Self::Failures => "mean time between failures",
         }
     }
