@@ -37,7 +37,7 @@ part profile report 1420 'nav,#timeline,#memory,#schedules,#doubts,footer'
 part profile-plan report 1670 'header,nav,.facts,.say,.cap,.peaks,main>.hint,#layers,#doubts,#detail,#keys,.zoom,#timeline .scroll,#memory .scroll,footer'
 part simulation simulation 1360 'nav,#detail,#timeline .scroll,#memory .scroll,footer'
 # Eight times as wide, where warm-up goes over into the steady part, with an action chosen.
-part zoomed simulation 590 'header,nav,.facts,#memory,#timeline .scroll,footer' '\
+part zoomed simulation 640 'header,nav,.facts,.say,#memory,#timeline .scroll,footer' '\
   var plus=document.querySelector(".zoom button"),chart=document.getElementById("chart");\
   plus.click();plus.click();plus.click();chart.scrollLeft=420;\
   document.querySelectorAll("svg g rect")[18].dispatchEvent(new MouseEvent("mousemove",{bubbles:true}))'

@@ -94,7 +94,7 @@ impl SchedulesPage<'_> {
 
     fn table(&self) -> String {
         let columns = Columns::new(self);
-        let caption = format!("Schedules, {}", self.order);
+        let caption = capital(self.order);
         let mut table = Table::new(&caption, &columns.names());
         for own in &self.schedules {
             let class = match (own.is_best, own.fits) {

@@ -79,8 +79,10 @@ impl Jitter {
     fn factor(&self, run: usize, device: u32, action: Action) -> f64 {
         // A forward that is done again is part of the backward pass.
         let is_forward = action.kind == ActionKind::Forward;
+        // The second of two runs mirrors the first, so that little of the mean is luck (antithetic variates,
+        // Hammersley and Morton 1956).
         let numbers = [
-            run as u64,
+            (run / 2) as u64,
             u64::from(device),
             u64::from(is_forward),
             action.micro.index() as u64,
@@ -90,7 +92,8 @@ impl Jitter {
             .fold(mixed(self.seed), |bits, &number| mixed(bits ^ number));
         // Box and Muller: a normal number from two that are uniform in (0, 1].
         let [radius, angle] = [bits, mixed(bits)].map(uniform);
-        let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+        let side = if run.is_multiple_of(2) { 1.0 } else { -1.0 };
+        let normal = side * (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
         let variance = (1.0 + self.share * self.share).ln();
         (variance.sqrt() * normal - 0.5 * variance).exp()
     }
@@ -203,7 +206,8 @@ mod tests {
     fn factors_have_the_mean_and_the_deviation_that_they_say() {
         let simulation = simulation(1, 400);
         let steps = simulation.jittered(&Jitter::new(0.05, 400, 9).unwrap());
-        assert!(steps.slowdown().abs() < 3e-4, "{}", steps.slowdown());
+        // Independent runs would miss it by some 9e-5.
+        assert!(steps.slowdown().abs() < 1e-5, "{}", steps.slowdown());
         let mean = steps.mean().get();
         let squares = steps
             .makespans()

@@ -1,13 +1,13 @@
 //! The comparison as one self-contained HTML page.
 
-use super::{causes, svg::picture};
-use crate::explain::{Delta, Explanation, StageRow, noun};
+use super::{causes, longer, svg::picture};
+use crate::explain::{Explanation, StageRow, noun};
 use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
 use crate::render::page::{Fact, Page, Table, chart, percent, sentence as words, time};
 use crate::simulate::MemoryLevel;
-use crate::units::{Bytes, Micros};
+use crate::units::Bytes;
 use crate::words::count;
 use std::fmt::Write as _;
 
@@ -264,15 +264,6 @@ fn device_table(explanation: &Explanation) -> String {
     table.finish()
 }
 
-/// A difference in a table; none has no sign and no unit.
-fn longer(delta: Delta) -> String {
-    if delta.size().to_string() == Micros::ZERO.to_string() {
-        "0".to_owned()
-    } else {
-        delta.to_string()
-    }
-}
-
 fn stage_table(explanation: &Explanation) -> String {
     // A step that is predicted by its own medians has one of both columns.
     let apart = |own: &StageRow| own.predicted.to_string() != own.median.to_string();
@@ -293,7 +284,7 @@ fn stage_table(explanation: &Explanation) -> String {
         cells.extend([
             stage.median.to_string(),
             longer(stage.extra),
-            stage.warm_up.to_string(),
+            longer(stage.warm_up),
             effect.unwrap_or_else(|| "\u{2013}".to_owned()),
         ]);
         table.row(&format!("{} {}", stage.stage, noun(stage.kind)), &cells);

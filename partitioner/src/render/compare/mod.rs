@@ -9,7 +9,7 @@ pub use html::{ComparePage, StepMemory, compare_html};
 pub use svg::compare_svg;
 pub use text::compare_text;
 
-use crate::explain::Explanation;
+use crate::explain::{Delta, Explanation};
 use crate::timeline::Timeline;
 use crate::units::Micros;
 
@@ -48,10 +48,14 @@ struct CauseRow {
 /// The causes in the order in which they were taken, and their sum.
 fn causes(explanation: &Explanation) -> Vec<CauseRow> {
     let predicted = explanation.predicted().makespan();
-    let row = |name, delta: crate::explain::Delta, meaning| CauseRow {
+    let row = |name, delta: Delta, meaning| CauseRow {
         name,
-        delta: delta.to_string(),
-        share: format!("{:+.1} %", 100.0 * delta.share_of(predicted)),
+        delta: longer(delta),
+        share: if is_nothing(delta) {
+            "0".to_owned()
+        } else {
+            format!("{:+.1} %", 100.0 * delta.share_of(predicted))
+        },
         meaning,
     };
     let each = explanation.differences().iter().map(|difference| {
@@ -64,6 +68,20 @@ fn causes(explanation: &Explanation) -> Vec<CauseRow> {
         "measured less predicted",
     );
     each.chain([sum]).collect()
+}
+
+/// A difference in a table; none has no sign and no unit.
+fn longer(delta: Delta) -> String {
+    if is_nothing(delta) {
+        "0".to_owned()
+    } else {
+        delta.to_string()
+    }
+}
+
+/// Whether it would be written as no time.
+fn is_nothing(delta: Delta) -> bool {
+    delta.size().to_string() == Micros::ZERO.to_string()
 }
 
 /// `text` in lines of at most `columns` characters, but for longer words.

@@ -103,12 +103,6 @@ impl Curve {
             working: bytes - held,
         }
     }
-
-    /// The highest amount that belongs to it, but for the limit.
-    pub(super) fn top(&self) -> Bytes {
-        let marks = self.marks.iter().map(|&(_, bytes)| bytes);
-        marks.fold(self.peak().bytes, Bytes::max)
-    }
 }
 
 /// The levels of `device` where stages have only the memory that `kept` leaves them.

@@ -14,7 +14,7 @@ const HEADING: f64 = 24.0;
 const GAP: f64 = 8.0;
 /// Free above the highest level, as a share of it.
 const FREE: f64 = 1.12;
-/// A limit beyond this many times the highest level would flatten the curves.
+/// A limit or a measured amount beyond this many times the highest level would flatten the curves.
 const FAR: u64 = 3;
 
 /// The lines of what was measured.
@@ -49,7 +49,7 @@ pub(in crate::render) fn picture(curves: &[Curve], end: Micros) -> String {
     canvas.svg.push_str(STYLE);
     let scale = Scale::new(curves, plot);
     for (curve, y) in curves.iter().zip((0..).map(|n| TOP + each * f64::from(n))) {
-        canvas.beside(&heading(curve, y + 15.0));
+        canvas.beside(&heading(curve, y + 15.0, &scale));
         panel(&mut canvas, curve, y + HEADING, &scale);
     }
     canvas.axis(axis);
@@ -87,10 +87,14 @@ struct Scale {
 
 impl Scale {
     fn new(curves: &[Curve], plot: f64) -> Self {
-        let highest = curves.iter().map(Curve::top).max().unwrap_or_default();
-        let near = |limit: &Bytes| limit.get() <= highest.get().saturating_mul(FAR);
-        let limits = curves.iter().filter_map(|curve| curve.limit).filter(near);
-        let top = limits.fold(highest, Bytes::max).get().max(1);
+        let peaks = curves.iter().map(|curve| curve.peak().bytes);
+        let highest = peaks.max().unwrap_or_default();
+        let near = |line: &Bytes| line.get() <= highest.get().saturating_mul(FAR);
+        let marks = curves.iter().flat_map(|curve| &curve.marks);
+        let lines = (curves.iter().filter_map(|curve| curve.limit))
+            .chain(marks.map(|&(_, bytes)| bytes))
+            .filter(near);
+        let top = lines.fold(highest, Bytes::max).get().max(1);
         Self {
             top: top as f64 * FREE,
             plot,
@@ -102,8 +106,8 @@ impl Scale {
         self.plot * bytes.get() as f64 / self.top
     }
 
-    fn shows(&self, limit: Bytes) -> bool {
-        limit.get() as f64 <= self.top
+    fn shows(&self, line: Bytes) -> bool {
+        line.get() as f64 <= self.top
     }
 }
 
@@ -130,7 +134,7 @@ fn legend(curves: &[Curve]) -> Legend {
 }
 
 /// One text, so that the numbers begin behind the name in any font.
-fn heading(curve: &Curve, y: f64) -> String {
+fn heading(curve: &Curve, y: f64, scale: &Scale) -> String {
     let peak = curve.peak();
     let mut svg = format!(
         "<text x=\"6\" y=\"{y}\"><tspan class=\"name\">device {}</tspan>\
@@ -138,7 +142,12 @@ fn heading(curve: &Curve, y: f64) -> String {
         curve.device, curve.peak_name, peak.bytes, peak.time,
     );
     for (name, bytes) in &curve.marks {
-        let _ = write!(svg, ", {name} {bytes}");
+        let above = if scale.shows(*bytes) {
+            ""
+        } else {
+            " (above the picture)"
+        };
+        let _ = write!(svg, ", {name} {bytes}{above}");
     }
     if let Some(limit) = curve.limit {
         let share = 100.0 * peak.bytes.get() as f64 / limit.get().max(1) as f64;
@@ -245,7 +254,8 @@ fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
     }
     // Their names are in the legend and their amounts in the heading: where a curve is low, names at the
     // lines would be written across it.
-    for ((_, bytes), class) in curve.marks.iter().zip(MARKS) {
+    let marks = curve.marks.iter().zip(MARKS);
+    for ((_, bytes), class) in marks.filter(|((_, bytes), _)| scale.shows(*bytes)) {
         let y = floor - scale.height(*bytes);
         let _ = writeln!(
             svg,

@@ -6,7 +6,7 @@
   // As `canvas.rs` has them.
   var LEFT = 70, RIGHT = 10, WIDE = 1200, DIGIT = 6.8, STROKED = 3;
   // As `names.rs` has them: a size's class, a digit's width, how much more a W has, and what stays free.
-  var SIZES = [['', 6.8, 0.5, 2], ['s', 5.2, 0.6, 3], ['t', 4.4, 0.6, 3]];
+  var SIZES = [['', 6.8, 0.5, 2], ['s', 5.2, 0.6, 2], ['t', 4.4, 0.6, 1]];
   var top = svg.viewBox.baseVal.y, tall = svg.viewBox.baseVal.height, zoom = 1, most = 64;
   var space = svg.namespaceURI, chunked = svg.querySelector('g.c0') !== null;
   function all(what) { return Array.prototype.slice.call(svg.querySelectorAll(what)); }

@@ -30,13 +30,13 @@ static SIZES: [Size; 3] = [
         class: " class=\"s\"",
         digit: 5.2,
         wide: 0.6,
-        free: 3.0,
+        free: 2.0,
     },
     Size {
         class: " class=\"t\"",
         digit: 4.4,
         wide: 0.6,
-        free: 3.0,
+        free: 1.0,
     },
 ];
 
