@@ -77,7 +77,11 @@ impl FromStr for DeviceNames {
             format!("unknown device `{text}`{more}")
         };
         if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+') {
-            return whole_number(text, MOST).map(Self::Number);
+            let number = whole_number(text, MOST).map(Self::Number);
+            return number.map_err(|why| match number_first(text) {
+                Some(meant) => format!("`{text}`: did you mean `{meant}`?"),
+                None => why,
+            });
         }
         let (name, times) = match text.split_once('*') {
             Some((name, times)) => {
@@ -123,6 +127,22 @@ fn near(text: &str) -> Option<String> {
         return Some(other);
     }
     meant(&other, ["cpu", "cuda", "auto"]).map(str::to_owned)
+}
+
+/// What is most likely meant by a number before what it is of: `2x`, `2xcpu` or `2*gpu`.
+fn number_first(text: &str) -> Option<String> {
+    let behind = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = &text[..text.len() - behind.len()];
+    let name = behind
+        .trim_start()
+        .strip_prefix(['x', 'X', '*', '\u{d7}'])?;
+    let name = name.trim().to_lowercase();
+    let meant = match name.trim_end_matches('s') {
+        "" | "cpu" => format!("cpu*{number}"),
+        "cuda" | "gpu" => number.to_owned(),
+        _ => return None,
+    };
+    (!number.is_empty()).then_some(meant)
 }
 
 #[cfg(test)]
@@ -174,7 +194,10 @@ mod tests {
             ("cuda*2", "unknown device"),
             ("0", "must be at least 1"),
             ("-3", "must be at least 1"),
-            ("4x", "`4x` is not a whole number"),
+            ("4x", "`4x`: did you mean `cpu*4`?"),
+            ("2xCPU", "did you mean `cpu*2`?"),
+            ("2 * gpus", "did you mean `2`?"),
+            ("4.5", "`4.5` is not a whole number"),
             ("100000", "must be at most 65536"),
         ] {
             let error = text.parse::<DeviceNames>().unwrap_err();

@@ -6,6 +6,14 @@ use crate::ids::DeviceId;
 use crate::units::Bytes;
 use crate::words::instead;
 
+/// A schedule's name in a list of all; with the one that no training takes it is said.
+fn listed(kind: ScheduleKind) -> String {
+    match kind {
+        ScheduleKind::ForwardOnly => format!("{kind} (without training)"),
+        kind => kind.to_string(),
+    }
+}
+
 /// Why there is no schedule of the kind and shape asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -15,7 +23,7 @@ pub enum ScheduleError {
         "there is no schedule `{name}`{}",
         instead(
             suggestion.map(ScheduleKind::name),
-            &format!("there are {}", ScheduleKind::ALL.map(ScheduleKind::name).join(", "))
+            &format!("there are {}", ScheduleKind::ALL.map(listed).join(", "))
         )
     )]
     UnknownName {

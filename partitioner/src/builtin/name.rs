@@ -45,7 +45,11 @@ const OF_PYTORCH: [(&str, ScheduleKind); 2] = [
 const OF_OTHERS: [(&[&str], ScheduleKind); 7] = [
     (&["zerobubble", "zb", "zb1p", "zbh"], ScheduleKind::ZbH1),
     (&["zb2p"], ScheduleKind::ZbH2),
-    (&["pipedream", "pipedreamflush"], ScheduleKind::OneFOneB),
+    (
+        // DAPPLE (Fan et al. 2021) calls it early backward scheduling.
+        &["pipedream", "pipedreamflush", "dapple", "earlybackward"],
+        ScheduleKind::OneFOneB,
+    ),
     (
         &["interleaved", "vpp", "virtual", "virtualpipeline"],
         ScheduleKind::Interleaved1F1B,
@@ -112,6 +116,7 @@ mod tests {
             ("zero-bubble", "did you mean `zb-h1`?"),
             ("ZeroBubble", "did you mean `zb-h1`?"),
             ("pipedream-flush", "did you mean `1f1b`?"),
+            ("dapple", "did you mean `1f1b`?"),
             ("vpp", "did you mean `interleaved-1f1b`?"),
             ("interleaved", "did you mean `interleaved-1f1b`?"),
             ("dualpipe", "did you mean `dualpipe-v`?"),

@@ -86,7 +86,8 @@ pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, S
         (sequence(spec.inputs()), sequence(spec.targets()))
     else {
         return Err(format!(
-            "a {what} is for models that give a token for each of a sequence; `{name}` maps {} to {}",
+            "a {what} is for models that give a token for each of a sequence; `{name}` maps {} to {}; \
+             --model gpt is such a model",
             shapes(spec.inputs()),
             shapes(spec.targets())
         ));

@@ -23,6 +23,34 @@ pub(in crate::cli) fn check_weights(path: &Path) -> Result<(), String> {
     Err(why.to_owned())
 }
 
+/// Data sets that torchvision, `datasets` of Hugging Face and others download by these names.
+const OF_LIBRARIES: [&str; 24] = [
+    "mnist",
+    "fashionmnist",
+    "emnist",
+    "cifar",
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "imagenet",
+    "imagenet1k",
+    "tinyimagenet",
+    "coco",
+    "iris",
+    "titanic",
+    "imdb",
+    "glue",
+    "squad",
+    "wikitext",
+    "wikitext2",
+    "wikitext103",
+    "shakespeare",
+    "tinyshakespeare",
+    "tinystories",
+    "openwebtext",
+    "c4",
+];
+
 fn ending(path: &Path) -> String {
     let ending = path.extension().unwrap_or_default();
     ending.to_string_lossy().to_lowercase()
@@ -33,6 +61,13 @@ fn ending(path: &Path) -> String {
 /// # Errors
 /// It does: what it is, and where it belongs.
 pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
+    if is_of_a_library(path) {
+        return Err(
+            "there is no such file or folder, and nothing is downloaded: save the data set first (as \
+             arrays, a table, a folder of images for each class, or a text), and name that"
+                .to_owned(),
+        );
+    }
     let what = match ending(path).as_str() {
         exported::END => {
             "this is a program that PyTorch exported, no data: give it as --model, and the data \
@@ -71,6 +106,13 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
         return Err(what.to_owned());
     }
     Ok(())
+}
+
+/// Whether it is not a path but a data set that libraries download by its name.
+fn is_of_a_library(path: &Path) -> bool {
+    let name = path.to_string_lossy().to_lowercase();
+    let plain = name.replace(['-', '_', ' '], "");
+    OF_LIBRARIES.contains(&plain.as_str()) && !path.exists()
 }
 
 /// Whether a file begins as UTF-16 does; one that cannot be read is left to who reads it, and so is

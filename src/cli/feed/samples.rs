@@ -273,7 +273,8 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
                 (None, None) => String::new(),
             };
             Err(format!(
-                "there are {classes}, but `{name}` tells {told}{help}",
+                "there are {classes}{}, but `{name}` tells {told}{help}",
+                names(samples),
                 classes = count(classes, "class")
             ))
         }
@@ -292,6 +293,16 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
                 classes = count(classes, "class")
             ))
         }
+    }
+}
+
+/// The names of the classes, where they are few: one that is there by mistake is seen.
+fn names(samples: &Samples) -> String {
+    const MOST: usize = 12;
+    match samples.class_names() {
+        [] => String::new(),
+        names if names.len() > MOST => String::new(),
+        names => format!(" (`{}`)", names.join("`, `")),
     }
 }
 

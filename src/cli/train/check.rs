@@ -35,6 +35,20 @@ pub(super) fn check(
         .map_err(Failure::Usage)
 }
 
+/// So few seconds are hardly a limit of an action.
+const IMPATIENT: f64 = 60.0;
+
+/// What `--patience` is, where another program's early stopping may be meant.
+pub(super) fn patience(recipe: &Recipe) -> Option<String> {
+    let seconds = recipe
+        .patience
+        .filter(|own| *own > 0.0 && *own < IMPATIENT)?;
+    Some(format!(
+        "note: with --patience {seconds} an action of a stage that takes longer than {seconds} s ends the \
+         run with an error; to stop after evaluations without a better one, write --early-stopping N"
+    ))
+}
+
 /// That there is something to evaluate on where that is asked for, and evaluations to count.
 pub(super) fn evaluations(
     recipe: &Recipe,

@@ -135,6 +135,7 @@ impl Job {
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
         notes.extend(idle(&recipe));
         notes.extend(few::note(&recipe, &chosen.spec)?);
+        notes.extend(check::patience(&recipe));
         let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
         check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;
         notes.extend(held_out.and_then(|own| left_out(&recipe, &chosen, own)));

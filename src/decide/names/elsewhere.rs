@@ -76,8 +76,18 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
         Some(ContextValue::Strings(all)) => all.iter().any(|own| own.starts_with(flag)),
         _ => false,
     };
+    let verb = verb.map_or("", Command::get_name);
+    if verb == "simulate" && lacks("<--schedule") {
+        let tip = "name a schedule, such as --schedule 1f1b, or take --compare for all of them";
+        return with_tip(error, tip.to_owned());
+    }
+    if verb == "schedule" && lacks("<FILE>") {
+        let tip = "name the file of a schedule; `show`, `check` and `export` also take a built-in one: \
+                   --schedule 1f1b --devices 4 --micro 8";
+        return with_tip(error, tip.to_owned());
+    }
     // Of a model's shape the machine alone is missing.
-    if verb.is_none_or(|verb| verb.get_name() != "plan") || !lacks("--profile") {
+    if verb != "plan" || !lacks("--profile") {
         return error;
     }
     let tip = "a plan needs a model and a machine: `plan --profile FILE --devices 4` (`profile` writes the \

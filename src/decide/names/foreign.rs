@@ -55,7 +55,7 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 63] = [
+pub(super) const FLAGS: [(&str, Instead); 65] = [
     (
         "svg png",
         Flag("--output FILE.svg, where this verb draws a picture"),
@@ -298,6 +298,20 @@ pub(super) const FLAGS: [(&str, Instead); 63] = [
         Words(
             "there is no such flag, as nothing is left out: `train` writes all numbers of each step \
              to metrics.jsonl in the run folder",
+        ),
+    ),
+    (
+        "dry-run dryrun fast-dev-run",
+        Words(
+            "there is no such flag: `plan` and `simulate` say on paper what a run would take, and \
+             `train --steps 1` tries one step",
+        ),
+    ),
+    (
+        "shuffle no-shuffle",
+        Words(
+            "there is no such flag: training takes the samples in a new random order each epoch, drawn \
+             from --seed",
         ),
     ),
     (

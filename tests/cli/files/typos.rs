@@ -233,6 +233,19 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
             "any other one comes from PyTorch as a .pt2",
         ),
         ("train --model resnet", "did you mean `resnet50`?"),
+        ("train --schedule dapple", "did you mean `1f1b`?"),
+        ("train --schedule quux", "forward-only (without training)"),
+        ("train --devices 2x", "`2x`: did you mean `cpu*2`?"),
+        (
+            "train --data imdb",
+            "nothing is downloaded: save the data set first",
+        ),
+        (
+            "train --model resnet50 --data CIFAR-10",
+            "nothing is downloaded",
+        ),
+        ("train --dry-run", "`train --steps 1` tries one step"),
+        ("train --shuffle", "a new random order each epoch"),
     ] {
         let output = gpipe(Path::new("."), args);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -253,11 +266,19 @@ fn a_flag_without_its_value_says_what_the_value_is() {
         ("plan --profile profile.json --memory", "such as 24GiB"),
         ("train --devices", "tip: --devices <"),
         ("train --resume", "tip: --resume <RUN>: Resumes the run"),
+        (
+            "simulate --devices 2 --micro 2",
+            "tip: name a schedule, such as --schedule 1f1b, or take --compare",
+        ),
+        (
+            "schedule show",
+            "tip: name the file of a schedule; `show`, `check` and `export` also take a built-in",
+        ),
     ] {
         let output = gpipe(Path::new("."), line);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{line}: {errors}");
-        assert!(errors.contains("tip: --"), "{line}: {errors}");
+        assert!(errors.contains("tip: "), "{line}: {errors}");
         assert!(errors.contains(says), "{line}: {errors}");
     }
 }

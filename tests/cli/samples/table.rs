@@ -297,6 +297,46 @@ fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() 
 }
 
 /// A model of texts was trained on the commas, and nothing said so where a column was a text.
+/// A class that is there by mistake was counted and not named, cells between other signs were a column, and
+/// what to do about `1e39` and a text was left open.
+#[test]
+fn what_is_wrong_in_a_table_or_with_a_text_is_named_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = |row: &str| format!("x,y,label\n{}{row}\n", "1,2,a\n3,4,b\n5,6,c\n".repeat(8));
+    for (name, text) in [
+        ("stray.csv", rows("1,2,-1")),
+        ("large.csv", rows("1e39,2,a")),
+        ("pipes.csv", rows("1,2,a").replace(',', "|")),
+        ("text.txt", "once upon a time\n".repeat(40)),
+    ] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    for (data, wanted) in [
+        (
+            "stray.csv --outputs 3",
+            "there are 4 classes (`-1`, `a`, `b`, `c`), but `mlp` tells 3",
+        ),
+        (
+            "large.csv",
+            "line 26: column `x`: 1e39 is not finite in single precision, whose largest number is",
+        ),
+        ("pipes.csv", "here it seems to be `|`: write commas"),
+        ("text.txt", "--model gpt is such a model"),
+    ] {
+        let args = format!("train --model mlp --steps 1 --data {data}");
+        fails(folder.path(), &args, 2, &[wanted]);
+    }
+}
+
+/// `--patience 3` was taken for 3 seconds without a word, where early stopping was meant.
+#[test]
+fn patience_is_told_from_early_stopping() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = gpipe(folder.path(), "train --model mlp --steps 1 --patience 3");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("write --early-stopping N"), "{errors}");
+}
+
 #[test]
 fn a_table_is_no_text() {
     let folder = tempfile::tempdir().unwrap();

@@ -20,7 +20,8 @@ pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, Str
     match cell.parse::<f64>() {
         Ok(number) if (number as f32).is_finite() => Ok(number),
         Ok(_) => Err(format!(
-            "column `{column}`: {cell} is not finite in single precision"
+            "column `{column}`: {cell} is not finite in single precision, whose largest number is 3.4e38: \
+             mend the cell, or divide the column by a power of ten"
         )),
         Err(_) if with_point(cell).parse::<f64>().is_ok() => Err(format!(
             "column `{column}`: `{cell}` has a comma: write numbers with a point, `{}`",

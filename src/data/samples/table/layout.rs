@@ -76,8 +76,16 @@ impl Layout {
             own.collect::<Result<_, _>>()?
         };
         if inputs.is_empty() {
+            let how = match target.0.find(['|', ':', ' ']) {
+                Some(place) if all.len() == 1 => format!(
+                    "; cells are told apart by commas, semicolons or tabs, and here it seems to be `{}`: \
+                     write commas",
+                    &target.0[place..=place]
+                ),
+                _ => String::new(),
+            };
             return Err(format!(
-                "beside the target `{}` there is no column",
+                "beside the target `{}` there is no column{how}",
                 target.0
             ));
         }
