@@ -62,6 +62,15 @@ impl ModelId {
         &self.settings
     }
 
+    /// Its sizes in a line; none where it has none.
+    pub(crate) fn sizes(&self) -> Option<String> {
+        let sizes = self.settings.iter();
+        let sizes: Vec<String> = sizes
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        (!sizes.is_empty()).then(|| sizes.join(" "))
+    }
+
     /// One of its sizes.
     pub fn setting(&self, name: &str) -> Option<f64> {
         let setting = self.settings.iter().find(|(own, _)| own == name)?;

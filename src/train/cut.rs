@@ -23,7 +23,7 @@ impl Uneven {
     pub(super) fn words(&self, bubble: f64) -> Option<String> {
         (self.idle <= ALIKE * bubble).then(|| {
             format!(
-                "{}: by the medians of their times, devices idle {:.0} % of a step at least",
+                "{}: by the medians of their times, devices are idle for at least {:.0} % of a step",
                 self.who,
                 100.0 * self.idle.min(bubble)
             )
@@ -87,7 +87,7 @@ mod tests {
         found(times, micro, balance).and_then(|own| own.words(0.5))
     }
 
-    /// "29 % of a step at least" stood below "idle 11.7 % as simulated": the last step had been disturbed.
+    /// "at least 29 % of a step" stood below "idle 11.7 % as simulated": the last step had been disturbed.
     #[test]
     fn a_step_unlike_the_others_says_nothing_of_the_cut() {
         let uneven = found(&[9.0, 1.0], 8, &[4, 2]).unwrap();
@@ -101,8 +101,8 @@ mod tests {
     fn a_cut_that_costs_time_is_named_and_another_one_is_not() {
         assert_eq!(
             said(&[9.0, 1.0], 8, &[4, 2]).unwrap(),
-            "stage 0 computes 9.0 times as long as stage 1: by the medians of their times, devices \
-             idle 44 % of a step at least"
+            "stage 0 computes 9.0 times as long as stage 1: by the medians of their times, devices are \
+             idle for at least 44 % of a step"
         );
         assert_eq!(said(&[1.0, 1.05], 8, &[4, 2]), None);
         // Nothing is left to divide.

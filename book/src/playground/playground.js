@@ -1,7 +1,7 @@
 // The page's controls around the partitioner, which is in module.js as WebAssembly.
 (function () {
   'use strict';
-  var form = document.getElementById('playground');
+  var form = document.getElementById('pg-form');
   if (!form || typeof GPIPE_MODULE === 'undefined') { return; }
   var coded = atob(GPIPE_MODULE), bytes = new Uint8Array(coded.length);
   for (var at = 0; at < coded.length; at += 1) { bytes[at] = coded.charCodeAt(at); }

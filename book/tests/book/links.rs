@@ -56,6 +56,19 @@ fn no_link_is_dead() {
     assert!(links > 100, "{links}");
 }
 
+/// The form of the playground had the identity that mdBook gives the page's heading, and its script found
+/// the heading.
+#[test]
+fn no_identity_is_that_of_a_heading() {
+    for page in all() {
+        let (name, anchors) = (&page.name, anchors(&page.text));
+        for part in page.text.split("id=\"").skip(1) {
+            let id = part.split('"').next().unwrap();
+            assert!(!anchors.iter().any(|own| own == id), "{name}: {id}");
+        }
+    }
+}
+
 /// Within the book links stay among what mdBook builds.
 #[test]
 fn pages_link_to_pages_and_pictures_alone() {

@@ -2,7 +2,8 @@
 
 use super::html::in_flight;
 use super::page::{
-    Fact, Page, Table, bar, bar_with_mark, capital, chart, escaped, percent, sentence,
+    Fact, Page, Table, another_chart, bar, bar_with_mark, capital, chart, escaped, percent,
+    sentence,
 };
 use super::svg::in_a_page_until;
 use crate::simulate::Simulation;
@@ -136,13 +137,16 @@ fn pictures(schedules: &[Compared<'_>], mut room: usize, end: Micros) -> String 
             continue;
         };
         room = left;
+        let name = escaped(&own.name);
         // Writing to a String cannot fail.
         let _ = write!(
             pictures,
-            "<details><summary>{}: {}</summary>\n<div class=\"chart\">\n{}</div>\n</details>\n",
-            escaped(&own.name),
+            "<details><summary>{name}: {}</summary>\n{}</details>\n",
             timeline.makespan(),
-            in_a_page_until(timeline, end)
+            another_chart(
+                &format!("Timeline of {name}"),
+                &in_a_page_until(timeline, end)
+            )
         );
     }
     pictures

@@ -88,7 +88,7 @@ impl<'a> Job<'a> {
         let mut sizes = self.spec().settings().iter();
         let (_, vocab) = sizes.find(|(size, _)| *size == "vocab")?;
         Some(format!(
-            "vocab={vocab}, as `train` takes it, is that of the data ({}); --vocab N says another one",
+            "vocab={vocab}, as `train` takes it, is that of the data ({}); choose another one with --vocab N",
             self.source.name()
         ))
     }

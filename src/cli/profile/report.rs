@@ -111,6 +111,9 @@ pub(super) fn text(
     text
 }
 
+/// Fewer measurements of a time have no spread to speak of.
+const FEWEST: usize = 3;
+
 /// Columns of the bars and columns that are left out, from the widest terminal to the
 /// narrowest: the first that fits is taken.
 const LAYOUTS: [(usize, &[&str]); 7] = [
@@ -167,7 +170,10 @@ fn layer_table(measured: &Profiled, bars: usize, left_out: &[&str]) -> String {
             layer.times.joint().to_string(),
             layer.times.backward_input.to_string(),
             layer.times.backward_weight.to_string(),
-            format!("{:.0} %", 100.0 * noise),
+            match spread.repeats {
+                0..FEWEST => "-".to_owned(),
+                _ => format!("{:.0} %", 100.0 * noise),
+            },
             bar(time(layer), most, bars),
             layer.parameters.to_string(),
             layer.footprint.output.to_string(),

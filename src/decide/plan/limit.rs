@@ -197,8 +197,8 @@ fn unbalanced(profile: &Profile, work: &Work, tight: bool) -> String {
         )
     };
     format!(
-        "unbalanced: device {busiest} computes {} for a micro-batch and the mean is {}, which idles \
-         {:.1} % of the step at least; {why}",
+        "unbalanced: device {busiest} computes {} for a micro-batch and the mean is {}, which leaves \
+         at least {:.1} % of the step idle; {why}",
         time(work.devices[busiest]),
         time(work.mean()),
         100.0 * work.idle(),
@@ -279,7 +279,7 @@ mod tests {
             let busy = work.mean() * micro as f64 / plan.step.get();
             prop_assert!((1.0 - busy - plan.bubble_fraction).abs() < 1e-9);
             let said = sentence(&profile, &plan, &options, None);
-            if let Some((head, _)) = said.split_once(" % of the step at least") {
+            if let Some((head, _)) = said.split_once(" % of the step idle") {
                 let idle: f64 = head.rsplit(' ').next().unwrap().parse().unwrap();
                 prop_assert!(idle <= 100.0 * plan.bubble_fraction + 0.051, "{said}");
             }

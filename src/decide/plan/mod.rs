@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
-    Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError,
-    PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
-    what_more_devices,
+    Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, ModelId, Plan,
+    PlanError, PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large,
+    what_more, what_more_devices,
 };
 
 use cluster::ClusterFlags;
@@ -224,8 +224,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.report {
         let file = args.profile.as_deref().and_then(Path::file_stem);
         let file = file.map(|name| name.to_string_lossy().into_owned());
-        let name = file.unwrap_or_else(|| args.shape.name());
-        let page = ProfilePage::new(&name, &profile, &plan, &options)?
+        let file = file.unwrap_or_else(|| args.shape.name());
+        let name = profile.model().map_or(file.as_str(), ModelId::name);
+        let page = ProfilePage::new(name, &profile, &plan, &options)?
             .with_limit(limit)
             .with_notes(said);
         output::write(Some(path), &page.html())?;

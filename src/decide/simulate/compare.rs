@@ -68,10 +68,10 @@ fn fastest_first<'a>(
 /// What the order is.
 fn order(options: &Options) -> &'static str {
     match (options.limits.are_given(), options.jitter.is_some()) {
-        (true, false) => "the fastest first; last what does not fit or trains nothing",
-        (true, true) => "the fastest with jitter first; last what does not fit or trains nothing",
-        (false, false) => "the fastest first; last what trains nothing",
-        (false, true) => "the fastest with jitter first; last what trains nothing",
+        (true, false) => "the fastest first, then those that do not fit or do not train",
+        (true, true) => "the fastest with jitter first, then those that do not fit or do not train",
+        (false, false) => "the fastest first, then those that do not train",
+        (false, true) => "the fastest with jitter first, then those that do not train",
     }
 }
 
@@ -97,7 +97,7 @@ fn refused(cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> Vec<String> {
 fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
     let note = |case: &Case| match options.limits.excess(&case.simulation) {
         Some(excess) => format!("does not fit: {}", excess.short()),
-        None if !case.kind.trains() => "trains nothing".to_owned(),
+        None if !case.kind.trains() => "does not train".to_owned(),
         None => String::new(),
     };
     let all = fastest_first(options, cases).into_iter();

@@ -13,6 +13,16 @@ pub(super) struct Excess {
     device: DeviceId,
     by: Bytes,
     limit: Bytes,
+    others: Others,
+}
+
+/// How the other devices do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// They are as far above theirs.
+    Alike,
+    /// So many are above theirs, too.
+    Over(usize),
 }
 
 impl Limits {
@@ -41,11 +51,26 @@ impl Limits {
             let limit = (*limit)?;
             let by = peak - limit;
             let device = DeviceId(device);
-            (by > Bytes::ZERO).then_some(Excess { device, by, limit })
+            let others = Others::Over(0);
+            (by > Bytes::ZERO).then_some(Excess {
+                device,
+                by,
+                limit,
+                others,
+            })
         };
-        let all = peaks.enumerate().filter_map(over);
+        let all: Vec<Excess> = peaks.enumerate().filter_map(over).collect();
+        let most = all.iter().copied();
         // Of equals the first.
-        all.reduce(|a, b| if b.by > a.by { b } else { a })
+        let most = most.reduce(|a, b| if b.by > a.by { b } else { a })?;
+        let as_far = |own: &Excess| (own.by, own.limit) == (most.by, most.limit);
+        let alike = all.len() == self.0.len() && all.len() > 1 && all.iter().all(as_far);
+        let others = if alike {
+            Others::Alike
+        } else {
+            Others::Over(all.len() - 1)
+        };
+        Some(Excess { others, ..most })
     }
 
     /// Whether the schedule fits, in a sentence; none where nothing is asked.
@@ -88,7 +113,20 @@ impl Excess {
     }
 
     pub(super) fn words(&self) -> String {
-        let Self { device, by, limit } = self;
-        format!("device {device} takes {by} more than its {limit}")
+        let Self {
+            device,
+            by,
+            limit,
+            others,
+        } = self;
+        let more = format!("takes {by} more than its {limit}");
+        match others {
+            Others::Alike => format!("each device {more}"),
+            Others::Over(0) => format!("device {device} {more}"),
+            Others::Over(1) => format!("device {device} {more}, and one other does not fit either"),
+            Others::Over(others) => {
+                format!("device {device} {more}, and {others} others do not fit either")
+            }
+        }
     }
 }

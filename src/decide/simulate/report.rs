@@ -24,7 +24,7 @@ pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
     let steps = case.row.as_ref().map_or(1, |row| row.steps);
     match options.format {
         Format::Text => text(options, case, width),
-        Format::Svg => render::in_a_row_svg(timeline, steps),
+        Format::Svg => render::in_a_row_svg(timeline, steps, &headline(options, case)),
         Format::Html => page(options, case),
         Format::Trace => render::chrome_trace(timeline),
         Format::Json => output::json(&numbers(options, case)),
@@ -79,7 +79,7 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     text.push('\n');
     text.push_str(&render::text(&case.simulation.timeline, width));
     if is_narrow(&case.simulation.timeline, width) {
-        text.push_str("names do not fit these columns: a page of --format html can be zoomed\n");
+        text.push_str("names do not fit these columns: write a page with --format html, where you can zoom in\n");
     }
     text.push('\n');
     text.push_str(&devices(case));

@@ -215,7 +215,18 @@ fn title(args: &Args, sweep: &Sweep, points: &[SweepPoint]) -> String {
         Some((last, [])) => format!(" of {last}"),
         Some((last, others)) => format!(" of {} and {last}", others.join(", ")),
     };
-    let combinations = format!("{}{of}", count(points.len(), "combination"));
+    let fixed = [
+        (&sweep.devices, "device"),
+        (&sweep.micro_batches, "micro-batch"),
+    ];
+    let fixed = fixed
+        .into_iter()
+        .filter_map(|(numbers, name)| match numbers.as_slice() {
+            [one] => Some(format!(", {}", count(*one, name))),
+            _ => None,
+        });
+    let fixed: String = fixed.collect();
+    let combinations = format!("{}{of}{fixed}", count(points.len(), "combination"));
     let refused = points.iter().filter(|point| point.outcome.is_err()).count();
     match refused {
         0 => combinations,

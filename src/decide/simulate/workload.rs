@@ -176,8 +176,8 @@ impl Given {
             activation => format!("it keeps {activation} until its backward"),
         };
         format!(
-            "given, not measured: a micro-batch takes each device {} for the forward, {} for the input \
-             half and {} for the weight half of the backward; {activation}{output}; {}",
+            "assumed, not measured: each device takes {} for the forward of a micro-batch, {} for the input \
+             half of its backward and {} for the weight half; {activation}{output}; {}",
             self.forward,
             self.input,
             self.weight,

@@ -33,7 +33,7 @@ fn a_schedule_is_said_to_fit_or_not() {
     };
     assert!(run("1f1b").contains("\nfits the memory of each device\n"));
     let text = run("gpipe");
-    let sentence = "\ndoes not fit: device 0 takes 4.0 GiB more than its 4.0 GiB\n";
+    let sentence = "\ndoes not fit: each device takes 4.0 GiB more than its 4.0 GiB\n";
     assert!(text.contains(sentence), "{text}");
     // Without a limit nothing is said of it.
     assert!(simulate("1f1b", 4, 8, &KEPT).get("fits").is_none());

@@ -54,7 +54,8 @@ fn a_limit_of_memory_is_drawn_and_in_the_numbers() {
         "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB --memory 1GiB";
     let (_, page) = both(line);
     for wanted in [
-        "<p class=\"say warn\">Does not fit: device 0 takes 1.0 GiB more than its 1.0 GiB.</p>",
+        "<p class=\"say warn\">Does not fit: device 0 takes 1.0 GiB more than its 1.0 GiB, and one other does not fit \
+         either.</p>",
         "on device 0, 200.0 % of its 1.0 GiB",
         ">limit 1.0 GiB</text>",
         ">1.0 GiB</td><td role=\"cell\" data-k=\"of the limit\">150.0 %</td>",
@@ -118,7 +119,7 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         assert!(page.contains(wanted), "{wanted}");
     }
     assert!(text.starts_with(
-        "4 devices of 3.0 GiB, 8 micro-batches, the fastest with jitter first; last what does not fit"
+        "4 devices of 3.0 GiB, 8 micro-batches, the fastest with jitter first, then those that do not fit"
     ));
 }
 
@@ -145,13 +146,13 @@ fn tables_have_the_columns_that_say_something() {
 fn the_page_of_a_sweep_says_of_what_it_is() {
     let line = "simulate --devices 4 --sweep schedule=gpipe,1f1b --sweep micro=4,8";
     let (text, page) = both(line);
-    assert!(page.contains("<h1>4 combinations of schedule and micro-batches</h1>"));
+    assert!(page.contains("<h1>4 combinations of schedule and micro-batches, 4 devices</h1>"));
     assert!(
         text.contains("       8 ") && page.contains(">8</td></tr>"),
         "{text}"
     );
     // It said neither which times it is made of, nor left out what nothing is known of.
-    assert!(page.contains("<p>Given, not measured: a micro-batch takes each device 1.00 ms"));
+    assert!(page.contains("<p>Assumed, not measured: each device takes 1.00 ms"));
     assert!(!page.contains("peak memory"));
     assert!(!page.contains(">8.00</td>") && !page.contains(">-</td>"));
 }
@@ -163,8 +164,8 @@ fn a_page_says_which_times_and_links_it_is_made_of() {
     for (words, wanted) in [
         (
             "--forward-us 2000",
-            "Given, not measured: a micro-batch takes each device 2.00 ms for the forward, 1.00 ms for the \
-             input half and 1.00 ms for the weight half of the backward; what it keeps until its backward \
+            "Assumed, not measured: each device takes 2.00 ms for the forward of a micro-batch, 1.00 ms for the \
+             input half of its backward and 1.00 ms for the weight half; what it keeps until its backward \
              is not counted; transfers between devices take no time",
         ),
         (
@@ -211,7 +212,7 @@ fn pages_tell_micro_batches_in_flight() {
         );
     }
     // What trains nothing says so below its name, not in a column of its own.
-    assert!(page.contains("forward-only<span class=\"note\">trains nothing</span></th>"));
+    assert!(page.contains("forward-only<span class=\"note\">does not train</span></th>"));
 
     let (_, page) = both("simulate --schedule 1f1b --devices 4 --micro 8");
     assert!(page.contains(
@@ -261,7 +262,7 @@ fn a_picture_of_what_does_not_fit_says_so() {
         String::from_utf8(output.stderr).unwrap()
     };
     for file in ["g.svg", "g.html"] {
-        let note = "note: does not fit: device 0 takes 1.0 GiB more than its 3.0 GiB";
+        let note = "note: does not fit: each device takes 1.0 GiB more than its 3.0 GiB";
         assert!(said(file).contains(note), "{}", said(file));
     }
 }

@@ -228,7 +228,8 @@ fn a_text_too_narrow_for_names_says_where_they_are() {
         ];
         stdout(&gpipe(&args))
     };
-    let hint = "names do not fit these columns: a page of --format html can be zoomed\n";
+    let hint =
+        "names do not fit these columns: write a page with --format html, where you can zoom in\n";
     assert!(text("8", "32").contains(hint));
     assert!(!text("2", "4").contains(hint));
 }

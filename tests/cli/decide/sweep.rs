@@ -85,7 +85,7 @@ fn a_sweep_keeps_to_the_memory() {
     let all = as_json(&flags);
     assert_eq!(
         all[0]["refused"],
-        "device 0 takes 4.0 GiB more than its 4.0 GiB"
+        "each device takes 4.0 GiB more than its 4.0 GiB"
     );
     assert!(
         all[1..]
@@ -94,7 +94,7 @@ fn a_sweep_keeps_to_the_memory() {
     );
     let text = stdout(&sweep(&flags));
     assert!(
-        text.contains("\ngpipe, 4 devices, 1 chunk, 8 micro-batches: device 0 takes"),
+        text.contains("\ngpipe, 4 devices, 1 chunk, 8 micro-batches: each device takes"),
         "{text}"
     );
 }

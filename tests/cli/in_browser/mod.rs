@@ -5,6 +5,7 @@ mod browser;
 mod playground;
 mod profile;
 
+use crate::run::{gpipe, succeeded};
 use browser::{audited, between, browser, open};
 use gpipe_partitioner::{
     ActionKind, Costs, Micros, ScheduleKind, Shape, StageId, explain, render, simulate,
@@ -45,7 +46,7 @@ fn the_page_renders_and_its_script_runs() {
     }
     assert!(dom.contains("<dt>Step</dt><dd>25.50&nbsp;ms</dd>"));
     assert!(dom.contains("<dt>Bubble</dt><dd>5.9&nbsp;%</dd>"));
-    assert!(dom.contains("<output id=\"detail\">Point at an action, or press an arrow key in the picture: its times are shown here.</output>"));
+    assert!(dom.contains("<output id=\"detail\" class=\"detail\">Point at an action, or press an arrow key in the picture: its times are shown here.</output>"));
 
     // The same page with the pointer on its first action.
     let point = "<script>document.querySelector('svg g rect').dispatchEvent(\
@@ -53,7 +54,7 @@ fn the_page_renders_and_its_script_runs() {
     let pointed = fs::read_to_string(&page).unwrap().replace("</body>", point);
     fs::write(&page, pointed).unwrap();
     let (dom, log) = open(browser, folder.path(), &page, &[]);
-    let detail = between(&dom, "<output id=\"detail\">", "</output>");
+    let detail = between(&dom, "<output id=\"detail\" class=\"detail\">", "</output>");
     let wanted = "0F0: forward (F), stage 0, micro-batch 0\n0.0 µs to 500.0 µs (500.0 µs)";
     assert_eq!(detail, wanted, "{log}");
 }
@@ -87,7 +88,7 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     // Device 0's second action begins at 500 us of 99.5 ms: 70 + 1120 * 0.5 / 99.5.
     assert_eq!(opened("").0, " false 0 76");
     let click = "document.querySelector('[data-step=\"+\"]').click()";
-    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 640 93");
+    assert_eq!(opened(&format!("{click};{click}")).0, "4 true 960 93");
     // Four times as wide names of few digits fit, eight times all do, and the axis has finer ticks.
     let (seen, dom) = opened("press('+');press('=');press('+')");
     assert_eq!(seen, "8 true 1536 115");
@@ -137,6 +138,31 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
         between(&opened(chosen).1, "data-held=\"", "\""),
         "true,side"
     );
+}
+
+/// Of a comparison's timelines the first alone could be read at 32 micro-batches.
+#[test]
+fn every_timeline_of_a_comparison_is_zoomed_and_read_out_by_itself() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let made = "simulate --compare --devices 8 --micro 32 -o all.html";
+    let made = made.split(" ").collect::<Vec<_>>();
+    succeeded(gpipe(folder.path(), &made[..]), &made[..]);
+    let page = folder.path().join("all.html");
+    let script = "<script>var all=document.querySelectorAll('details .chart'),own=all[1],svg=own.querySelector(':scope>svg');\
+                  own.parentNode.open=true;var before=svg.querySelectorAll('g text').length;\
+                  own.previousElementSibling.querySelector('[data-step=\"+\"]').click();\
+                  ['+','+','Home'].forEach(function(key){own.dispatchEvent(new KeyboardEvent('keydown',{key:key}))});\
+                  document.body.dataset.seen=[all.length>9,own.dataset.zoom,svg.querySelectorAll('g text').length>before,\
+                  own.nextElementSibling.textContent.indexOf('forward (F)')>0,\
+                  document.getElementById('chart').dataset.zoom,all[0].dataset.zoom].join(' ')</script></body>";
+    let html = fs::read_to_string(&page).unwrap();
+    fs::write(&page, html.replace("</body>", script)).unwrap();
+    let (dom, log) = open(browser, folder.path(), &page, &[]);
+    assert!(!log.contains("CONSOLE"), "{log}");
+    assert_eq!(between(&dom, "data-seen=\"", "\""), "true 8 true true  ");
 }
 
 /// Names of W were larger after a zoom and back.
@@ -210,7 +236,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
                  function press(key){chart.dispatchEvent(new KeyboardEvent('keydown',{key:key}));}";
     let detail = |acts: &str| {
         let dom = opened(&format!("{press}{acts}"), &[]);
-        let detail = between(&dom, "<output id=\"detail\">", "</output>");
+        let detail = between(&dom, "<output id=\"detail\" class=\"detail\">", "</output>");
         (detail.to_owned(), dom)
     };
     let (first, dom) = detail("press('ArrowRight')");

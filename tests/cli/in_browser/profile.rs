@@ -76,7 +76,7 @@ fn the_plan_of_a_profile_renders_in_light_and_dark_wide_and_narrow() {
                  </script></body>";
     fs::write(&page, html.replace("</body>", press)).unwrap();
     let (dom, log) = open(browser, folder, &page, &[]);
-    let detail = between(&dom, "<output id=\"detail\">", "</output>");
+    let detail = between(&dom, "<output id=\"detail\" class=\"detail\">", "</output>");
     assert!(
         detail.starts_with("1F0: forward (F), stage 1"),
         "{detail} {log}"

@@ -1,6 +1,7 @@
 //! The curves under each other, on the timeline's own axis.
 
 use super::{Curve, WORKING};
+use crate::render::page::percent;
 use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, WIDTH};
 use crate::render::svg::legend::Legend;
 use crate::render::ticks;
@@ -150,8 +151,8 @@ fn heading(curve: &Curve, y: f64, scale: &Scale) -> String {
         let _ = write!(svg, ", {name} {bytes}{above}");
     }
     if let Some(limit) = curve.limit {
-        let share = 100.0 * peak.bytes.get() as f64 / limit.get().max(1) as f64;
-        let _ = write!(svg, ", {share:.0} % of its {limit}");
+        let share = percent(peak.bytes.get() as f64 / limit.get().max(1) as f64);
+        let _ = write!(svg, ", {share} of its {limit}");
     }
     svg.push_str("</tspan></text>\n");
     svg

@@ -146,16 +146,27 @@ fn links(sections: &[(&str, &str)]) -> String {
 
 /// A picture of actions that the script leads through; `keys` says so where it runs.
 pub(super) fn chart(label: &str, svg: &str) -> String {
+    let picture = actions(" id=\"chart\"", " id=\"detail\"", label, svg);
     format!(
         "<p id=\"keys\">Point at an action for its times, or go to the picture with the Tab key: the \
-         arrow keys lead from action to action, Home and End to a row\u{2019}s first and last. The keys \
-         + and -, the buttons, and the wheel with Ctrl zoom; the mouse drags.</p>\n\
-         <div class=\"zoom\" role=\"group\" aria-label=\"Zoom\">\
+         arrow keys lead from action to action, Home and End to a row\u{2019}s first and last. Zoom \
+         with the keys + and -, the buttons, or Ctrl and the mouse wheel, and drag to move.</p>\n{picture}"
+    )
+}
+
+/// One more of them, in a page that has said how.
+pub(super) fn another_chart(label: &str, svg: &str) -> String {
+    actions("", "", label, svg)
+}
+
+fn actions(own: &str, detail: &str, label: &str, svg: &str) -> String {
+    format!(
+        "<div class=\"zoom\" role=\"group\" aria-label=\"Zoom\">\
          <button type=\"button\" data-step=\"+\" aria-label=\"Zoom in\">+</button>\
          <button type=\"button\" data-step=\"-\" aria-label=\"Zoom out\">\u{2212}</button>\
          <button type=\"button\" data-step=\"0\">Whole timeline</button></div>\n\
-         <div id=\"chart\" class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
-         aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">Point at an action, or press an arrow key in the picture: its \
+         <div{own} class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
+         aria-describedby=\"keys\">\n{svg}</div>\n<output{detail} class=\"detail\">Point at an action, or press an arrow key in the picture: its \
          times are shown here.</output>\n"
     )
 }

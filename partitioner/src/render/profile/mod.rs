@@ -9,6 +9,7 @@ mod skyline;
 
 use crate::builtin::ScheduleError;
 use crate::ids::DeviceId;
+use crate::model::ModelId;
 use crate::plan::{Plan, PlanOptions};
 use crate::profile::{LayerCost, Profile};
 use crate::simulate::{Simulation, simulate};
@@ -102,7 +103,7 @@ impl<'a> ProfilePage<'a> {
             costs: profile.costs(plan.micro_batch_size),
             limit: None,
             notes: Vec::new(),
-            about: None,
+            about: profile.model().and_then(ModelId::sizes),
             doubts: profile.doubts().map(<[String]>::to_vec),
         })
     }
@@ -122,7 +123,7 @@ impl<'a> ProfilePage<'a> {
         self
     }
 
-    /// The same with a line below the title, such as the model's sizes.
+    /// The same with a line below the title, in place of the model's sizes.
     #[must_use]
     pub fn with_about(mut self, line: impl Into<String>) -> Self {
         self.about = Some(line.into());

@@ -49,9 +49,12 @@ impl Row {
     }
 }
 
+/// Fewer measurements of a time have no spread to speak of.
+const FEWEST: usize = 3;
+
 /// How far a layer's measurements are apart at most, as a share of them.
 fn spread(layer: &LayerProfile) -> Option<f64> {
-    let spread = layer.spread?;
+    let spread = layer.spread.filter(|own| own.repeats() >= FEWEST)?;
     Some(spread.forward().max(spread.backward()))
 }
 

@@ -46,7 +46,13 @@ impl Line {
             step: Some(plan.step),
             bubble: Some(plan.bubble_fraction),
             peak: Some(page.fullest().1),
-            reason: "the fastest that fits".to_owned(),
+            reason: match page.options.machine.devices() {
+                devices if devices.iter().any(|own| own.memory.is_some()) => {
+                    "the fastest that fits"
+                }
+                _ => "the fastest",
+            }
+            .to_owned(),
         }
     }
 }

@@ -74,8 +74,13 @@ impl Canvas {
             " xmlns=\"http://www.w3.org/2000/svg\" data-end=\"{}\"",
             end.get()
         );
+        let top = heights.start;
         open(&mut svg, &own, heights, label, words);
         look::definitions(&mut svg);
+        let _ = writeln!(
+            svg,
+            "<rect class=\"ground\" y=\"{top}\" width=\"100%\" height=\"100%\"/>"
+        );
         Self::with(svg, end)
     }
 

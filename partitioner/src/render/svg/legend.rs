@@ -1,12 +1,14 @@
 //! What colours and hatchings mean: in a picture of its own a row above it, in a page a list beside
 //! what scrolls.
 
-use super::canvas::MARGIN;
+use super::canvas::{MARGIN, RIGHT, WIDTH};
 use std::fmt::Write as _;
 
 /// Pixels of a sample.
 const WIDE: f64 = 16.0;
 const LINE: f64 = 26.0;
+/// What numbers at the right end of the same row take at most.
+const NUMBERS: f64 = 200.0;
 
 /// What there is to explain, in order.
 #[derive(Default)]
@@ -63,6 +65,12 @@ impl Legend {
             }
             let _ = writeln!(svg, "<text x=\"{}\" y=\"19\">{name}</text>", x + 5.0);
             x += 5.0 + text_width(name) + 16.0;
+        }
+        // The step and its bubble stand at the right end.
+        if let Some(label) = &self.label
+            && x + text_width(label) < WIDTH - RIGHT - NUMBERS
+        {
+            let _ = writeln!(svg, "<text x=\"{x}\" y=\"19\">{label}</text>");
         }
     }
 

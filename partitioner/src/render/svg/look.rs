@@ -73,7 +73,7 @@ pub(super) fn definitions(svg: &mut String) {
         let Look { color, hatch, .. } = look(kind);
         pattern(svg, &kind.letter().to_string(), color, hatch);
     }
-    svg.push_str("</defs>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
+    svg.push_str("</defs>\n");
 }
 
 /// The patterns of these kinds where devices have so many chunks: the first is darker than the

@@ -6,6 +6,7 @@ mod look;
 mod names;
 
 use crate::ids::DeviceId;
+use crate::render::page::escaped;
 use crate::timeline::Timeline;
 use crate::units::Micros;
 use canvas::{BELOW_LEGEND, BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
@@ -15,6 +16,9 @@ use std::fmt::Write as _;
 #[cfg(test)]
 pub(super) use look::light;
 
+/// Pixels of a title.
+const HEADING: f64 = 24.0;
+
 /// One row a device, one bar an action; each bar says what it is when pointed at.
 /// Below: the time axis, the legend, and the bubble. A document of its own, without
 /// scripts.
@@ -22,15 +26,24 @@ pub(super) use look::light;
 /// # Complexity
 /// Linear in the number of spans, about 200 bytes each.
 pub fn svg(timeline: &Timeline) -> String {
-    in_a_row_svg(timeline, 1)
+    in_a_row_svg(timeline, 1, "")
 }
 
 /// The same of so many steps in a row, of which none waits for the one before
-/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
-pub fn in_a_row_svg(timeline: &Timeline, steps: usize) -> String {
-    let (mut canvas, legend) = begin(timeline, 0.0);
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)), with a title above it, such as what schedule it is;
+/// an empty one is none.
+pub fn in_a_row_svg(timeline: &Timeline, steps: usize, title: &str) -> String {
+    let top = if title.is_empty() { 0.0 } else { -HEADING };
+    let (mut canvas, legend) = begin(timeline, top);
+    if !title.is_empty() {
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            canvas.svg,
+            "<text x=\"6\" y=\"-4\" font-size=\"15\" font-weight=\"bold\">{}</text>",
+            escaped(title)
+        );
+    }
     legend.draw(&mut canvas.svg);
-    // Writing to a String cannot fail.
     let _ = writeln!(
         canvas.svg,
         "<text x=\"{}\" y=\"19\" text-anchor=\"end\">{} {}, bubble {:.1} %</text>",
