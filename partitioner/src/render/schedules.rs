@@ -59,7 +59,7 @@ impl SchedulesPage<'_> {
     /// light and dark and by screen reader, as [`html`](super::html()) is.
     pub fn html(&self) -> String {
         let mut page = Page::new("comparison of schedules", &self.title);
-        let Some((first, others)) = self.schedules.split_first() else {
+        let Some(first) = self.schedules.first() else {
             return page.finish();
         };
         let timeline = &first.simulation.timeline;
@@ -80,7 +80,7 @@ impl SchedulesPage<'_> {
             + &chart(&label, &in_a_page_until(timeline, end));
         page.section("timeline", "Timeline of the first", &picture);
         let room = MOST_ACTIONS.saturating_sub(timeline.spans().len());
-        let pictures = pictures(others, room, end);
+        let pictures = pictures(&self.schedules, room, end);
         if !pictures.is_empty() {
             page.section("others", "Timelines of the others", &pictures);
         }
@@ -128,17 +128,24 @@ impl SchedulesPage<'_> {
     }
 }
 
-/// Timelines that are folded away, of at most so many actions together.
+/// Timelines of all but the first, folded away, of at most so many actions together. Of equals, as `auto` has
+/// with the schedule that it takes, one is drawn.
 fn pictures(schedules: &[Compared<'_>], mut room: usize, end: Micros) -> String {
     let mut pictures = String::new();
-    for own in schedules {
+    for (place, own) in schedules.iter().enumerate().skip(1) {
         let timeline = &own.simulation.timeline;
+        let mut before = schedules[..place].iter();
+        if let Some(same) = before.find(|other| other.simulation.timeline == *timeline) {
+            let (name, same) = (escaped(&own.name), escaped(&same.name));
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(pictures, "<p>{name}: the timeline of {same}.</p>");
+            continue;
+        }
         let Some(left) = room.checked_sub(timeline.spans().len()) else {
             continue;
         };
         room = left;
         let name = escaped(&own.name);
-        // Writing to a String cannot fail.
         let _ = write!(
             pictures,
             "<details><summary>{name}: {}</summary>\n{}</details>\n",
