@@ -34,6 +34,12 @@ pub(crate) fn is_run(folder: &Path) -> bool {
     OF_A_RUN.iter().any(|file| folder.join(file).is_file())
 }
 
+/// Whether it is a folder with folders of runs.
+#[cfg(feature = "cli")]
+pub(crate) fn has_runs(folder: &Path) -> bool {
+    newest(folder).is_some()
+}
+
 /// The run in a folder of runs that was written to last; of several at a time that of the largest
 /// number, as those that nobody named are counted.
 fn newest(folder: &Path) -> Option<PathBuf> {

@@ -38,6 +38,12 @@ impl Judge {
     }
 
     fn named(trained: &Trained, path: &Path) -> Result<Self, String> {
+        if path.is_dir() {
+            return Err(
+                "this is a folder: this model is judged by one text (UTF-8) or one file of tokens (.bin)"
+                    .to_owned(),
+            );
+        }
         let name = path.display().to_string();
         let judge = if is_tokens(path) {
             Self::of_tokens(trained, path)?

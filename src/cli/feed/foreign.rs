@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use crate::cli::model::exported;
+use crate::decide::near;
 
 /// What `torch.save` files are called.
 const SAVED: [&str; 4] = ["pt", "pth", "ckpt", "pkl"];
@@ -67,6 +68,15 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
              arrays, a table, a folder of images for each class, or a text), and name that"
                 .to_owned(),
         );
+    }
+    if near::is_run(path) {
+        return Err(
+            "this is the folder of a run, no data: a run is named with --resume or --run"
+                .to_owned(),
+        );
+    }
+    if near::has_runs(path) {
+        return Err("there are folders of runs in this folder, which are no data".to_owned());
     }
     let what = match ending(path).as_str() {
         exported::END => {

@@ -182,10 +182,26 @@ fn models_and_weights_are_told_from_data() {
         let evaluated = format!("{train} --data d.safetensors --eval-data {file}");
         fails(folder, &evaluated, 2, &["--eval-data", wanted]);
     }
-    printed(folder, &format!("{train} --data d.safetensors --out run"));
+    printed(
+        folder,
+        &format!("{train} --data d.safetensors --out kept/run"),
+    );
+    // They were called images.
+    for (runs, wanted) in [
+        ("kept/run", "this is the folder of a run, no data"),
+        ("kept", "there are folders of runs in this folder"),
+    ] {
+        fails(
+            folder,
+            &format!("{train} --data {runs}"),
+            2,
+            &["--data", wanted],
+        );
+        fails(folder, &format!("train --data {runs}"), 2, &[wanted]);
+    }
     fails(
         folder,
-        "eval --run run --data w.pt",
+        "eval --run kept/run --data w.pt",
         2,
         &["--data w.pt: ", saved],
     );

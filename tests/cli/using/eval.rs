@@ -90,6 +90,12 @@ fn all_of_another_text_counts() {
         "eval --run run --data nowhere.txt",
         &["--data nowhere.txt: cannot be read"],
     );
+    let of_texts = folder.path().display().to_string();
+    refused(
+        run(),
+        &format!("eval --run run --data {of_texts}"),
+        &["this is a folder: this model is judged by one text (UTF-8)"],
+    );
 }
 
 /// What was held out of a text that is another one now is no measure.
