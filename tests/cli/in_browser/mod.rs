@@ -148,7 +148,7 @@ fn every_timeline_of_a_comparison_is_zoomed_and_read_out_by_itself() {
     };
     let folder = tempfile::tempdir().unwrap();
     let made = "simulate --compare --devices 8 --micro 32 -o all.html";
-    let made = made.split(" ").collect::<Vec<_>>();
+    let made = made.split(' ').collect::<Vec<_>>();
     succeeded(gpipe(folder.path(), &made[..]), &made[..]);
     let page = folder.path().join("all.html");
     let script = "<script>var all=document.querySelectorAll('details .chart'),own=all[1],svg=own.querySelector(':scope>svg');\
