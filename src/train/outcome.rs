@@ -70,6 +70,8 @@ pub struct Outcome {
     pub(super) uneven_cut: Option<Uneven>,
     pub(super) others: Option<Others>,
     pub(super) rates: Rates,
+    /// Steps that were done before this call, perhaps on other devices.
+    pub(super) before: usize,
     pub(super) schedule: String,
     /// Stages of each device.
     pub(super) chunks: usize,
@@ -105,6 +107,7 @@ impl Rates {
 impl Outcome {
     /// With the steps that the run had done before.
     pub(super) fn new(folder: PathBuf, records: Vec<StepMetrics>) -> Self {
+        let records_before = records.len();
         Self {
             ended: Ended::AllDone,
             records,
@@ -119,6 +122,7 @@ impl Outcome {
             uneven_cut: None,
             others: None,
             rates: Rates::default(),
+            before: records_before,
             schedule: String::new(),
             chunks: 1,
             recompute: Recompute::Never,
@@ -143,6 +147,24 @@ impl Outcome {
         self.planned_ms = plan.map(|plan| plan.step.get() / 1e3);
         self.planned_bubble = plan.map(|plan| plan.bubble_fraction);
         Ok(())
+    }
+
+    /// The steps of this call; where it did none, all there are.
+    pub(super) fn measured(&self) -> &[StepMetrics] {
+        match self.records.get(self.before..) {
+            Some(own) if !own.is_empty() => own,
+            _ => &self.records,
+        }
+    }
+
+    /// Which steps medians are of.
+    fn which_steps(&self) -> String {
+        match self.measured() {
+            own if own.len() == self.records.len() => "all steps".to_owned(),
+            [only] => format!("step {}", only.step),
+            [first, .., last] => format!("steps {} to {}", first.step, last.step),
+            [] => String::new(),
+        }
     }
 
     /// The number of the last step of which there is a line.
@@ -205,10 +227,10 @@ impl Outcome {
         lines.push((
             "bubble",
             format!(
-                "devices idle {:.1} % of the time, {:.1} % as simulated (medians of all \
-                 steps){planned}{}",
+                "devices idle {:.1} % of the time, {:.1} % as simulated (medians of {}){planned}{}",
                 100.0 * bubble.0,
                 100.0 * bubble.1,
+                self.which_steps(),
                 short(bubble, own.step_ms_median)
             ),
         ));

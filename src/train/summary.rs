@@ -9,7 +9,8 @@ use crate::data::Diagnosis;
 use crate::metrics::StepMetrics;
 
 /// The numbers of a whole run, for programs: what `gpipe-rs train --json` prints of it. Times
-/// and rates are medians over the steps.
+/// and rates are medians over the steps since the run began or was resumed: before it may have had other
+/// devices.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
@@ -117,7 +118,7 @@ impl Outcome {
             input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
             input: self.input.clone(),
             mfu: self.rates.mfu(samples_per_s),
-            host_share: median(self.records.iter().filter_map(|record| record.host_share)),
+            host_share: median(self.measured().iter().filter_map(|record| record.host_share)),
             other_programs_cores: self.others.map(|others| others.used),
             bubble_measured: self.median(|record| record.bubble_measured),
             bubble_predicted: self.median(|record| record.bubble_predicted),
@@ -131,9 +132,10 @@ impl Outcome {
         }
     }
 
-    /// The median of a number over the steps; NaN without any.
+    /// The median of a number over the steps of this call; where it did none, over all of the run. NaN
+    /// without any.
     pub fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
-        median(self.records.iter().map(number)).unwrap_or(f64::NAN)
+        median(self.measured().iter().map(number)).unwrap_or(f64::NAN)
     }
 }
 

@@ -53,7 +53,10 @@
   function compare() {
     var body = document.getElementById('pg-rows');
     body.textContent = '';
-    (ask(question(null)).rows || []).forEach(function (row) {
+    var rows = ask(question(null)).rows || [];
+    // What is wrong with all of them has been said above.
+    if (rows.every(function (row) { return row.refused; })) { return; }
+    rows.forEach(function (row) {
       var line = body.appendChild(document.createElement('tr'));
       if (row.fastest) { line.className = 'best'; }
       if (row.schedule === form.elements.schedule.value) { line.setAttribute('aria-current', 'true'); }

@@ -71,12 +71,10 @@ impl<V: Clone + Send + Sync + 'static> Form for One<V> {
     }
 
     fn arg(&self, arg: Arg) -> Arg {
-        // `-1` is a value, for the parser to refuse with its reason.
-        arg.allow_negative_numbers(matches!(
-            self.kind,
-            Kind::Whole | Kind::WholeOrAuto | Kind::Number
-        ))
-        .value_parser(self.parse)
+        // `-1` and `-1e-3`, which clap takes for flags, are values for the parser to refuse with its reason.
+        arg.allow_negative_numbers(matches!(self.kind, Kind::Whole | Kind::WholeOrAuto))
+            .allow_hyphen_values(self.kind == Kind::Number)
+            .value_parser(self.parse)
     }
 }
 

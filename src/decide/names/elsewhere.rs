@@ -35,7 +35,7 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
                 with_dashes(args, unknown)
             ))
         }
-        Some(verb) if !unknown.starts_with('-') => positional(verb, unknown),
+        Some(verb) if !unknown.starts_with('-') => positional(verb, args, unknown),
         Some(verb) => tip(verb, &name).or_else(|| of_another(command, &name)),
         None => None,
     };
@@ -225,7 +225,11 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
 }
 
 /// What a word without a flag is most likely to be.
-fn positional(verb: &Command, word: &str) -> Option<String> {
+fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
+    let given = |flag: &str| args.iter().any(|own| own == flag);
+    if let Some(tip) = one_value(args, word) {
+        return Some(tip);
+    }
     let path = Path::new(word);
     let is = |ending: &str| {
         path.extension()
@@ -236,13 +240,33 @@ fn positional(verb: &Command, word: &str) -> Option<String> {
         "train" if is("pt2") => "--model",
         "train" if is("toml") => "--config",
         "train" => "--data",
+        "generate" if given("--run") || given("--checkpoint") => "--prompt",
         "eval" | "generate" | "export" => "--run",
         "profile" => "--model",
         "plan" => "--profile",
         "simulate" => "--schedule",
         _ => return None,
     };
-    Some(format!("write `{flag} {word}`, if that is what it is"))
+    let word = if word.contains(char::is_whitespace) {
+        format!("'{word}'")
+    } else {
+        word.to_owned()
+    };
+    (!given(flag)).then(|| format!("write `{flag} {word}`, if that is what it is"))
+}
+
+/// A word behind the value of a flag that takes one value, in which both are meant.
+fn one_value(args: &[OsString], word: &str) -> Option<String> {
+    let at = args.iter().position(|own| own == word)?;
+    let before = |count: usize| args[at.checked_sub(count)?].to_str();
+    let (flag, value) = (before(2)?, before(1)?);
+    match flag {
+        "--sweep" if !value.contains('=') => Some(format!("write `{flag} {value}={word}`")),
+        "--devices" | "--memory" | "--balance" => Some(format!(
+            "values have commas and no blanks between them: `{flag} {value},{word}`"
+        )),
+        _ => None,
+    }
 }
 
 /// Which verbs have a flag that this one does not.

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     metrics: Vec<String>,
     /// Draw the mean of the last N steps, with the steps themselves faintly behind; 1 draws these
-    /// alone. By default a fiftieth of the steps.
+    /// alone. By default about a fiftieth of the steps.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     smooth: Option<usize>,
     /// Draw losses, norms and rates by their logarithms, where all are above 0.

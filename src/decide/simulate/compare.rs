@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gpipe_partitioner::render::{Compared, SchedulesPage};
 use gpipe_partitioner::words::{count, two_decimals};
-use gpipe_partitioner::{Bytes, ScheduleKind};
+use gpipe_partitioner::ScheduleKind;
 use serde_json::{Value, json};
 
 use super::super::{
@@ -149,8 +149,11 @@ fn title(options: &Options) -> String {
 
 fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
     let mut columns = vec![("  schedule", Align::Left)];
-    let numbers = ["chunks", "step", "bubble", "in flight", "peak memory"];
+    let numbers = ["chunks", "step", "bubble", "in flight"];
     columns.extend(numbers.map(|name| (name, Align::Right)));
+    if options.workload.knows_memory() {
+        columns.push(("peak memory", Align::Right));
+    }
     if options.limits.are_given() {
         columns.push(("fits", Align::Left));
     }
@@ -187,16 +190,6 @@ fn fits(options: &Options, case: &Case) -> bool {
 
 fn cells(options: &Options, case: &Case) -> Vec<String> {
     let simulation = &case.simulation;
-    let peak = simulation
-        .peak_bytes()
-        .into_iter()
-        .max()
-        .unwrap_or_default();
-    let peak = if options.workload.knows_memory() {
-        peak
-    } else {
-        Bytes::ZERO
-    };
     let schedule = simulation.schedule();
     let in_flight = (0..schedule.schedule().devices())
         .map(|device| schedule.peak_in_flight_on(gpipe_partitioner::DeviceId(device)));
@@ -206,8 +199,11 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
         simulation.makespan().to_string(),
         format!("{:.1} %", 100.0 * simulation.timeline.bubble_fraction()),
         two_decimals(in_flight.fold(0.0, f64::max)),
-        report::memory(peak),
     ];
+    if options.workload.knows_memory() {
+        let peak = simulation.peak_bytes().into_iter().max();
+        cells.push(peak.unwrap_or_default().to_string());
+    }
     if options.limits.are_given() {
         let excess = options.limits.excess(simulation);
         cells.push(excess.map_or_else(

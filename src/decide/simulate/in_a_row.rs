@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub(super) steady_bubble: Option<f64>,
     /// The mean step.
     pub(super) step: Micros,
+    /// Of each step.
+    micro_batches: usize,
     /// A step with a barrier, and its bubble.
     pub(super) with_barrier: Micros,
     bubble: f64,
@@ -42,6 +44,7 @@ impl Row {
             schedule: name,
             steady_bubble: all.timeline.steady_bubble(steps),
             step: all.makespan() * (1.0 / steps as f64),
+            micro_batches: step.schedule().schedule().micro_batches(),
             with_barrier: step.makespan(),
             bubble: step.timeline.bubble_fraction(),
         };
@@ -55,10 +58,12 @@ impl Row {
             |bubble| format!("{} idle in the steady state", percent(bubble)),
         );
         format!(
-            "a step takes {} without a barrier, {steady}; with one {}, {} idle",
+            "a step takes {} without a barrier, {steady}; with a barrier it takes {}, {} idle. Micro-batches \
+             are numbered through all steps: each has {}",
             self.step,
             self.with_barrier,
-            percent(self.bubble)
+            percent(self.bubble),
+            self.micro_batches
         )
     }
 }

@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Gradients of one device's parameters, which replicas exchange.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     gradient_bytes: Bytes,
-    /// Times and bytes of the layers from a profile, instead of the six above.
+    /// Times and bytes of the layers from a profile, instead of the times and bytes above.
     #[arg(
         long, value_name = "FILE",
         conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes", "gradient_bytes"]

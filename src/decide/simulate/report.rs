@@ -195,14 +195,19 @@ fn advice(case: &Case) -> Option<String> {
         return None;
     }
     let best = case.simulation.sensitivities().into_iter().next()?;
+    let percent = 100.0 * best.shrink;
     let what = match best.target {
-        SensitivityTarget::Stage(stage) => format!("stage {stage} ({} a micro-batch)", best.amount),
-        SensitivityTarget::Transfers => "all transfers".to_owned(),
-        SensitivityTarget::Exchange => "the all-reduce of gradients".to_owned(),
+        SensitivityTarget::Stage(stage) => format!(
+            "stage {stage} {percent:.0} % faster ({} less for a micro-batch)",
+            best.amount
+        ),
+        SensitivityTarget::Transfers => format!("all transfers {percent:.0} % faster"),
+        SensitivityTarget::Exchange => {
+            format!("the all-reduce of gradients {percent:.0} % faster")
+        }
     };
     Some(format!(
-        "helps most: {what} less by {:.0} % makes the step shorter by {}",
-        100.0 * best.shrink,
+        "helps most: {what} makes the step {} shorter",
         best.saves
     ))
 }

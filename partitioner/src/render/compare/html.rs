@@ -154,10 +154,10 @@ impl<'a> ComparePage<'a> {
             return String::new();
         };
         format!(
-            "<p class=\"hint\">The plan was made from a profile of single layers. The prediction in the \
-             picture is the same schedule with the median times of this very step: what differs from \
-             the plan but not from the picture, the profile did not know. The plan has {} in {} \
-             of {}.</p>\n",
+            "<p class=\"hint\">The plan predicts from the profile, where layers were measured one by one; the \
+             picture\u{2019}s prediction takes the median times of this very step. So a step that is as long as \
+             this prediction, but not as the plan\u{2019}s, had other times than the profile. The plan: \
+             schedule {}, {} of {}.</p>\n",
             plan.schedule,
             count(plan.micro_batches, "micro-batch"),
             count(plan.micro_batch_size, "sample")

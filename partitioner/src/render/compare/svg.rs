@@ -112,7 +112,7 @@ fn heading(name: &str, timeline: &Timeline, y: f64) -> String {
 fn lanes_of(canvas: &mut Canvas, timeline: &Timeline, y: f64, titles: &Titles<'_>) {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = y + ROW * device.index() as f64;
-        canvas.lane(device, y);
+        canvas.lane(device, y, timeline.makespan());
         for span in timeline.spans_on(device) {
             canvas.bar(span, y, &titles.of(span));
         }

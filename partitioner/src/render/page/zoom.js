@@ -17,7 +17,7 @@
     function digits(item) { return item.name.match(/\d*$/)[0].length; }
     var longest = actions.reduce(function (most, item) { return Math.max(most, digits(item)); }, 0);
     actions.forEach(function (item) { item.more = longest - digits(item); });
-    var lanes = all('.lane'), axis = svg.querySelector('.axis');
+    var lanes = all('.lane').map(function (lane) { return { lane: lane, width: lane.width.baseVal.value }; }), axis = svg.querySelector('.axis');
     var level = Number(axis.querySelector('path').getAttribute('d').split(/[ v]/)[1]);
     var ends = all('.end').map(function (line) {
       return { line: line, x: parseFloat(line.getAttribute('d').slice(1)) };
@@ -78,7 +78,7 @@
       svg.style.setProperty('--zoom', width() / WIDE);
       var size = fitting();
       bars.forEach(function (item) { draw(item, size); });
-      lanes.forEach(function (lane) { lane.setAttribute('width', width() - LEFT - RIGHT); });
+      lanes.forEach(function (own) { own.lane.setAttribute('width', own.width * zoom); });
       ends.forEach(function (own) { own.line.setAttribute('transform', 'translate(' + (place(own.x) - own.x) + ' 0)'); });
       ticks();
       chart.scrollLeft += left() + (LEFT + (held - LEFT) / before * zoom) * pixels() - at;

@@ -167,12 +167,12 @@ impl Canvas {
         MARGIN + if share.is_nan() { 0.0 } else { share } * (WIDTH - MARGIN - RIGHT)
     }
 
-    /// A device's row at `y`: its name, the stages where it has several, and its ground.
-    pub(in crate::render) fn lane(&mut self, device: DeviceId, y: f64) {
+    /// A device's row at `y`: its name, the stages where it has several, and its ground until `end`.
+    pub(in crate::render) fn lane(&mut self, device: DeviceId, y: f64, end: Micros) {
         let _ = writeln!(
             self.svg,
-            "<rect class=\"lane\" x=\"{MARGIN}\" y=\"{y}\" width=\"{}\" height=\"{BAR}\"/>",
-            WIDTH - MARGIN - RIGHT
+            "<rect class=\"lane\" x=\"{MARGIN}\" y=\"{y}\" width=\"{:.2}\" height=\"{BAR}\"/>",
+            self.place(end) - MARGIN
         );
         let _ = write!(
             self.side,

@@ -91,7 +91,7 @@ fn bottom(timeline: &Timeline) -> f64 {
 fn rows(mut canvas: Canvas, timeline: &Timeline, end: Micros) -> String {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = TOP + ROW * device.index() as f64;
-        canvas.lane(device, y);
+        canvas.lane(device, y, timeline.makespan());
         for exchange in timeline.exchanges_on(device) {
             canvas.exchange(exchange, y);
         }
