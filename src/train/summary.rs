@@ -118,7 +118,11 @@ impl Outcome {
             input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
             input: self.input.clone(),
             mfu: self.rates.mfu(samples_per_s),
-            host_share: median(self.measured().iter().filter_map(|record| record.host_share)),
+            host_share: median(
+                self.measured()
+                    .iter()
+                    .filter_map(|record| record.host_share),
+            ),
             other_programs_cores: self.others.map(|others| others.used),
             bubble_measured: self.median(|record| record.bubble_measured),
             bubble_predicted: self.median(|record| record.bubble_predicted),

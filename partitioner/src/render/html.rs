@@ -19,7 +19,7 @@ pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut facts = facts(timeline, 1);
     facts.insert(2, actions(timeline));
     page.facts(&facts);
-    let picture = picture(timeline);
+    let picture = picture(timeline, 1);
     page.section(
         "timeline",
         "Timeline",
@@ -95,7 +95,11 @@ impl<'a> SimulationPage<'a> {
         page.facts(&facts);
         page.notes(&self.warnings, &self.notes);
         let devices = devices(timeline, Some(&in_flight));
-        page.section("timeline", "Timeline", &(picture(timeline) + &devices));
+        page.section(
+            "timeline",
+            "Timeline",
+            &(picture(timeline, self.steps) + &devices),
+        );
         if known {
             page.section("memory", "Memory over time", &self.memory());
         }
@@ -190,8 +194,16 @@ fn place(device: usize, every: bool) -> String {
     }
 }
 
-fn picture(timeline: &Timeline) -> String {
-    chart("Timeline of the devices", &svg::in_a_page(timeline))
+fn picture(timeline: &Timeline, steps: usize) -> String {
+    let hint = match steps {
+        0 | 1 => "",
+        _ => "<p class=\"hint\">A dashed line is where a device begins a step.</p>\n",
+    };
+    hint.to_owned()
+        + &chart(
+            "Timeline of the devices",
+            &svg::in_a_row_in_a_page(timeline, steps),
+        )
 }
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.

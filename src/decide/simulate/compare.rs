@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::ScheduleKind;
 use gpipe_partitioner::render::{Compared, SchedulesPage};
 use gpipe_partitioner::words::{count, two_decimals};
-use gpipe_partitioner::ScheduleKind;
 use serde_json::{Value, json};
 
 use super::super::{

@@ -139,6 +139,9 @@ fn tables_have_the_columns_that_say_something() {
     // Of several steps the button had one.
     let (_, steps) = both("simulate --schedule zb-h2 --devices 4 --micro 8 --steps 3");
     assert!(steps.contains(">Whole timeline</button>"));
+    // Nothing marked where a step begins, or which one an action is of.
+    assert!(steps.contains("micro-batch 9 (number 1 of step 1)\n"));
+    assert_eq!(steps.matches("<path class=\"end\"").count(), 4 * 2);
 }
 
 /// Of what combinations there are was not said, and "8.00" stood where the text has "8".

@@ -245,7 +245,10 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
             "nothing is downloaded",
         ),
         ("train --dry-run", "`train --steps 1` tries one step"),
-        ("train --lr -1e-3", "'-1e-3' for '--lr <RATE>': must be a number above 0"),
+        (
+            "train --lr -1e-3",
+            "'-1e-3' for '--lr <RATE>': must be a number above 0",
+        ),
         ("train --shuffle", "a new random order each epoch"),
     ] {
         let output = gpipe(Path::new("."), args);
@@ -293,8 +296,14 @@ fn what_belongs_to_another_verb_or_to_a_flag_is_answered_with_where() {
         ("profile --epochs 3", "`--epochs` is a flag of `train`"),
         ("generate --max-new-tokens 3", "--tokens N"),
         ("generate --run runs/1 cat", "--prompt cat"),
-        ("train --data mine.txt --devices cpu cuda", "--devices cpu,cuda"),
-        ("simulate --devices 4 --sweep micro 8,16", "--sweep micro=8,16"),
+        (
+            "train --data mine.txt --devices cpu cuda",
+            "--devices cpu,cuda",
+        ),
+        (
+            "simulate --devices 4 --sweep micro 8,16",
+            "--sweep micro=8,16",
+        ),
     ] {
         let output = gpipe(Path::new("."), args);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -55,19 +55,25 @@ pub fn in_a_row_svg(timeline: &Timeline, steps: usize, title: &str) -> String {
         timeline.makespan(),
         100.0 * timeline.bubble_fraction()
     );
-    rows(canvas, timeline, timeline.makespan())
+    rows(canvas, timeline, timeline.makespan(), steps)
 }
 
 /// The legend, and the picture without it: in a page, which tells the step and the bubble by itself.
 pub(super) fn in_a_page(timeline: &Timeline) -> String {
-    in_a_page_until(timeline, timeline.makespan())
+    in_a_row_in_a_page(timeline, 1)
+}
+
+/// The same of so many steps in a row: a line where each device begins one, and which step an action is of.
+pub(super) fn in_a_row_in_a_page(timeline: &Timeline, steps: usize) -> String {
+    let (canvas, legend) = begin(timeline, BELOW_LEGEND);
+    legend.html() + &rows(canvas, timeline, timeline.makespan(), steps)
 }
 
 /// The same with a time axis that ends no earlier than others of the page, and a line where this timeline does.
 pub(super) fn in_a_page_until(timeline: &Timeline, end: Micros) -> String {
     let end = end.max(timeline.makespan());
     let (canvas, legend) = begin_until(timeline, BELOW_LEGEND, end);
-    legend.html() + &rows(canvas, timeline, end)
+    legend.html() + &rows(canvas, timeline, end, 1)
 }
 
 fn begin(timeline: &Timeline, top: f64) -> (Canvas, Legend) {
@@ -88,7 +94,15 @@ fn bottom(timeline: &Timeline) -> f64 {
     TOP + ROW * timeline.devices() as f64
 }
 
-fn rows(mut canvas: Canvas, timeline: &Timeline, end: Micros) -> String {
+fn rows(mut canvas: Canvas, timeline: &Timeline, end: Micros, steps: usize) -> String {
+    let highest = timeline
+        .spans()
+        .iter()
+        .map(|span| span.action.micro.index());
+    // Micro-batches are numbered through all steps.
+    let each = highest
+        .max()
+        .map_or(1, |last| (last + 1).div_ceil(steps.max(1)));
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = TOP + ROW * device.index() as f64;
         canvas.lane(device, y, timeline.makespan());
@@ -96,8 +110,22 @@ fn rows(mut canvas: Canvas, timeline: &Timeline, end: Micros) -> String {
             canvas.exchange(exchange, y);
         }
         for span in timeline.spans_on(device) {
-            let title = format!("{}\n{}", described(span), times(span));
+            let of = match steps {
+                0 | 1 => String::new(),
+                _ => {
+                    let micro = span.action.micro.index();
+                    format!(" (number {} of step {})", micro % each, micro / each)
+                }
+            };
+            let title = format!("{}{of}\n{}", described(span), times(span));
             canvas.bar(span, y, &title);
+        }
+        for step in 1..steps {
+            let mut spans = timeline.spans_on(device).iter();
+            let first = spans.find(|span| span.action.micro.index() >= step * each);
+            if let Some(first) = first {
+                canvas.end_at(first.start, y, 1);
+            }
         }
     }
     if end > timeline.makespan() {
