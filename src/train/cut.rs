@@ -92,9 +92,19 @@ mod tests {
     fn a_step_unlike_the_others_says_nothing_of_the_cut() {
         let uneven = found(&[9.0, 1.0], 8, &[4, 2]).unwrap();
         assert_eq!(uneven.words(0.117), None);
-        assert!(uneven.words(0.45).unwrap().contains("idle 44 % of a step"));
+        assert!(
+            uneven
+                .words(0.45)
+                .unwrap()
+                .contains("at least 44 % of a step")
+        );
         // Nor does it say more than the line above it.
-        assert!(uneven.words(0.4).unwrap().contains("idle 40 % of a step"));
+        assert!(
+            uneven
+                .words(0.4)
+                .unwrap()
+                .contains("at least 40 % of a step")
+        );
     }
 
     #[test]

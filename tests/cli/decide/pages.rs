@@ -202,7 +202,8 @@ fn pages_tell_micro_batches_in_flight() {
         let row = text
             .lines()
             .find(|line| line[2..].starts_with(&format!("{name} ")));
-        assert_eq!(row.unwrap().split_whitespace().rev().nth(1), Some(most));
+        // A column of memory, of which nothing is known, was all dashes.
+        assert_eq!(row.unwrap().split_whitespace().next_back(), Some(most));
         let (_, row) = page
             .split_once(&format!("scope=\"row\">{name}</th>"))
             .unwrap();

@@ -351,7 +351,9 @@ fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
         "{text}"
     );
     assert!(
-        text.contains("0.00 % idle in the steady state; with one 27.00 ms, 11.11 % idle"),
+        text.contains(
+            "0.00 % idle in the steady state; with a barrier it takes 27.00 ms, 11.11 % idle"
+        ),
         "{text}"
     );
     // Pictures do not take the time of all steps for that of one.

@@ -136,7 +136,8 @@ fn the_playground_compares_as_the_command_does() {
             "{row} {line}"
         );
         for name in ["step", "bubble", "in_flight"] {
-            assert!(line.contains(&format!(" {} ", text(name))), "{row} {line}");
+            let cell = format!(" {} ", text(name));
+            assert!(format!("{line} ").contains(&cell), "{row} {line}");
         }
     }
 }

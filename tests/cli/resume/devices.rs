@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::{GPT, fails, gpt, place, trained};
-use crate::run::config;
+use super::{GPT, fails, gpt, place, train, trained};
+use crate::run::{config, succeeded};
 
 /// Chunks that were chosen for two devices made more stages of four than there are layers, and the
 /// error named a `--chunks` that nobody had typed.
@@ -31,7 +31,9 @@ fn chunks_that_do_not_fit_other_devices_are_left_behind() {
         "--devices",
         "cpu,cpu,cpu",
     ];
-    let said = trained(folder, &three);
+    let (summary, said) = succeeded(train(folder, &three), &three);
+    // It was that of the steps on the other devices, too.
+    assert!(summary.contains("(medians of step 3)"), "{summary}");
     assert!(
         said.contains("pipeline.chunks = 3 (run/config.toml:")
             && said.contains(") went with pipeline.devices = "),

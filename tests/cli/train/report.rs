@@ -89,7 +89,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
     let text = told(&printed(folder.path(), flags));
     let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
     assert!(
-        cut.contains("times as long as stage 1: by the medians of their times, devices idle "),
+        cut.contains("times as long as stage 1: by the medians of their times, devices are idle for at least "),
         "{cut}"
     );
     assert!(
