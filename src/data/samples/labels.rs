@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::kept::MOST_CLASSES;
 use super::{SampleOptions, damage};
-use crate::data::{DataError, Made, RandomPart};
+use crate::data::{DataError, Made, Place, RandomPart};
 
 /// Classes that are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +32,13 @@ impl Counted {
 }
 
 /// How many classes there are: those of the options, or one more than the largest target, for
-/// which all are read.
+/// which all are read: targets of several samples along the first dimension, and where each is.
 ///
 /// # Errors
 /// One cannot be read, or is no class.
-pub(super) fn counted(
+pub(super) fn counted<P: Fn(usize) -> Place>(
     options: &SampleOptions,
-    targets: impl Iterator<Item = Result<Tensor, DataError>>,
+    targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
 ) -> Result<Counted, DataError> {
     let known = options.kept.as_ref().and_then(|kept| kept.classes);
     if let Some(classes) = options.count.or(known) {
@@ -48,7 +48,7 @@ pub(super) fn counted(
             only: None,
         });
     }
-    let (least, largest) = range(options, targets)?.unwrap_or((0, -1));
+    let (least, largest) = range(None, options.ignored, targets)?.unwrap_or((0, -1));
     let classes = usize::try_from(largest.saturating_add(1)).ok();
     match classes.filter(|classes| *classes <= MOST_CLASSES) {
         Some(classes) => Ok(Counted {
@@ -67,30 +67,33 @@ pub(super) fn counted(
 ///
 /// # Errors
 /// One cannot be read, or is none of these classes.
-pub(super) fn check(
+pub(super) fn check<P: Fn(usize) -> Place>(
     options: &SampleOptions,
-    targets: impl Iterator<Item = Result<Tensor, DataError>>,
+    targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
 ) -> Result<Option<(i64, i64)>, DataError> {
-    let (Some(classes), None) = (options.count, &options.kept) else {
-        return Ok(None);
-    };
-    match range(options, targets)? {
-        Some((_, largest)) if largest >= classes as i64 => {
-            Err(DataError::Settings(out_of_range(largest, classes)))
-        }
-        range => Ok(range),
+    match (options.count, &options.kept) {
+        (Some(classes), None) => range(Some(classes), options.ignored, targets),
+        _ => Ok(None),
     }
 }
 
 /// The least and the largest label of those that losses do not leave out.
-fn range(
-    options: &SampleOptions,
-    targets: impl Iterator<Item = Result<Tensor, DataError>>,
+///
+/// # Errors
+/// One cannot be read, or is no class, of so many where that is known: the first such sample.
+fn range<P: Fn(usize) -> Place>(
+    classes: Option<usize>,
+    ignored: i64,
+    targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
 ) -> Result<Option<(i64, i64)>, DataError> {
     let mut range: Option<(i64, i64)> = None;
-    for target in targets {
-        let classes = whole(&target?, options.ignored).map_err(DataError::Settings)?;
-        let counted = classes.f_masked_select(&classes.f_ne(options.ignored)?)?;
+    for some in targets {
+        let (some, place) = some?;
+        let labels = match among(&some, classes, ignored) {
+            Ok(labels) => labels,
+            Err(why) => return Err(first_wrong(&some, classes, ignored, place)?.unwrap_or(why)),
+        };
+        let counted = labels.f_masked_select(&labels.f_ne(ignored)?)?;
         if counted.numel() == 0 {
             continue;
         }
@@ -102,12 +105,29 @@ fn range(
     Ok(range)
 }
 
+/// Why the first of several targets that is no class is none, with the sample.
+fn first_wrong(
+    targets: &Tensor,
+    classes: Option<usize>,
+    ignored: i64,
+    place: impl Fn(usize) -> Place,
+) -> Result<Option<DataError>, DataError> {
+    for index in 0..targets.size()[0] {
+        if let Err(why) = among(&targets.f_get(index)?, classes, ignored) {
+            let (place, what) = (place(index as usize), why.to_string());
+            return Ok(Some(DataError::Bad { place, what }));
+        }
+    }
+    Ok(None)
+}
+
 fn out_of_range(label: i64, classes: usize) -> String {
     format!(
-        "label {label} is out of the range 0 to {}: {classes} classes are counted from 0; subtract 1 \
-         where yours begin at 1, use a model of more classes, or leave such targets out of the loss \
-         with --ignore-index {label}",
-        classes as i64 - 1
+        "label {label} is out of the range 0 to {}: {classes} classes are counted from 0; mend it, \
+         subtract 1 where yours begin at 1, take a model of {} classes (--outputs or --classes), or \
+         leave such targets out of the loss with --loss cross-entropy --ignore-index {label}",
+        classes as i64 - 1,
+        label.saturating_add(1)
     )
 }
 
@@ -115,31 +135,52 @@ fn out_of_range(label: i64, classes: usize) -> String {
 ///
 /// # Errors
 /// One is no whole number, or below 0 and not what losses leave out.
-pub(super) fn whole(target: &Tensor, ignored: i64) -> Result<Tensor, String> {
-    let whole = || -> Result<(Tensor, bool, bool), tch::TchError> {
-        let classes = target.f_to_kind(Kind::Int64)?;
-        let same = !target.is_floating_point() || {
-            let back = classes.f_to_kind(Kind::Double)?;
-            back.f_eq_tensor(&target.f_to_kind(Kind::Double)?)?
-                .f_all()?
-                .f_int64_value(&[])?
-                != 0
-        };
-        let below = classes.f_lt(0)?.f_logical_and(&classes.f_ne(ignored)?)?;
-        let below = below.f_any()?.f_int64_value(&[])? != 0;
-        Ok((classes, same, below))
-    };
-    match whole().map_err(|error| error.to_string())? {
-        (_, false, _) => Err(
-            "there are targets that are no whole numbers, and this model tells classes: take a \
-             model and a loss for numbers, such as `mlp` with --loss mse"
-                .to_owned(),
-        ),
-        (_, _, true) => Err(format!(
-            "there are targets below 0, which are no classes (but for {ignored}, which is left out)"
-        )),
-        (classes, ..) => Ok(classes),
+fn whole(target: &Tensor, ignored: i64) -> Result<Tensor, DataError> {
+    let classes = target.f_to_kind(Kind::Int64)?;
+    if target.is_floating_point() {
+        let back = classes.f_to_kind(Kind::Double)?;
+        let same = back.f_eq_tensor(&target.f_to_kind(Kind::Double)?)?;
+        if same.f_all()?.f_int64_value(&[])? == 0 {
+            return Err(DataError::Settings(
+                "there are targets that are no whole numbers, and this model tells classes: take a \
+                 model and a loss for numbers, such as `mlp` with --loss mse"
+                    .to_owned(),
+            ));
+        }
     }
+    let counted = classes.f_masked_fill(&classes.f_eq(ignored)?, 0)?;
+    if counted.numel() > 0 {
+        let least = counted.f_min()?.f_int64_value(&[])?;
+        if least < 0 {
+            return Err(DataError::Settings(below(least, ignored)));
+        }
+    }
+    Ok(classes)
+}
+
+fn below(label: i64, ignored: i64) -> String {
+    format!(
+        "label {label} is below 0, and so no class (but for {ignored}, which is left out): mend it, or \
+         leave such targets out of the loss with --loss cross-entropy --ignore-index {label}"
+    )
+}
+
+/// The same, of so many classes where that is known.
+///
+/// # Errors
+/// As [`whole`]; one is none of these classes.
+fn among(target: &Tensor, classes: Option<usize>, ignored: i64) -> Result<Tensor, DataError> {
+    let labels = whole(target, ignored)?;
+    if let Some(classes) = classes
+        && labels.numel() > 0
+    {
+        let counted = labels.f_masked_fill(&labels.f_eq(ignored)?, -1)?;
+        let largest = counted.f_max()?.f_int64_value(&[])?;
+        if largest >= classes as i64 {
+            return Err(DataError::Settings(out_of_range(largest, classes)));
+        }
+    }
+    Ok(labels)
 }
 
 /// Targets as the numbers of so many classes, or the number that losses leave out.
@@ -154,13 +195,7 @@ pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Resul
             return Ok(target.shallow_clone());
         }
     }
-    let target = whole(target, ignored).map_err(anyhow::Error::msg)?;
-    if target.numel() > 0 {
-        let counted = target.f_masked_fill(&target.f_eq(ignored)?, -1)?;
-        let largest = counted.f_max()?.f_int64_value(&[])?;
-        anyhow::ensure!(largest < classes as i64, out_of_range(largest, classes));
-    }
-    Ok(target)
+    Ok(among(target, Some(classes), ignored)?)
 }
 
 /// Those of the names that no sample has, where classes are known.

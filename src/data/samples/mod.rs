@@ -160,8 +160,12 @@ impl Samples {
         let labels = if options.classes {
             let first = [&train as &dyn Source<Item = Pair>].into_iter();
             let all = first.chain(held_out.iter().map(|own| own as &dyn Source<Item = Pair>));
-            let targets =
-                all.flat_map(|own| (0..own.len()).map(move |index| Ok(own.get(0, index)?.1)));
+            let targets = all.flat_map(|own| {
+                (0..own.len()).map(move |index| {
+                    let target = own.get(0, index)?.1.f_unsqueeze(0)?;
+                    Ok((target, move |_| own.place(0, index)))
+                })
+            });
             Labels::Counted(labels::counted(options, targets)?)
         } else {
             Labels::Numbers

@@ -72,7 +72,10 @@ pub(super) fn found<A: Numbers>(
             let all = std::iter::once(&y).chain(test.iter().map(|[_, y]| y));
             all.flat_map(|own| {
                 let starts = (0..own.len()).step_by(BLOCK);
-                starts.map(move |start| own.block(start..own.len().min(start + BLOCK)))
+                starts.map(move |start| {
+                    let targets = own.block(start..own.len().min(start + BLOCK))?;
+                    Ok((targets, move |index| own.place(0, start + index)))
+                })
             })
         };
         // One label of a sample is soon read, the labels of all its pixels are not.

@@ -44,7 +44,12 @@ pub(super) fn found(
     };
     let labels = if options.classes {
         let all = std::iter::once(&plain).chain(&test);
-        let each = all.flat_map(|own| (0..own.len()).map(|index| own.y(index)));
+        let each = all.flat_map(|own| {
+            (0..own.len()).map(move |index| {
+                let target = own.y(index)?.f_unsqueeze(0)?;
+                Ok((target, move |_| own.place(0, index)))
+            })
+        });
         Labels::Counted(labels::counted(options, each)?)
     } else {
         Labels::Numbers

@@ -117,7 +117,7 @@ fn labels_that_begin_at_1_are_told_before_the_first_step() {
         &format!("{train} --outputs 3"),
         2,
         &[
-            "error: --data d.safetensors: label 3 is out of the range 0 to 2",
+            "error: --data: d.safetensors, sample 2: label 3 is out of the range 0 to 2",
             "subtract 1 where yours begin at 1",
         ],
     );
