@@ -14,8 +14,8 @@ const MOST_HEADER: u64 = 1 << 16;
 
 /// The array of a file, which is called `name`.
 pub(super) fn array(name: &str, file: &Part) -> Result<Array, DataError> {
-    let (text, start) = header(file)?;
-    let bad = |what: String| file.bad(0, what);
+    let bad = |what: String| file.bad(0, format!("the array `{name}`: {what}"));
+    let (text, start) = header(file, &bad)?;
     let Description {
         descr,
         columns,
@@ -34,9 +34,8 @@ pub(super) fn array(name: &str, file: &Part) -> Result<Array, DataError> {
     Array::of(name, kind, &shape, data)
 }
 
-/// The line that describes the numbers, and where these begin.
-fn header(file: &Part) -> Result<(String, u64), DataError> {
-    let bad = |what: String| file.bad(0, what);
+/// The line that describes the numbers, and where these begin; `bad` says what is wrong with it.
+fn header(file: &Part, bad: &impl Fn(String) -> DataError) -> Result<(String, u64), DataError> {
     let mut start = [0; 12];
     let there = file.len().min(12) as usize;
     file.read(&mut start[..there], 0)?;
