@@ -9,6 +9,7 @@ mod predicted;
 mod programs;
 mod regression;
 mod table;
+mod told;
 
 use std::path::Path;
 use std::process::Output;

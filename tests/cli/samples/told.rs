@@ -1,0 +1,79 @@
+//! What is wrong with labels and arrays is told with where it is, and with what to do.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use gpipe::tch::{Device, Kind, Tensor};
+use zip::write::FileOptions;
+
+use super::fails;
+
+const TRAIN: &str = "train --model mlp --hidden 8 --batch 8 --steps 2 --out run --data";
+
+/// Arrays whose labels are 0 to 2, but for that of sample 9.
+fn arrays(folder: &Path, label: i64) {
+    let x = Tensor::arange(160, (Kind::Float, Device::Cpu))
+        .sin()
+        .view([40, 4]);
+    let y = Tensor::arange(40, (Kind::Int64, Device::Cpu)).remainder(3);
+    let _ = y.get(9).fill_(label);
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+}
+
+/// It was said that there is such a label, and not where.
+#[test]
+fn a_label_that_is_no_class_is_told_with_its_sample_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    arrays(folder, 7);
+    let told = [
+        "error: --data: d.safetensors, sample 9: label 7 is out of the range 0 to 2",
+        "a model of 8 classes (--outputs or --classes)",
+        "--loss cross-entropy --ignore-index 7",
+    ];
+    fails(
+        folder,
+        &format!("{TRAIN} d.safetensors --outputs 3"),
+        2,
+        &told,
+    );
+    arrays(folder, -1);
+    let told = ["error: --data: d.safetensors, sample 9: label -1 is below 0"];
+    fails(folder, &format!("{TRAIN} d.safetensors"), 2, &told);
+    fails(
+        folder,
+        &format!("{TRAIN} d.safetensors --outputs 3"),
+        2,
+        &told,
+    );
+    assert!(!folder.join("run").exists());
+}
+
+/// An archive of arrays that are a header alone; they are said to have numbers of this kind.
+fn archive(path: &Path, arrays: &[(&str, &str)]) {
+    let mut zip = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    for (name, descr) in arrays {
+        let plain = FileOptions::default().compression_method(zip::CompressionMethod::Stored);
+        zip.start_file(format!("{name}.npy"), plain).unwrap();
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (0,), }}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        zip.write_all(&bytes).unwrap();
+    }
+    zip.finish().unwrap();
+}
+
+/// Of an archive of many arrays a byte alone was named.
+#[test]
+fn an_array_of_an_archive_is_told_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    archive(&folder.join("d.npz"), &[("x", "<f4"), ("y", "|O")]);
+    let told = ["the array `y`: its numbers are `|O`: objects, not numbers"];
+    fails(folder, &format!("{TRAIN} d.npz"), 2, &told);
+    archive(&folder.join("d.npz"), &[("x", "<c8"), ("y", "<i8")]);
+    let told = ["the array `x`: its numbers are `<c8`: "];
+    fails(folder, &format!("{TRAIN} d.npz"), 2, &told);
+}
