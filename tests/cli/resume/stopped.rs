@@ -244,14 +244,15 @@ fn a_signal_while_the_held_out_loss_is_measured_leaves_a_run_that_is_done() {
             .any(|line| measures(&line))
     );
     signal("-INT", &child);
-    let last = lines.map(Result::unwrap).last().unwrap();
+    // That the signal was seen is said by another thread, before or after it.
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
     let (output, _) = ended(child);
-    assert_eq!(output.status.code(), Some(130), "{last}");
+    assert_eq!(output.status.code(), Some(130), "{rest:?}");
     let program = env!("CARGO_BIN_EXE_gpipe-rs");
     let said = format!(
         "all 3 steps are done, and they are saved; measure it with: {program} eval --run run"
     );
-    assert!(last.contains(&said), "{last}");
+    assert!(rest.iter().any(|line| line.contains(&said)), "{rest:?}");
     assert_eq!(super::newest(folder, "run").extras().step, 3);
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(
