@@ -8,9 +8,10 @@ use crate::words::instead;
 
 /// A schedule's name in a list of all; with the one that no training takes it is said.
 fn listed(kind: ScheduleKind) -> String {
-    match kind {
-        ScheduleKind::ForwardOnly => format!("{kind} (without training)"),
-        kind => kind.to_string(),
+    if kind.trains() {
+        kind.to_string()
+    } else {
+        format!("{kind} (without training)")
     }
 }
 

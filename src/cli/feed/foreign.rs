@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use gpipe_partitioner::words::path_instead;
+
 use crate::cli::model::exported;
 use crate::decide::near;
 
@@ -122,7 +124,8 @@ pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
 fn is_of_a_library(path: &Path) -> bool {
     let name = path.to_string_lossy().to_lowercase();
     let plain = name.replace(['-', '_', ' '], "");
-    OF_LIBRARIES.contains(&plain.as_str()) && !path.exists()
+    // Who has `iris.csv` is told that, as of any other slip.
+    OF_LIBRARIES.contains(&plain.as_str()) && !path.exists() && path_instead(path).is_empty()
 }
 
 /// Whether a file begins as UTF-16 does; one that cannot be read is left to who reads it, and so is

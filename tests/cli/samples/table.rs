@@ -371,6 +371,7 @@ fn a_misspelt_file_is_answered_with_the_one_that_is_there() {
     let folder = folder.path();
     table(folder);
     fs::write(folder.join("text.txt"), "Call me Ishmael. ".repeat(100)).unwrap();
+    fs::copy(folder.join("table.csv"), folder.join("iris.csv")).unwrap();
     for (args, wanted) in [
         ("train --data text.tx", "did you mean `text.txt`?"),
         (
@@ -382,6 +383,8 @@ fn a_misspelt_file_is_answered_with_the_one_that_is_there() {
             "did you mean `text.txt`?",
         ),
         ("train --data syntetic", "did you mean `synthetic`?"),
+        // The name of a data set that libraries download hid the file.
+        ("train --model mlp --data iris", "did you mean `iris.csv`?"),
         ("train --config table.cvs", "did you mean `table.csv`?"),
         ("train --plan table.cvs", "did you mean `table.csv`?"),
         (
