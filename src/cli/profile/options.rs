@@ -137,13 +137,7 @@ fn precision(text: &str) -> Result<Precision, String> {
 }
 
 fn schedule(text: &str) -> Result<ScheduleKind, String> {
-    match input::schedule(text)? {
-        kind if !kind.trains() => Err(
-            "it has no backward, so nothing can be trained with it; choose another, such as 1f1b"
-                .to_owned(),
-        ),
-        kind => Ok(kind),
-    }
+    (values::SCHEDULE.parse)(text)
 }
 
 fn budget(text: &str) -> Result<usize, String> {

@@ -1,4 +1,4 @@
-//! What is wrong with labels and arrays is told with where it is, and with what to do.
+//! What is wrong with labels, arrays and tables is told with where it is, and with what to do.
 
 use std::fs;
 use std::io::Write as _;
@@ -76,4 +76,40 @@ fn an_array_of_an_archive_is_told_by_its_name() {
     archive(&folder.join("d.npz"), &[("x", "<c8"), ("y", "<i8")]);
     let told = ["the array `x`: its numbers are `<c8`: "];
     fails(folder, &format!("{TRAIN} d.npz"), 2, &told);
+}
+
+/// Its header was called one column, beside which there is none.
+#[test]
+fn another_separator_is_told_with_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for (separator, name, python) in [
+        ("|", "`|`", "sep=\"|\""),
+        (":", "`:`", "sep=\":\""),
+        ("  ", "spaces", "sep=r\"\\s+\""),
+    ] {
+        let table = ["a,b,kind\n", "1,2,0\n", "3,4,1\n"].concat();
+        fs::write(folder.join("t.csv"), table.replace(',', separator)).unwrap();
+        let told = format!("t.csv, line 1: its cells seem to be separated by {name}: ");
+        for more in ["", " --target kind"] {
+            let told = [&*told, "commas, semicolons or tabs", python];
+            fails(folder, &format!("{TRAIN} t.csv{more}"), 2, &told);
+        }
+    }
+}
+
+/// `1e39 is not finite` was said of a number that is.
+#[test]
+fn a_number_that_single_precision_has_not_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("t.csv"), "a,kind\n1,0\n1e39,1\n").unwrap();
+    let told = [
+        "t.csv, line 3: column `a`: 1e39 is too large for single precision (at most 3.4e38)",
+        "divide the column by a power of ten",
+    ];
+    fails(folder, &format!("{TRAIN} t.csv"), 2, &told);
+    fs::write(folder.join("t.csv"), "a,kind\n1,0\n-inf,1\n").unwrap();
+    let told = ["t.csv, line 3: column `a`: `-inf` is infinite: mend the cell"];
+    fails(folder, &format!("{TRAIN} t.csv"), 2, &told);
 }

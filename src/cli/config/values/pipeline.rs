@@ -1,8 +1,8 @@
 //! What settings of a pipeline and its optimizer may be.
 
 use clap::{Arg, ArgAction, ArgMatches};
-use gpipe_partitioner::ScheduleKind;
 use gpipe_partitioner::words::{instead, meant, whole_number};
+use gpipe_partitioner::{ScheduleError, ScheduleKind};
 use tch::Device;
 
 use super::super::form::{Form, One};
@@ -57,12 +57,19 @@ pub(in crate::cli) const LEAVES: One<usize> = whole(input::leaves);
 /// A schedule that trains.
 pub(in crate::cli) const SCHEDULE: One<ScheduleKind> = One {
     kind: Kind::Text,
-    parse: |text| match input::schedule(text)? {
-        ScheduleKind::ForwardOnly => Err(
+    parse: |text| match text.trim().parse() {
+        Ok(kind) if !ScheduleKind::trains(kind) => Err(
             "it has no backward, so nothing can be trained with it; choose another, such as 1f1b"
                 .to_owned(),
         ),
-        kind => Ok(kind),
+        Ok(kind) => Ok(kind),
+        Err(ScheduleError::UnknownName { name, suggestion }) => {
+            let near = suggestion.filter(|kind| kind.trains());
+            let choices = format!("there are {}", schedules());
+            let more = instead(near.map(ScheduleKind::name), &choices);
+            Err(format!("there is no schedule `{name}`{more}"))
+        }
+        Err(other) => Err(other.to_string()),
     },
     write: |schedule| Value::Text(schedule.to_string()),
 };

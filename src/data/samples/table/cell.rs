@@ -19,10 +19,7 @@ pub(super) const TARGETS: &str = "this model learns numbers: name the column tha
 pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
     match cell.parse::<f64>() {
         Ok(number) if (number as f32).is_finite() => Ok(number),
-        Ok(_) => Err(format!(
-            "column `{column}`: {cell} is not finite in single precision, whose largest number is 3.4e38: \
-             mend the cell, or divide the column by a power of ten"
-        )),
+        Ok(number) => Err(format!("column `{column}`: {}", too_large(cell, number))),
         Err(_) if with_point(cell).parse::<f64>().is_ok() => Err(format!(
             "column `{column}`: `{cell}` has a comma: write numbers with a point, `{}`",
             with_point(cell)
@@ -31,6 +28,19 @@ pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, Str
             "column `{column}`: `{cell}` is no number: {instead}"
         )),
     }
+}
+
+/// What is wrong with a number that single precision does not have.
+fn too_large(cell: &str, number: f64) -> String {
+    if number.is_infinite() && !cell.contains(|own: char| own.is_ascii_digit()) {
+        return format!(
+            "`{cell}` is infinite: mend the cell, or empty it where nobody knows the number"
+        );
+    }
+    format!(
+        "{cell} is too large for single precision (at most 3.4e38), which numbers are read with: mend the \
+         cell, or divide the column by a power of ten"
+    )
 }
 
 fn with_point(cell: &str) -> String {
