@@ -69,28 +69,33 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     told(args, &trained, &written)
 }
 
-/// What other programs' files of weights end with.
-const OTHER_FILES: [&str; 8] = ["pt", "pth", "pt2", "bin", "ckpt", "onnx", "gguf", "npz"];
+/// What the only files that are written end with.
+const ENDING: &str = "safetensors";
 
-/// That nobody gets a folder who asks for a file of another kind.
+/// That nobody gets a folder who asks for a file of another kind: what looks like one is no folder
+/// unless it is there. An ending begins with a letter; `model-0.5` has none.
 fn check_output(path: &Path) -> Result<(), Failure> {
     let end = path.extension().and_then(OsStr::to_str);
-    let end = end.map(str::to_ascii_lowercase);
-    let Some(end) = end.filter(|own| OTHER_FILES.contains(&own.as_str()) && !path.is_dir()) else {
+    let is_ending = |own: &&str| *own != ENDING && own.starts_with(|own: char| own.is_alphabetic());
+    let says_folder = path.to_string_lossy().ends_with(std::path::is_separator);
+    let Some(end) = end
+        .filter(is_ending)
+        .filter(|_| !says_folder && !path.is_dir())
+    else {
         return Ok(());
     };
     Err(Failure::Usage(format!(
-        "--output {}: no files of the kind .{end} are written: name one that ends in .safetensors \
-         ({}), or a folder",
-        path.display(),
-        path.with_extension("safetensors").display(),
+        "--output {path}: no files of the kind .{end} are written: name one that ends in .{ENDING} \
+         ({}), or a folder, if this is to be one as `{path}/`",
+        path.with_extension(ENDING).display(),
+        path = path.display(),
     )))
 }
 
 /// The file for weights that have nothing beside them, in a folder that is made where it is missing;
 /// not the one that a configuration beside it is for.
 fn file(output: &Path) -> Result<PathBuf, Failure> {
-    let path = if output.extension().is_some_and(|end| end == "safetensors") {
+    let path = if output.extension().is_some_and(|end| end == ENDING) {
         let folder = output.parent().filter(|own| !own.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|own| !own.exists()) {
             return Err(Failure::Usage(format!(

@@ -18,7 +18,7 @@ use super::{Action, ActionKind, Shape};
 
 pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
-        return Err("one chunk per device (looped-bfs is its like for more)");
+        return Err("one chunk per device (with more of them, it is `looped-bfs`)");
     }
     let all = |stage, kind| (0..shape.micro_batches).map(move |i| Action::new(stage, kind, i));
     let device = |stage| {

@@ -18,7 +18,7 @@ use super::{Action, ActionKind, Shape};
 
 pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
-        return Err("one chunk per device (interleaved-1f1b is its like for more)");
+        return Err("one chunk per device (with more of them, it is `interleaved-1f1b`)");
     }
     Ok((0..shape.devices)
         .map(|stage| device(stage, shape))

@@ -19,7 +19,7 @@ use super::{Action, Shape, looped};
 
 pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
-        return Err("one chunk per device (interleaved-zb is its like for more)");
+        return Err("one chunk per device (with more of them, it is `interleaved-zb`)");
     }
     Ok(looped::lists(
         shape,

@@ -81,7 +81,12 @@ impl Samples {
             }),
             None => Labels::Numbers,
         };
-        Self::of_found(Found { labels, ..found }, &options)
+        let input = found.input.clone();
+        let samples = Self::of_found(Found { labels, ..found }, &options);
+        samples.map_err(|error| match other_columns(path, kept, &input) {
+            Some(other) => other,
+            None => error,
+        })
     }
 
     /// Where sample `index` of [`Samples::in_order`] is from.
@@ -119,7 +124,12 @@ fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, Da
 /// The rows of a table, by the columns that were trained on.
 fn rows(path: &Path, kept: &Kept, missing: Missing) -> Result<Found, DataError> {
     let Some(first) = kept.columns.first() else {
-        return Err(not_of_run(path, "a table", "other data"));
+        let other = if kept.names.is_empty() {
+            "arrays: name inputs as they were (.npy, `x` in .npz or .safetensors, an IDX file)"
+        } else {
+            "images: name one (.jpg, .jpeg, .png), or a folder of them"
+        };
+        return Err(not_of_run(path, "a table", other));
     };
     // Its columns of inputs are known, and for a target any of them will do: nobody looks at it.
     let kept = Kept {
@@ -138,6 +148,19 @@ fn rows(path: &Path, kept: &Kept, missing: Missing) -> Result<Found, DataError> 
         input: found.input,
         about: found.about,
         ..Found::new(samples, None)
+    })
+}
+
+/// That inputs of this shape, which do not fit, are no table, where a table was trained on.
+fn other_columns(path: &Path, kept: &Kept, input: &[i64]) -> Option<DataError> {
+    let columns: Vec<String> = kept.columns.iter().map(|own| format!("`{own}`")).collect();
+    let is_table = matches!(kinds::kind(path), Ok(Some(What::Table | What::Columns)));
+    (!columns.is_empty() && !is_table).then(|| {
+        let table = format!(
+            "a table: name one (.csv, .tsv, .parquet, .arrow) with its columns, {}",
+            damage::named(&columns)
+        );
+        not_of_run(path, &format!("an array of items {input:?}"), &table)
     })
 }
 

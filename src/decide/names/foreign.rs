@@ -55,7 +55,7 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 65] = [
+pub(super) const FLAGS: [(&str, Instead); 67] = [
     (
         "svg png",
         Flag("--output FILE.svg, where this verb draws a picture"),
@@ -169,6 +169,7 @@ pub(super) const FLAGS: [(&str, Instead); 65] = [
          master-addr master-port rdzv-endpoint local-rank nproc",
         Launch("`launch --processes N -- VERB …`"),
     ),
+    ("n np nproc nproc-per-node", Flag("--processes N")),
     (
         "eval-interval eval-steps eval-freq val-every val-check-interval \
          validate-every evaluation-strategy",

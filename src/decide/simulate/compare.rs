@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gpipe_partitioner::ScheduleKind;
 use gpipe_partitioner::render::{Compared, SchedulesPage};
-use gpipe_partitioner::words::{count, two_decimals};
+use gpipe_partitioner::words::{count, long_time, two_decimals};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -123,16 +123,22 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
 
 /// What the numbers are made of.
 fn notes(options: &Options) -> Vec<String> {
-    [options.workload.words()]
-        .into_iter()
-        .chain(jitter_note(options))
-        .collect()
+    let mut notes = vec![options.workload.words()];
+    notes.extend(risk_notes(options));
+    notes
 }
 
-fn jitter_note(options: &Options) -> Option<String> {
-    let jitter = options.jitter.as_ref()?;
-    let deviation = format!("{:.1} %", 100.0 * jitter.share());
-    Some(risks::jitter_note(jitter, &deviation, "with jitter"))
+/// What the columns of jitter and failures are, where there are such.
+fn risk_notes(options: &Options) -> Vec<String> {
+    let jitter = options.jitter.as_ref().map(|jitter| {
+        let deviation = format!("{:.1} %", 100.0 * jitter.share());
+        risks::jitter_note(jitter, &deviation, "with jitter")
+    });
+    let failures = options.failures.as_ref().map(|failures| {
+        let every = format!("every {}", long_time(failures.between()));
+        risks::goodput_note(failures, &every)
+    });
+    jitter.into_iter().chain(failures).collect()
 }
 
 /// What is compared.
@@ -174,8 +180,8 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     if all.iter().any(|(_, is_best)| *is_best) {
         let _ = writeln!(text, "* {}", best(options));
     }
-    if let Some(note) = jitter_note(options) {
-        let _ = writeln!(text, "{note}");
+    for note in risk_notes(options) {
+        let _ = writeln!(text, "{}", output::wrapped(&note, output::width(None)));
     }
     let refused = refused(cases);
     if !refused.is_empty() {

@@ -85,7 +85,7 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     text.push_str(&devices(case));
     for sentence in fits(options, case).into_iter().chain(notes(options, case)) {
         // Writing to a String cannot fail.
-        let _ = write!(text, "\n{sentence}\n");
+        let _ = write!(text, "\n{}\n", output::wrapped(&sentence, width));
     }
     text
 }

@@ -38,16 +38,6 @@ pub(super) struct Risks {
 }
 
 impl Risks {
-    /// What failures cost each time, in a sentence; none where none are asked for.
-    pub(super) fn words(&self) -> Option<String> {
-        let checkpoint = self.checkpoint_time?;
-        Some(format!(
-            "writing a checkpoint takes {}, and a restart {}",
-            long_time(checkpoint),
-            long_time(self.restart_time)
-        ))
-    }
-
     pub(super) fn jitter(&self) -> Result<Option<Jitter>, Failure> {
         self.jitter.map(|share| self.jitter_of(share)).transpose()
     }
@@ -107,6 +97,16 @@ pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> Strin
          longer than `95 % of steps within`",
         count(jitter.runs(), "simulated step"),
         jitter.seed()
+    )
+}
+
+/// What the column `goodput` is, in a sentence; `every` says how often there is a failure.
+pub(super) fn goodput_note(failures: &Failures, every: &str) -> String {
+    format!(
+        "`goodput` is the share of all time that goes into steps whose work is kept, with a failure {every}, \
+         {} for a checkpoint, {} for a restart, and checkpoints as often as is best",
+        long_time(failures.checkpoint()),
+        long_time(failures.restart())
     )
 }
 

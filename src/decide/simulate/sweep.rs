@@ -142,7 +142,7 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
             let notes = notes(args, &sweep)?;
             render::sweep_html(&points, &title(args, &sweep, &points), &notes)
         }
-        _ => table(&points, jitter_note(&sweep)),
+        _ => table(&points, &risk_notes(&sweep)),
     })
 }
 
@@ -151,17 +151,19 @@ fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
     let first = sweep.devices.first().zip(sweep.micro_batches.first());
     let options = first.map(|(&devices, &micro)| Options::of(args, devices, micro));
     let words = options.transpose()?.map(|own| own.workload.words());
-    let risks = args.risks.words().into_iter().chain(jitter_note(sweep));
-    Ok(words.into_iter().chain(risks).collect())
+    Ok(words.into_iter().chain(risk_notes(sweep)).collect())
 }
 
-fn jitter_note(sweep: &Sweep) -> Option<String> {
-    let jitter = sweep.risks.iter().find_map(|risk| risk.jitter)?;
-    Some(risks::jitter_note(
-        &jitter,
-        "that of the column `jitter`",
-        "step",
-    ))
+/// What the columns of jitter and failures are, where there are such.
+fn risk_notes(sweep: &Sweep) -> Vec<String> {
+    let jitter = sweep.risks.iter().find_map(|risk| risk.jitter);
+    let jitter = jitter
+        .map(|jitter| risks::jitter_note(&jitter, "that of the column `jitter`", "step"));
+    let failures = sweep.risks.iter().find_map(|risk| risk.failures);
+    let failures = failures
+        .as_ref()
+        .map(|own| risks::goodput_note(own, "as often as its column says"));
+    jitter.into_iter().chain(failures).collect()
 }
 
 /// Every combination with what is predicted; the shape says what each replica has.
@@ -257,8 +259,8 @@ fn numbers(points: &[SweepPoint]) -> Value {
     points.iter().map(number).collect()
 }
 
-/// The numbers, with a note below them.
-fn table(points: &[SweepPoint], note: Option<String>) -> String {
+/// The numbers, with notes below them.
+fn table(points: &[SweepPoint], notes: &[String]) -> String {
     let risks = RiskColumns::of(points);
     let mut names = vec!["devices", "micro-batches", "chunks"];
     names.extend(risks.given_titles());
@@ -302,8 +304,8 @@ fn table(points: &[SweepPoint], note: Option<String>) -> String {
     }
     let mut text = table.render();
     // Writing to a String cannot fail, here and below.
-    if let Some(note) = note {
-        let _ = writeln!(text, "{note}");
+    for note in notes {
+        let _ = writeln!(text, "{}", output::wrapped(note, output::width(None)));
     }
     if !refused.is_empty() {
         let _ = write!(text, "\nnot for these numbers:\n{}", refused.concat());
