@@ -71,10 +71,9 @@ impl<V: Clone + Send + Sync + 'static> Form for One<V> {
     }
 
     fn arg(&self, arg: Arg) -> Arg {
-        // `-1` and `-1e-3`, which clap takes for flags, are values for the parser to refuse with its reason;
-        // what comes behind a flag whose value was forgotten is none.
-        let is_number = matches!(self.kind, Kind::Whole | Kind::WholeOrAuto | Kind::Number);
-        arg.allow_negative_numbers(is_number)
+        // `-1` and `-1e-3`, which clap takes for flags, are values for the parser to refuse with its reason.
+        arg.allow_negative_numbers(matches!(self.kind, Kind::Whole | Kind::WholeOrAuto))
+            .allow_hyphen_values(self.kind == Kind::Number)
             .value_parser(self.parse)
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use gpipe_partitioner::words::meant;
@@ -218,7 +218,8 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
     let (_, instead) = of_name.find(|(_, instead)| fits(instead))?;
     Some(match instead {
         Instead::Flag(text) | Instead::Launch(text) => {
-            format!("instead of `--{name}`, write: {text}")
+            let dashes = if name.len() == 1 { "-" } else { "--" };
+            format!("instead of `{dashes}{name}`, write: {text}")
         }
         Instead::Words(text) => (*text).to_owned(),
     })
@@ -227,7 +228,7 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
 /// What a word without a flag is most likely to be.
 fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
     let given = |flag: &str| args.iter().any(|own| own == flag);
-    if let Some(tip) = one_value(args, word) {
+    if let Some(tip) = without_own(verb, args, word).or_else(|| one_value(args, word)) {
         return Some(tip);
     }
     let path = Path::new(word);
@@ -253,6 +254,19 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
         word.to_owned()
     };
     (!given(flag)).then(|| format!("write `{flag} {word}`, if that is what it is"))
+}
+
+/// The value of a flag that became that of the one before it, which has none: one that takes `-1e-3`
+/// takes whatever comes.
+fn without_own(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
+    let at = args.iter().position(|own| own == word)?;
+    let before = |count: usize| args[at.checked_sub(count)?].to_str()?.strip_prefix("--");
+    let (flag, taken) = (before(2)?, before(1)?);
+    let mut flags = verb.get_arguments();
+    let takes_all = |arg: &Arg| arg.get_long() == Some(flag) && arg.is_allow_hyphen_values_set();
+    flags.find(|arg| takes_all(arg)).map(|_| {
+        format!("`--{flag}` has no value: write one between it and `--{taken}`")
+    })
 }
 
 /// A word behind the value of a flag that takes one value, in which both are meant.

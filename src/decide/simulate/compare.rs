@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gpipe_partitioner::ScheduleKind;
 use gpipe_partitioner::render::{Compared, SchedulesPage};
-use gpipe_partitioner::words::{count, long_time, two_decimals};
+use gpipe_partitioner::words::{count, given_time, two_decimals};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -135,7 +135,7 @@ fn risk_notes(options: &Options) -> Vec<String> {
         risks::jitter_note(jitter, &deviation, "with jitter")
     });
     let failures = options.failures.as_ref().map(|failures| {
-        let every = format!("every {}", long_time(failures.between()));
+        let every = format!("every {}", given_time(failures.between()));
         risks::goodput_note(failures, &every)
     });
     jitter.into_iter().chain(failures).collect()

@@ -1,6 +1,6 @@
 //! What may go wrong in a long run: action times that vary, and failures.
 
-use gpipe_partitioner::words::{count, long_time};
+use gpipe_partitioner::words::{count, given_time, long_time};
 use gpipe_partitioner::{Failures, Jitter, JitteredSteps, Micros, Risk, SweepOutcome, SweepPoint};
 use serde_json::{Value, json};
 
@@ -102,11 +102,14 @@ pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> Strin
 
 /// What the column `goodput` is, in a sentence; `every` says how often there is a failure.
 pub(super) fn goodput_note(failures: &Failures, every: &str) -> String {
+    let restart = match failures.restart() {
+        Micros::ZERO => String::new(),
+        restart => format!(", {} for a restart", given_time(restart)),
+    };
     format!(
         "`goodput` is the share of all time that goes into steps whose work is kept, with a failure {every}, \
-         {} for a checkpoint, {} for a restart, and checkpoints as often as is best",
-        long_time(failures.checkpoint()),
-        long_time(failures.restart())
+         {} for a checkpoint{restart}, and checkpoints as often as is best",
+        given_time(failures.checkpoint())
     )
 }
 
@@ -144,7 +147,7 @@ pub(super) fn failure_sentence(failures: &Failures, step: Micros) -> Option<Stri
     Some(format!(
         "a failure every {}: a checkpoint every {} ({}; Young {}, Daly {}) keeps {:.1} % of all time for steps \
          that count (goodput)",
-        long_time(failures.between()),
+        given_time(failures.between()),
         count(interval.steps, "step"),
         long_time(interval.time),
         long_time(failures.young()),

@@ -7,8 +7,10 @@ mod profile;
 
 use crate::run::{gpipe, succeeded};
 use browser::{audited, between, browser, open};
+use gpipe_partitioner::render::SimulationPage;
 use gpipe_partitioner::{
-    ActionKind, Costs, Micros, ScheduleKind, Shape, StageId, explain, render, simulate,
+    ActionKind, Bytes, Costs, Micros, ScheduleKind, Shape, StageId, StageMemory, explain, render,
+    simulate,
 };
 use std::fs;
 use std::process::Command;
@@ -186,6 +188,44 @@ fn names_are_as_before_after_a_zoom_and_back() {
     let (dom, log) = open(browser, folder.path(), &page, &[]);
     assert!(!log.contains("CONSOLE"), "{log}");
     assert_eq!(between(&dom, "data-seen=\"", "\""), "true,true");
+}
+
+/// Below a timeline that was zoomed, memory was still that of the whole step.
+#[test]
+fn memory_shows_the_part_of_the_step_that_its_timeline_is_zoomed_to() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("1f1b.html");
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 8)).unwrap();
+    let unit = Micros::new(1000.0).unwrap();
+    let memory = StageMemory {
+        activation: Bytes(1 << 20),
+        ..StageMemory::default()
+    };
+    let costs = (0..4).fold(Costs::uniform(4, unit, unit, unit), |costs, stage| {
+        costs.with_memory(StageId(stage), memory)
+    });
+    let simulation = simulate(&schedule, &costs);
+    let script = "<script>var chart=document.getElementById('chart'),memory=document.querySelectorAll('.chart')[1];\
+                  function press(key){chart.dispatchEvent(new KeyboardEvent('keydown',{key:key}))}\
+                  function box(of,what){return of.querySelector(':scope>svg>'+what).getBoundingClientRect()}\
+                  function near(a,b){return Math.abs(a-b)<1}\
+                  function same(){var a=box(chart,'.lane'),b=box(memory,'.lane'),c=box(memory,'path.act');\
+                  return near(a.left,b.left)&&near(a.right,b.right)&&near(b.left,c.left)&&near(b.right,c.right)}\
+                  function ticks(of){return of.querySelector('.axis').textContent}\
+                  var dot=box(memory,'.dot').left,seen=[same()];press('End');press('+');press('+');\
+                  seen.push(same(),memory.dataset.zoom,memory.scrollLeft>0,memory.scrollLeft===chart.scrollLeft,\
+                  ticks(memory)===ticks(chart));press('0');\
+                  seen.push(same(),memory.scrollLeft,near(dot,box(memory,'.dot').left));\
+                  document.body.dataset.seen=seen</script></body>";
+    let html = SimulationPage::new(&simulation, "1f1b").html();
+    fs::write(&page, html.replace("</body>", script)).unwrap();
+    let (dom, log) = open(browser, folder.path(), &page, &[]);
+    assert!(!log.contains("CONSOLE"), "{log}");
+    let seen = "true,true,4,true,true,true,true,0,true";
+    assert_eq!(between(&dom, "data-seen=\"", "\""), seen);
 }
 
 /// The page that compares a step, in which stage 1's backward is slow, with its

@@ -29,7 +29,7 @@ pub(super) fn section(mut curves: Vec<Curve>, end: Micros, words: &str) -> Strin
         String::new()
     };
     format!(
-        "<p>{words} All devices have one scale.{which}</p>\n<div class=\"chart\" role=\"group\" \
+        "<p>{words} All devices have one scale, and the part of the step that is shown is the timeline\u{2019}s.{which}</p>\n<div class=\"chart\" role=\"group\" \
          tabindex=\"0\" aria-label=\"Memory over time\">\n{}</div>\n{table}",
         picture(&curves, end)
     )

@@ -4,8 +4,53 @@
   var LEFT = 70, RIGHT = 10, WIDE = 1200, DIGIT = 6.8, STROKED = 3;
   // As `names.rs` has them: a size's class, a digit's width, how much more a W has, and what stays free.
   var SIZES = [['', 6.8, 0.5, 2], ['s', 5.2, 0.6, 2], ['t', 4.4, 0.6, 1]];
+  function place(x, zoom) { return LEFT + (x - LEFT) * zoom; }
+  function width(zoom) { return place(WIDE - RIGHT, zoom) + RIGHT; }
+  // Round times, as `ticks.rs` has them for the whole.
+  function ticks(svg, end, zoom) {
+    var axis = svg.querySelector('.axis'), level = Number(axis.querySelector('path').getAttribute('d').split(/[ v]/)[1]);
+    var unit = end < 1e3 ? [1, '\u00b5s'] : end < 1e6 ? [1e3, 'ms'] : [1e6, 's'];
+    var part = end / unit[0] / 8 / zoom * (1 - 1e-12), power = Math.floor(Math.log10(part)), base = Math.pow(10, power);
+    var round = [1, 2, 5, 10].filter(function (round) { return round * base >= part; })[0], step = round * base;
+    var digits = Math.max(0, round === 10 ? -power - 1 : -power);
+    var html = '', last = Math.floor(end / unit[0] / step * (1 + 1e-12));
+    for (var number = 0; number <= last; number += 1) {
+      var x = place(LEFT + number * step * unit[0] / end * (WIDE - LEFT - RIGHT), zoom).toFixed(2);
+      var label = number ? (number * step).toFixed(digits) + ' ' + unit[1] : '0';
+      var anchor = Number(x) + DIGIT * label.length / 2 <= width(zoom) ? 'middle' : 'end';
+      html += '<path class="tick" d="M' + x + ' ' + level + 'v5"/><text x="' + x + '" y="' + (level + 17) +
+        '" text-anchor="' + anchor + '">' + label + '</text>';
+    }
+    axis.innerHTML = html;
+  }
+  function widen(svg, zoom) {
+    var box = svg.viewBox.baseVal;
+    svg.setAttribute('viewBox', '0 ' + box.y + ' ' + width(zoom) + ' ' + box.height);
+    svg.style.setProperty('--zoom', width(zoom) / WIDE);
+  }
+  // What is drawn over the time of another chart shows the same part of it.
+  function follow(chart, svg, end, leader) {
+    function all(what) { return Array.prototype.slice.call(svg.querySelectorAll(':scope>' + what)); }
+    var dots = all('circle').map(function (dot) { return { dot: dot, x: dot.cx.baseVal.value }; });
+    leader.addEventListener('zoomed', function () {
+      var zoom = Number(leader.dataset.zoom);
+      widen(svg, zoom);
+      all('path').concat(all('.lane')).forEach(function (own) {
+        own.setAttribute('transform', 'matrix(' + zoom + ' 0 0 1 ' + place(0, zoom) + ' 0)');
+      });
+      dots.forEach(function (own) { own.dot.setAttribute('cx', place(own.x, zoom)); });
+      all('text').forEach(function (name) { name.setAttribute('x', width(zoom) - RIGHT - 4); });
+      ticks(svg, end, zoom);
+      chart.scrollLeft = leader.scrollLeft;
+      chart.dataset.zoom = zoom;
+      chart.dispatchEvent(new Event('zoomed'));
+    });
+    [[leader, chart], [chart, leader]].forEach(function (pair) {
+      pair[0].addEventListener('scroll', function () { pair[1].scrollLeft = pair[0].scrollLeft; });
+    });
+  }
   function zoomable(chart, svg, end, buttons) {
-    var top = svg.viewBox.baseVal.y, tall = svg.viewBox.baseVal.height, zoom = 1, most = 64;
+    var zoom = 1, most = 64;
     var space = svg.namespaceURI, chunked = svg.querySelector('g.c0') !== null;
     function all(what) { return Array.prototype.slice.call(svg.querySelectorAll(what)); }
     var bars = all('g').map(function (bar) {
@@ -17,13 +62,10 @@
     function digits(item) { return item.name.match(/\d*$/)[0].length; }
     var longest = actions.reduce(function (most, item) { return Math.max(most, digits(item)); }, 0);
     actions.forEach(function (item) { item.more = longest - digits(item); });
-    var lanes = all('.lane').map(function (lane) { return { lane: lane, width: lane.width.baseVal.value }; }), axis = svg.querySelector('.axis');
-    var level = Number(axis.querySelector('path').getAttribute('d').split(/[ v]/)[1]);
+    var lanes = all('.lane').map(function (lane) { return { lane: lane, width: lane.width.baseVal.value }; });
     var ends = all('.end').map(function (line) {
       return { line: line, x: parseFloat(line.getAttribute('d').slice(1)) };
     });
-    function place(x) { return LEFT + (x - LEFT) * zoom; }
-    function width() { return place(WIDE - RIGHT) + RIGHT; }
     function fits(item, size) {
       var digits = item.name.length + item.more + (item.name.indexOf('W') < 0 ? 0 : size[2]);
       return digits * size[1] + size[3] < item.width * zoom;
@@ -36,7 +78,7 @@
       return SIZES.filter(function (_, at) { return 10 * counts[at] >= 9 * counts[2]; })[0];
     }
     function draw(item, size) {
-      var x = place(item.x), wide = item.width * zoom;
+      var x = place(item.x, zoom), wide = item.width * zoom;
       item.rect.setAttribute('x', x);
       item.rect.setAttribute('width', wide);
       item.rect.classList.toggle('n', wide < STROKED);
@@ -50,23 +92,7 @@
       text.setAttribute('class', size[0]);
       text.setAttribute('x', x + wide / 2);
     }
-    // Round times, as `ticks.rs` has them for the whole.
-    function ticks() {
-      var unit = end < 1e3 ? [1, '\u00b5s'] : end < 1e6 ? [1e3, 'ms'] : [1e6, 's'];
-      var part = end / unit[0] / 8 / zoom * (1 - 1e-12), power = Math.floor(Math.log10(part)), base = Math.pow(10, power);
-      var round = [1, 2, 5, 10].filter(function (round) { return round * base >= part; })[0], step = round * base;
-      var digits = Math.max(0, round === 10 ? -power - 1 : -power);
-      var html = '', last = Math.floor(end / unit[0] / step * (1 + 1e-12));
-      for (var number = 0; number <= last; number += 1) {
-        var x = place(LEFT + number * step * unit[0] / end * (WIDE - LEFT - RIGHT)).toFixed(2);
-        var label = number ? (number * step).toFixed(digits) + ' ' + unit[1] : '0';
-        var anchor = Number(x) + DIGIT * label.length / 2 <= width() ? 'middle' : 'end';
-        html += '<path class="tick" d="M' + x + ' ' + level + 'v5"/><text x="' + x + '" y="' + (level + 17) +
-          '" text-anchor="' + anchor + '">' + label + '</text>';
-      }
-      axis.innerHTML = html;
-    }
-    function pixels() { return svg.getBoundingClientRect().width / width(); }
+    function pixels() { return svg.getBoundingClientRect().width / width(zoom); }
     function left() { return svg.getBoundingClientRect().left; }
     // What is at `at`, pixels from the window's left edge, stays there.
     function set(next, at) {
@@ -74,13 +100,12 @@
       var held = (at - left()) / pixels(), before = zoom;
       if (next === before) { return; }
       zoom = next;
-      svg.setAttribute('viewBox', '0 ' + top + ' ' + width() + ' ' + tall);
-      svg.style.setProperty('--zoom', width() / WIDE);
+      widen(svg, zoom);
       var size = fitting();
       bars.forEach(function (item) { draw(item, size); });
       lanes.forEach(function (own) { own.lane.setAttribute('width', own.width * zoom); });
-      ends.forEach(function (own) { own.line.setAttribute('transform', 'translate(' + (place(own.x) - own.x) + ' 0)'); });
-      ticks();
+      ends.forEach(function (own) { own.line.setAttribute('transform', 'translate(' + (place(own.x, zoom) - own.x) + ' 0)'); });
+      ticks(svg, end, zoom);
       chart.scrollLeft += left() + (LEFT + (held - LEFT) / before * zoom) * pixels() - at;
       chart.classList.toggle('zoomed', zoom > 1);
       chart.dataset.zoom = zoom;
@@ -119,9 +144,14 @@
     });
     window.addEventListener('pointerup', function () { grip = null; });
   }
-  // A picture of actions says where its time axis ends, and has buttons before it.
+  // Pictures say where their time axis ends; those of actions have buttons before them.
+  var first = null;
   Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (chart) {
     var svg = chart.querySelector(':scope>svg'), end = svg && Number(svg.dataset.end), group = chart.previousElementSibling;
-    if (end && group) { zoomable(chart, svg, end, group.querySelectorAll('button')); }
+    if (!end) { return; }
+    if (group && group.classList.contains('zoom')) {
+      first = first || chart;
+      zoomable(chart, svg, end, group.querySelectorAll('button'));
+    } else if (first) { follow(chart, svg, end, first); }
   });
 })();

@@ -93,7 +93,8 @@ impl Canvas {
         words: &str,
     ) -> Self {
         let mut svg = String::new();
-        open(&mut svg, "", 0.0..height, label, words);
+        let own = format!(" data-end=\"{}\"", end.get());
+        open(&mut svg, &own, 0.0..height, label, words);
         svg.push_str("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
         Self::with(svg, end)
     }
