@@ -161,6 +161,12 @@ pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataE
                     (.csv, .tsv, .parquet, .arrow)";
         return Err(DataError::bad_path(path, what));
     }
+    let of_images = (options.kept.as_ref()).is_some_and(|own| !own.names.is_empty() && !of_table);
+    if of_images && path.exists() && is_of_rows(path)? {
+        let what = "the model was trained on images, and this is a table: name a folder with one of images \
+                    for each class";
+        return Err(DataError::bad_path(path, what));
+    }
     match kind(path)? {
         Some(Kind::Folder) => folder(path, options),
         Some(kind) => file(kind, path, None, options),

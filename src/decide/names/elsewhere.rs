@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{Arg, Command};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
 
 use gpipe_partitioner::words::meant;
 
@@ -264,9 +264,9 @@ fn without_own(verb: &Command, args: &[OsString], word: &str) -> Option<String> 
     let (flag, taken) = (before(2)?, before(1)?);
     let mut flags = verb.get_arguments();
     let takes_all = |arg: &Arg| arg.get_long() == Some(flag) && arg.is_allow_hyphen_values_set();
-    flags.find(|arg| takes_all(arg)).map(|_| {
-        format!("`--{flag}` has no value: write one between it and `--{taken}`")
-    })
+    flags
+        .find(|arg| takes_all(arg))
+        .map(|_| format!("`--{flag}` has no value: write one between it and `--{taken}`"))
 }
 
 /// A word behind the value of a flag that takes one value, in which both are meant.

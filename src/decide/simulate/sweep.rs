@@ -157,8 +157,8 @@ fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
 /// What the columns of jitter and failures are, where there are such.
 fn risk_notes(sweep: &Sweep) -> Vec<String> {
     let jitter = sweep.risks.iter().find_map(|risk| risk.jitter);
-    let jitter = jitter
-        .map(|jitter| risks::jitter_note(&jitter, "that of the column `jitter`", "step"));
+    let jitter =
+        jitter.map(|jitter| risks::jitter_note(&jitter, "that of the column `jitter`", "step"));
     let failures = sweep.risks.iter().find_map(|risk| risk.failures);
     let failures = failures
         .as_ref()

@@ -146,6 +146,20 @@ fn failures_are_swept_as_a_table_and_a_chart() {
     ] {
         assert!(text.lines().next().unwrap().contains(column), "{text}");
     }
+    // Notes are broken where lines of the terminal end.
+    let note = |line: &&str| line.starts_with("`goodput` is the share of all time");
+    assert!(text.lines().any(|line| note(&line)), "{text}");
+    assert!(text.contains("30 s for a checkpoint"), "{text}");
+    let notes = text
+        .lines()
+        .skip_while(|line| !line.starts_with("with jitter"));
+    assert!(notes.clone().count() > 4, "{text}");
+    assert!(
+        notes
+            .map(|line| line.chars().count())
+            .all(|wide| wide <= 100),
+        "{text}"
+    );
     // Schedules that meet the same stand together.
     let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let schedules: Vec<String> = text.lines().skip(1).take(4).filter_map(first).collect();

@@ -51,6 +51,10 @@ fn flags_of_other_tools_are_answered() {
         ),
         ("train --scheduler cosine", "write: --lr-schedule NAME"),
         (
+            "launch -n 2 -- env",
+            "instead of `-n`, write: --processes N",
+        ),
+        (
             "plan --model gpt2 --devices 4",
             "write: --model-shape NAME, such as gpt2",
         ),
@@ -234,7 +238,11 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
         ),
         ("train --model resnet", "did you mean `resnet50`?"),
         ("train --schedule dapple", "did you mean `1f1b`?"),
-        ("train --schedule quux", "forward-only (without training)"),
+        ("train --schedule quux", "v-min, dualpipe-v or auto\n"),
+        (
+            "simulate --devices 2 --micro 2 --schedule quux",
+            "forward-only (without training)",
+        ),
         ("train --devices 2x", "`2x`: did you mean `cpu*2`?"),
         (
             "train --data imdb",
@@ -270,6 +278,11 @@ fn a_flag_without_its_value_says_what_the_value_is() {
         ("plan --profile profile.json --memory", "such as 24GiB"),
         ("train --devices", "tip: --devices <"),
         ("train --resume", "tip: --resume <RUN>: Resumes the run"),
+        // It takes `-1e-3`, and so took the next flag.
+        (
+            "train --lr --steps 3",
+            "tip: `--lr` has no value: write one between it and `--steps`",
+        ),
         (
             "simulate --devices 2 --micro 2",
             "tip: name a schedule, such as --schedule 1f1b, or take --compare",

@@ -135,8 +135,10 @@ fn wrong_images(folder: &Path) {
         &["--output told.json: a CSV file is written"],
     );
     fs::write(folder.join("t.csv"), "a,b\n1,2\n").unwrap();
-    let table = ["t.csv: this is a table, but the model was trained on other data"];
+    let table = ["t.csv: this is a table, but the model was trained on images: name one (.jpg"];
     fails(folder, "predict --run run t.csv", 2, &table);
+    let table = ["t.csv: the model was trained on images, and this is a table: name a folder"];
+    fails(folder, "eval --run run --data t.csv", 2, &table);
     fails(
         folder,
         "generate --run run --prompt x",

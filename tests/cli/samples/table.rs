@@ -318,7 +318,7 @@ fn what_is_wrong_in_a_table_or_with_a_text_is_named_with_what_to_do() {
         ),
         (
             "large.csv",
-            "line 26: column `x`: 1e39 is not finite in single precision, whose largest number is",
+            "line 26: column `x`: 1e39 is too large for single precision (at most 3.4e38)",
         ),
         ("pipes.csv", "here it seems to be `|`: write commas"),
         ("text.txt", "--model gpt is such a model"),

@@ -116,6 +116,18 @@ fn a_name_of_another_kind_of_file_is_no_folder() {
         &["no files of the kind .pt are written", "w.safetensors"],
     );
     assert!(!file.exists());
+    let unknown = folder.path().join("w.foo");
+    refused(
+        run(),
+        &format!("export --run run -o {}", unknown.display()),
+        &["no files of the kind .foo are written", "w.foo/"],
+    );
+    assert!(!unknown.exists());
+    printed(
+        run(),
+        &format!("export --run run -o {}/", unknown.display()),
+    );
+    assert!(unknown.join("model.safetensors").exists());
     // A folder that is there is one, whatever it is called.
     fs::create_dir(&file).unwrap();
     printed(run(), &export);
