@@ -68,6 +68,15 @@
       if (row.fastest) { cell(line.cells[0], 'span', ' fastest').className = 'pg-mark'; }
     });
   }
+  // Made anew each time, so that what listens to the picture before goes with it.
+  var holder = document.getElementById('pg-picture'), blank = holder.innerHTML;
+  function picture(svg) {
+    holder.innerHTML = blank;
+    var chart = holder.querySelector('.chart');
+    chart.innerHTML = svg;
+    gpipePin(chart);
+    gpipeZoom(chart);
+  }
   function draw() {
     var answer = form.checkValidity()
       ? ask(question(form.elements.schedule.value))
@@ -80,7 +89,7 @@
       show('pg-bubble', answer.bubble);
       show('pg-flight', answer.in_flight);
       show('pg-memory', answer.memory);
-      document.getElementById('pg-picture').innerHTML = answer.svg;
+      picture(answer.svg);
     }
     if (form.checkValidity()) { compare(); }
   }

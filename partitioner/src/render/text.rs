@@ -169,7 +169,9 @@ fn label(full: &str, width: usize, chunks: &Chunks, of: (DeviceId, StageId)) -> 
         _ => short.to_lowercase(),
     };
     let whole = if chunks.one_each() { &short } else { full };
-    let names = [whole, &short, &short[..1]];
-    let fits = names.into_iter().find(|name| name.len() < width);
-    fits.unwrap_or("").to_owned()
+    // Where names begin with letters they are told from each other without a sign between them.
+    let close = if chunks.one_each() { 0 } else { 1 };
+    let names = [(whole, close), (&short, close), (&short[..1], 1)];
+    let fits = (names.into_iter()).find(|(name, more)| name.len() + more <= width);
+    fits.map_or("", |(name, _)| name).to_owned()
 }

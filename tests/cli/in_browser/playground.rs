@@ -229,6 +229,15 @@ fn the_module_in_node_answers_as_the_partitioner_does_today() {
     }
 }
 
+#[test]
+fn the_playground_zooms_by_what_pages_zoom_by() {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("partitioner/src/render/page");
+    let [pin, zoom] = ["pin.js", "zoom.js"].map(|own| fs::read_to_string(pages.join(own)).unwrap());
+    let own = fs::read_to_string(book().join("playground/zoom.js")).unwrap();
+    let (_, own) = own.split_once('\n').unwrap();
+    assert!(own == pin + &zoom, "run `make playground`");
+}
+
 /// The page's parts as the book has them, with a script after them, beside the book's files.
 fn page(acts: &str) -> String {
     let text = fs::read_to_string(book().join("playground.md")).unwrap();
@@ -326,6 +335,18 @@ fn the_page_works_in_a_browser_and_shows_the_numbers_of_the_command() {
             "{STALE}"
         );
     }
+    // At 8 x 32 nothing could be read, and the picture could not be zoomed.
+    let zoomed = "var button=function(step){document.querySelector('[data-step=\"'+step+'\"]').click()};\
+                  var names=function(){return document.querySelectorAll('#pg-picture g text').length},seen=[names()];\
+                  button('+');button('+');button('+');\
+                  seen.push(names(),document.querySelector('#pg-picture .chart').dataset.zoom);\
+                  set('micro',4);seen.push(document.querySelectorAll('#pg-picture svg.tl').length,\
+                  document.querySelector('#pg-picture .chart').dataset.zoom);button('+');\
+                  seen.push(document.querySelector('#pg-picture .chart').dataset.zoom);\
+                  document.body.dataset.seen=seen.join(' ')";
+    let acts = format!("{set}set('schedule','zbv');set('devices',8);set('micro',32);{zoomed}");
+    let dom = opened(&acts, &[]);
+    assert_eq!(between(&dom, "data-seen=\"", "\""), "0 1536 8 1  2");
     let dom = opened(&format!("{set}set('devices','')"), &[]);
     assert_eq!(
         shown(&dom, "pg-error"),

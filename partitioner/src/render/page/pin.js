@@ -1,5 +1,5 @@
 // What is beside a picture stays in view when the picture is scrolled.
-Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (chart) {
+function gpipePin(chart) {
   'use strict';
   var svg = chart.querySelector(':scope>svg'), side = svg && svg.querySelector('.side');
   if (!side) { return; }
@@ -12,7 +12,10 @@ Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (char
     ground.setAttribute('width', ground.width.baseVal.value + 12);
   });
   function keep() {
-    var x = chart.scrollLeft * svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
+    var wide = svg.getBoundingClientRect().width;
+    // A picture that another one took the place of has none.
+    if (!wide) { return; }
+    var x = chart.scrollLeft * svg.viewBox.baseVal.width / wide;
     side.setAttribute('x', x);
     // The tick of a name that would stand below the names of rows is covered by these.
     each('.axis text', function (name) {
@@ -23,4 +26,5 @@ Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (char
   }
   chart.addEventListener('scroll', keep);
   chart.addEventListener('zoomed', keep);
-});
+}
+Array.prototype.forEach.call(document.querySelectorAll('.chart'), gpipePin);

@@ -1,9 +1,11 @@
-(function () {
+// The book's playground zooms by it, too, what it draws.
+var gpipeZoom = (function () {
   'use strict';
   // As `canvas.rs` has them.
   var LEFT = 70, RIGHT = 10, WIDE = 1200, DIGIT = 6.8, STROKED = 3;
   // As `names.rs` has them: a size's class, a digit's width, how much more a W has, and what stays free.
   var SIZES = [['', 6.8, 0.5, 2], ['s', 5.2, 0.6, 2], ['t', 4.4, 0.6, 1]];
+  function picture(chart) { return chart.querySelector(':scope>svg'); }
   function place(x, zoom) { return LEFT + (x - LEFT) * zoom; }
   function width(zoom) { return place(WIDE - RIGHT, zoom) + RIGHT; }
   // Round times, as `ticks.rs` has them for the whole.
@@ -49,7 +51,9 @@
       pair[0].addEventListener('scroll', function () { pair[1].scrollLeft = pair[0].scrollLeft; });
     });
   }
-  function zoomable(chart, svg, end, buttons) {
+  // By buttons in front of it, keys and the wheel.
+  function zoomable(chart) {
+    var svg = picture(chart), end = Number(svg.dataset.end), buttons = chart.previousElementSibling.querySelectorAll('button');
     var zoom = 1, most = 64;
     var space = svg.namespaceURI, chunked = svg.querySelector('g.c0') !== null;
     function all(what) { return Array.prototype.slice.call(svg.querySelectorAll(what)); }
@@ -137,21 +141,24 @@
     }, { passive: false });
     var grip = null;
     chart.addEventListener('pointerdown', function (event) {
-      if (event.pointerType === 'mouse' && event.button === 0) { grip = event.clientX + chart.scrollLeft; }
+      if (event.pointerType !== 'mouse' || event.button !== 0 || zoom === 1) { return; }
+      grip = event.clientX + chart.scrollLeft;
+      chart.setPointerCapture(event.pointerId);
     });
-    window.addEventListener('pointermove', function (event) {
+    chart.addEventListener('pointermove', function (event) {
       if (grip !== null) { chart.scrollLeft = grip - event.clientX; }
     });
-    window.addEventListener('pointerup', function () { grip = null; });
+    chart.addEventListener('lostpointercapture', function () { grip = null; });
   }
   // Pictures say where their time axis ends; those of actions have buttons before them.
   var first = null;
   Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (chart) {
-    var svg = chart.querySelector(':scope>svg'), end = svg && Number(svg.dataset.end), group = chart.previousElementSibling;
+    var svg = picture(chart), end = svg && Number(svg.dataset.end), group = chart.previousElementSibling;
     if (!end) { return; }
     if (group && group.classList.contains('zoom')) {
       first = first || chart;
-      zoomable(chart, svg, end, group.querySelectorAll('button'));
+      zoomable(chart);
     } else if (first) { follow(chart, svg, end, first); }
   });
+  return zoomable;
 })();
