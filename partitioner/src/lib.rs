@@ -76,7 +76,7 @@ pub use plan::cluster::{
     too_large, what_more,
 };
 pub use plan::{Alternative, More, Plan, PlanError, PlanOptions, plan, what_more_devices};
-pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
+pub use profile::{Footprint, LayerCost, LayerProfile, LayerTimes, Profile, Spread};
 pub use schedule::{Action, ActionKind, CsvError, OffloadMove, Placement, Schedule, Shape};
 pub use simulate::{Jitter, JitteredSteps, Simulation, simulate};
 pub use solve::{Problem, Solution, SolveError, Strategy, Transfer, When};

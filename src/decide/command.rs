@@ -1,6 +1,7 @@
 //! The verbs that need no libtorch, and the command of a build that has none.
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
-use super::{Failure, ended, launch, names, plan, plot, schedule, shell, simulate};
+use super::{Failure, ended, launch, names, output, plan, plot, schedule, shell, simulate};
 
 /// What this program is called where no other one offers its verbs.
 pub(crate) const NAME: &str = "gpipe-rs";
@@ -109,9 +110,40 @@ pub(crate) fn execute<T>(
         Ok(asked) => ended(run(asked)),
         Err(error) => {
             // A closed pipe is all that can go wrong, and then nobody reads.
-            let _ = error.print();
+            let _ = print(&error);
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
+    }
+}
+
+/// The error, or the help; lines that a terminal has no room for are broken between words.
+fn print(error: &clap::Error) -> io::Result<()> {
+    let to_terminal = if error.use_stderr() {
+        io::stderr().is_terminal()
+    } else {
+        io::stdout().is_terminal()
+    };
+    let text = error.render();
+    let width = output::width(None);
+    if !to_terminal
+        || text
+            .to_string()
+            .lines()
+            .all(|line| line.chars().count() <= width)
+    {
+        return error.print();
+    }
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|own| !own.is_empty());
+    let text = if is_set("NO_COLOR") || std::env::var_os("TERM").is_none_or(|own| own == "dumb") {
+        text.to_string()
+    } else {
+        text.ansi().to_string()
+    };
+    let text = output::wrapped(&text, width) + "\n";
+    if error.use_stderr() {
+        io::stderr().write_all(text.as_bytes())
+    } else {
+        io::stdout().write_all(text.as_bytes())
     }
 }
 

@@ -133,10 +133,25 @@ pub(crate) fn paragraphs(sentences: &[String], width: usize) -> String {
     sentences.iter().map(paragraph).collect()
 }
 
+/// Columns of a word, in which what steers a terminal (`ESC [ ... m`) takes none.
+fn shown(word: &str) -> usize {
+    let mut steers = false;
+    let mut count = 0;
+    for c in word.chars() {
+        match c {
+            '\u{1b}' => steers = true,
+            'm' if steers => steers = false,
+            _ if steers => {}
+            _ => count += 1,
+        }
+    }
+    count
+}
+
 fn broken(line: &str, width: usize) -> String {
     let (mut text, mut column) = (String::new(), 0);
     for (number, word) in line.split(' ').enumerate() {
-        let wide = word.chars().count();
+        let wide = shown(word);
         if number > 0 {
             let fits = column + 1 + wide <= width;
             text.push(if fits { ' ' } else { '\n' });
@@ -171,5 +186,7 @@ mod tests {
         assert_eq!(wrapped("a verylongword b", 5), "a\nverylongword\nb");
         assert_eq!(wrapped("  two blanks", 12), "  two blanks");
         assert_eq!(wrapped("µµ µµ", 5), "µµ µµ");
+        let red = "\u{1b}[31mone\u{1b}[0m two three";
+        assert_eq!(wrapped(red, 7), "\u{1b}[31mone\u{1b}[0m two\nthree");
     }
 }

@@ -199,7 +199,9 @@ fn picture(schedule: &CheckedSchedule, width: usize) -> String {
             return grid;
         }
     }
-    render::text(&timeline, width)
+    let how = "drawn with 1 µs for each forward and for each half of a backward; `simulate` takes your times";
+    let how = output::wrapped(how, width);
+    format!("{}{how}\n", render::text(&timeline, width))
 }
 
 fn verdict(checked: Checked, json: bool) -> Result<(), Failure> {

@@ -44,44 +44,120 @@ impl Table {
         self.render_within(usize::MAX)
     }
 
-    /// The table as lines of at most `width` columns, as far as the last column can be
-    /// broken into several lines for it.
-    pub(crate) fn render_within(&self, width: usize) -> String {
-        let wide = |column: usize| {
-            let cells = self.rows.iter().map(|row| row[column].chars().count());
-            cells.max().unwrap_or_default()
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(wide).collect();
-        let (_, before) = widths.split_last().unwrap_or((&0, &[]));
-        let indent = before.iter().map(|width| width + 2).sum();
-        let room = width.saturating_sub(indent).max(NARROWEST);
-        let mut text = String::new();
-        for row in &self.rows {
-            let last = row.last().map(|cell| wrapped(cell, room));
-            let mut last = last.iter().flat_map(|cell| cell.lines());
-            let mut line = String::new();
-            for (column, (align, &width)) in self.columns.iter().zip(&widths).enumerate() {
-                let at_end = column == before.len();
-                let cell = if at_end {
-                    last.next().unwrap_or_default()
-                } else {
-                    row[column].as_str()
-                };
-                // Writing to a String cannot fail.
-                let _ = match align {
-                    Align::Left if at_end => write!(line, "{cell}"),
-                    Align::Left => write!(line, "{cell:<width$}  "),
-                    Align::Right => write!(line, "{cell:>width$}  "),
-                };
+    /// Takes out those of the columns that say the same in all of several rows, and says what: with
+    /// its name each, from the left.
+    pub(crate) fn take_same(&mut self, names: &[&str]) -> Vec<(String, String)> {
+        let mut taken = Vec::new();
+        let mut column = 0;
+        while column < self.columns.len() && self.rows.len() > 2 {
+            let mut cells = self.rows[1..].iter().map(|row| &row[column]);
+            let first = cells.next();
+            let same = cells.all(|cell| Some(cell) == first);
+            if !same || !names.contains(&self.rows[0][column].as_str()) {
+                column += 1;
+                continue;
             }
-            text.push_str(line.trim_end());
-            text.push('\n');
-            for more in last {
-                let _ = writeln!(text, "{:indent$}{more}", "");
+            let cells = self.remove(column);
+            taken.push((cells[0].clone(), cells[1].clone()));
+        }
+        taken
+    }
+
+    /// The table as lines of at most `width` columns, without so many of the `spare` columns, the first
+    /// ones first, as that takes.
+    pub(crate) fn render_without(mut self, spare: &[&str], width: usize) -> String {
+        let mut spare = spare.iter();
+        loop {
+            let text = self.render_within(width);
+            let fits = text.lines().all(|line| line.chars().count() <= width);
+            let Some(name) = spare.next().filter(|_| !fits) else {
+                return text;
+            };
+            if let Some(column) = self.rows[0].iter().position(|own| own == name) {
+                self.remove(column);
             }
         }
-        text
     }
+
+    /// Its cells, the name first.
+    fn remove(&mut self, column: usize) -> Vec<String> {
+        self.columns.remove(column);
+        let rows = self.rows.iter_mut();
+        rows.map(|row| row.remove(column)).collect()
+    }
+
+    /// The heading in lines, so that columns are no wider for it than their cells and its words.
+    fn broken_heading(&self) -> Vec<Vec<String>> {
+        let (heading, cells) = self.rows.split_at(1);
+        let names = heading.iter().flatten().enumerate().map(|(column, name)| {
+            let cells = cells.iter().map(|row| row[column].chars().count());
+            let words = name.split(' ').map(|word| word.chars().count());
+            let width = cells.chain(words).max().unwrap_or_default();
+            let lines = wrapped(name, width);
+            lines.lines().map(str::to_owned).collect::<Vec<_>>()
+        });
+        let names: Vec<Vec<String>> = names.collect();
+        let height = names.iter().map(Vec::len).max().unwrap_or_default();
+        // They stand on the line above the cells.
+        let line = |at: usize| {
+            let part = |name: &Vec<String>| {
+                let place = (at + name.len()).checked_sub(height);
+                place.map_or_else(String::new, |place| name[place].clone())
+            };
+            names.iter().map(part).collect()
+        };
+        (0..height).map(line).collect()
+    }
+
+    /// The table as lines of at most `width` columns, as far as the heading and the last column can be
+    /// broken into several lines for it.
+    pub(crate) fn render_within(&self, width: usize) -> String {
+        let text = lines(&self.columns, &self.rows, width);
+        if text.lines().all(|line| line.chars().count() <= width) {
+            return text;
+        }
+        let cells = self.rows.iter().skip(1).cloned();
+        let rows: Vec<Vec<String>> = self.broken_heading().into_iter().chain(cells).collect();
+        lines(&self.columns, &rows, width)
+    }
+}
+
+/// Rows as lines, the last column broken where it is beyond `width`.
+fn lines(columns: &[Align], rows: &[Vec<String>], width: usize) -> String {
+    let wide = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(wide).collect();
+    let (_, before) = widths.split_last().unwrap_or((&0, &[]));
+    let indent = before.iter().map(|width| width + 2).sum();
+    let room = width.saturating_sub(indent).max(NARROWEST);
+    let mut text = String::new();
+    for row in rows {
+        let last = row.last().map(|cell| wrapped(cell, room));
+        let mut last = last.iter().flat_map(|cell| cell.lines());
+        let mut line = String::new();
+        for (column, (align, &width)) in columns.iter().zip(&widths).enumerate() {
+            let at_end = column == before.len();
+            let cell = if at_end {
+                last.next().unwrap_or_default()
+            } else {
+                row[column].as_str()
+            };
+            // Writing to a String cannot fail.
+            let _ = match align {
+                Align::Left if at_end => write!(line, "{cell}"),
+                Align::Left => write!(line, "{cell:<width$}  "),
+                Align::Right => write!(line, "{cell:>width$}  "),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+        for more in last {
+            let _ = writeln!(text, "{:indent$}{more}", "");
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -98,6 +174,49 @@ mod tests {
             "name            µs\na                1\na longer one  1000\n"
         );
     }
+
+    #[test]
+    fn a_heading_that_is_too_wide_is_broken_between_words() {
+        let mut table = Table::new(&[("schedule", Align::Left), ("95 % of steps", Align::Right)]);
+        table.row(["1f1b".into(), "35.21 ms".into()]);
+        assert_eq!(
+            table.render_within(20),
+            "           95 % of\nschedule     steps\n1f1b      35.21 ms\n"
+        );
+        assert_eq!(
+            table.render_within(40),
+            "schedule  95 % of steps\n1f1b           35.21 ms\n"
+        );
+    }
+
+    #[test]
+    fn where_columns_are_few_those_to_spare_are_left_out() {
+        let columns = ["a", "bbb", "ccc"].map(|name| (name, Align::Right));
+        let table = || {
+            let mut table = Table::new(&columns);
+            table.row(["1".into(), "2".into(), "3".into()]);
+            table
+        };
+        let spare = ["ccc", "bbb"];
+        assert_eq!(table().render_without(&spare, 11), table().render());
+        assert_eq!(table().render_without(&spare, 10), "a  bbb\n1    2\n");
+        assert_eq!(table().render_without(&spare, 5), "a\n1\n");
+        // The rest is the rest.
+        assert_eq!(table().render_without(&spare, 0), "a\n1\n");
+    }
+
+    #[test]
+    fn what_all_rows_say_is_taken_out() {
+        let columns = ["a", "b", "c"].map(|name| (name, Align::Right));
+        let mut table = Table::new(&columns);
+        table.row(["1".into(), "2".into(), "3".into()]);
+        assert!(table.take_same(&["a", "b"]).is_empty(), "of one row");
+        table.row(["1".into(), "4".into(), "3".into()]);
+        let taken = table.take_same(&["a", "b"]);
+        assert_eq!(taken, [("a".to_owned(), "1".to_owned())]);
+        assert_eq!(table.render(), "b  c\n2  3\n4  3\n");
+    }
+
     #[test]
     fn a_last_column_that_is_too_wide_goes_on_below_itself() {
         let mut table = Table::new(&[("name", Align::Left), ("why", Align::Left)]);

@@ -33,13 +33,21 @@ pub struct Evaluation {
 }
 
 /// `loss 0.4321, accuracy 83.33 %`
+impl Evaluation {
+    /// What it says, and whether no loss before was lower.
+    pub(crate) fn words(&self, is_best: bool) -> String {
+        let best = if is_best { ", the lowest so far" } else { "" };
+        let accuracy = self
+            .accuracy
+            .map(|own| format!(", accuracy {:.2} %", 100.0 * own));
+        let accuracy = accuracy.unwrap_or_default();
+        format!("loss {}{best}{accuracy}", decimals(self.loss, 4))
+    }
+}
+
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "loss {}", decimals(self.loss, 4))?;
-        match self.accuracy {
-            Some(accuracy) => write!(f, ", accuracy {:.2} %", 100.0 * accuracy),
-            None => Ok(()),
-        }
+        f.write_str(&self.words(false))
     }
 }
 

@@ -185,11 +185,8 @@ impl<W: Write> Hook for LogLines<W> {
     }
 
     fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
-        let (step, best) = (
-            evaluation.step,
-            if is_best { ", the lowest so far" } else { "" },
-        );
-        self.line(format_args!("step {step:>5}  held-out {evaluation}{best}"));
+        let (step, words) = (evaluation.step, evaluation.words(is_best));
+        self.line(format_args!("step {step:>5}  held-out {words}"));
     }
 
     fn note(&mut self, note: &str) {

@@ -13,7 +13,10 @@ function gpipePin(chart) {
     ground.setAttribute('width', ground.width.baseVal.value + 12);
   });
   function keep() {
-    var x = chart.scrollLeft * svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
+    var wide = svg.getBoundingClientRect().width;
+    // A picture that another one took the place of has none.
+    if (!wide) { return; }
+    var x = chart.scrollLeft * svg.viewBox.baseVal.width / wide;
     side.setAttribute('x', x);
     // The tick of a name that would stand below the names of rows is covered by these.
     each('.axis text', function (name) {

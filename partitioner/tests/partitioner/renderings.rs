@@ -306,7 +306,7 @@ fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
     page_support::check(&page);
     // Names of rows stay in view with the peaks; numbers are bound to their units.
     let memory = page.split("<svg class=\"side\"").nth(2).unwrap();
-    assert!(memory.contains(">device 1</tspan><tspan dx=\"12\">on paper 8.0 MiB at "));
+    assert!(memory.contains(">device 1</tspan><tspan dx=\"12\">predicted 8.0 MiB at "));
     let page = page.replace('\u{a0}', " ");
     assert!(page.contains(&format!("<dt>The plan said</dt><dd>{}</dd>", plan.step)));
     assert!(page.contains("device 1: at most 8.0 MiB at 1.00 ms, measured held 9.0 MiB"));

@@ -48,7 +48,8 @@ fn command(model: &str, path: &Path) -> String {
 /// A model with its flags, where samples can be made of a path at all.
 fn model(path: &Path) -> Option<String> {
     let options = SampleOptions::default().held_out(0.0).image(3, SIDE, SIDE);
-    if let Ok(samples) = Samples::open(path, &options) {
+    let classes = Samples::open(path, &options).ok();
+    if let Some(samples) = classes.filter(|own| own.teaches_nothing().is_none()) {
         return Some(match samples.input() {
             [3, SIDE, SIDE] => format!("resnet50 --image {SIDE}"),
             shape => mlp(shape).to_owned(),

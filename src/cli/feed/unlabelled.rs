@@ -19,7 +19,8 @@ pub(in crate::cli) fn unlabelled(
     let spec = &chosen.spec;
     let ([input], [target]) = (spec.inputs(), spec.targets()) else {
         return Err(format!(
-            "{}: inputs alone are for models of one input and one target",
+            "{}: inputs alone are for models of one input and one target; `export` writes the weights \
+             for PyTorch, where the module itself predicts",
             takes(spec)
         ));
     };

@@ -39,7 +39,7 @@ pub(super) fn write(
     }
     let names = Names::of(args, trained);
     let Some(path) = &args.output else {
-        return output::print(&table(told, args.top, &names).render());
+        return output::print(&table(told, args.top, &names).render_within(output::width(None)));
     };
     output::write(Some(path), &csv(told, args.top, &names)?)
 }

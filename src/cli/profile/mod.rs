@@ -96,14 +96,13 @@ fn print(
     if args.prints_data() {
         return Ok(());
     }
+    say(&format!("{} of parameters", report::parameters(measured)));
     output::print(&report::text(
         measured,
         (plan, args.batch),
         found,
         (choices, limit),
-    ))?;
-    say(&format!("{} of parameters", report::parameters(measured)));
-    Ok(())
+    ))
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<(), Failure> {

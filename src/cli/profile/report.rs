@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Bytes, LayerProfile, Micros, Partition, Plan, StageId};
+use gpipe_partitioner::{Bytes, LayerCost, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
 use crate::cli::models::thousands;
@@ -61,10 +61,10 @@ pub(super) fn text(
 ) -> String {
     let (profile, width) = (&measured.profile, output::width(None));
     let title = format!(
-        "{} on {}, times of a micro-batch of {} ({})",
+        "{} on {}, times of a micro-batch of {}, the plan's ({})",
         count(profile.layers().len(), "layer"),
         profile.device(),
-        count(profile.batch(), "sample"),
+        count(plan.micro_batch_size, "sample"),
         profile.measured().unwrap_or("measured"),
     );
     let mut text = format!("{}\n\n", output::wrapped(&title, width));
@@ -132,7 +132,7 @@ const LAYOUTS: [(usize, &[&str]); 7] = [
 fn layers(measured: &Profiled, plan: &Plan, width: usize) -> String {
     let mut table = String::new();
     for (bars, left_out) in LAYOUTS {
-        table = layer_table(measured, bars, left_out);
+        table = layer_table(measured, plan.micro_batch_size, bars, left_out);
         if table.lines().all(|line| line.chars().count() <= width) {
             break;
         }
@@ -140,12 +140,12 @@ fn layers(measured: &Profiled, plan: &Plan, width: usize) -> String {
     with_cuts(&table, plan, width)
 }
 
-fn layer_table(measured: &Profiled, bars: usize, left_out: &[&str]) -> String {
-    let layers = measured.profile.layers();
-    let time = |layer: &LayerProfile| layer.times.forward.get() + layer.times.joint().get();
-    let most = layers.iter().map(time).fold(0.0, f64::max);
-    let bytes = |layer: &LayerProfile| layer.footprint.activations.get();
-    let widest = layers.iter().map(bytes).max().unwrap_or(0);
+fn layer_table(measured: &Profiled, samples: usize, bars: usize, left_out: &[&str]) -> String {
+    let costs = measured.profile.costs(samples);
+    let time = |layer: &LayerCost| layer.forward.get() + layer.backward.get();
+    let most = costs.iter().map(time).fold(0.0, f64::max);
+    let bytes = |layer: &LayerCost| layer.activations.get();
+    let widest = costs.iter().map(bytes).max().unwrap_or(0);
     let columns = [
         ("layer", Align::Left),
         ("forward", Align::Right),
@@ -162,22 +162,23 @@ fn layer_table(measured: &Profiled, bars: usize, left_out: &[&str]) -> String {
     let stays = |column: &usize| !left_out.contains(&columns[*column].0);
     let shown: Vec<usize> = (0..columns.len()).filter(stays).collect();
     let mut table = Table::new(&shown.iter().map(|&c| columns[c]).collect::<Vec<_>>());
-    for (layer, spread) in layers.iter().zip(&measured.spread) {
+    let names = measured.profile.layers().iter().map(|own| &own.name);
+    for ((name, layer), spread) in names.zip(&costs).zip(&measured.spread) {
         let noise = spread.forward.max(spread.backward) / 2.0;
         let cells = [
-            layer.name.clone(),
-            layer.times.forward.to_string(),
-            layer.times.joint().to_string(),
-            layer.times.backward_input.to_string(),
-            layer.times.backward_weight.to_string(),
+            name.clone(),
+            layer.forward.to_string(),
+            layer.backward.to_string(),
+            layer.input.to_string(),
+            layer.weight.to_string(),
             match spread.repeats {
                 0..FEWEST => "-".to_owned(),
                 _ => format!("{:.0} %", 100.0 * noise),
             },
             bar(time(layer), most, bars),
             layer.parameters.to_string(),
-            layer.footprint.output.to_string(),
-            layer.footprint.activations.to_string(),
+            layer.output.to_string(),
+            layer.activations.to_string(),
             bar(bytes(layer) as f64, widest as f64, bars),
         ];
         table.row(shown.iter().map(|&column| cells[column].clone()));

@@ -1,12 +1,17 @@
 //! Whether this process can hold its part of what is trained.
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Partition, StageId};
 
 use super::recipe::Recipe;
-use crate::OptimizerKind;
 use crate::cli::{Failure, room};
+use crate::models::hugging_face;
 use crate::models::zoo::ModelSpec;
+use crate::{OptimizerKind, Precision, Recompute};
 
+/// Numbers that a block keeps of each token for its backward, for each of `d_model`, at the least: its
+/// input, both normalisations and what attention is of; that of its MLP comes on top.
+const KEPT: u64 = 6;
 /// A parameter and its gradient.
 const TRAINED: u64 = 2;
 
@@ -40,6 +45,38 @@ pub(super) fn check(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     let name = spec.name();
     let what = format!("parameters, gradients and the optimizer of `{name}`{of}");
     let instead = "take smaller sizes, more processes, or devices of their own memory";
+    room::check(&what, needs, instead).map_err(Failure::Usage)?;
+    activations(recipe, spec)
+}
+
+/// That the host has room for what a transformer computes of one micro-batch: a system that has not
+/// ends the program in the first step, without a word.
+fn activations(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
+    if !hugging_face::has(spec) {
+        return Ok(());
+    }
+    let size = |name: &str| spec.settings().count(name).unsigned_abs();
+    let parts = recipe.micro.saturating_mul(recipe.replicas.max(1)).max(1);
+    let samples = (recipe.batch / parts).max(1) as u64;
+    // Those of all blocks are there when the first backward begins, unless they are computed again.
+    let blocks = match (&recipe.recompute, recipe.processes) {
+        (Recompute::Never, 0 | 1) => size("layers"),
+        _ => 1,
+    };
+    let number = match recipe.precision {
+        Precision::F32 => 4,
+        _ => 2,
+    };
+    let needs = [size("context"), size("d_model"), KEPT, number, blocks];
+    let needs = needs.into_iter().fold(samples, u64::saturating_mul);
+    let what = format!(
+        "the activations of `{}` for {} of {} tokens, a micro-batch",
+        spec.name(),
+        count(samples as usize, "sequence"),
+        size("context")
+    );
+    let instead =
+        "take a smaller --context, more --micro or a smaller --batch, or --recompute always";
     room::check(&what, needs, instead).map_err(Failure::Usage)
 }
 

@@ -214,14 +214,8 @@ impl Hook for Progress {
     }
 
     fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
-        let (step, best) = (
-            evaluation.step,
-            if is_best { ", the lowest so far" } else { "" },
-        );
-        self.say(&format!(
-            "step {step:>5}/{}  held-out {evaluation}{best}",
-            self.steps
-        ));
+        let (step, words) = (evaluation.step, evaluation.words(is_best));
+        self.say(&format!("step {step:>5}/{}  held-out {words}", self.steps));
     }
 }
 

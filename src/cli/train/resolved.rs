@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use super::config;
 use super::job::Job;
 use super::recipe::Recipe;
-use crate::Pipeline;
 use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
 use crate::cli::feed::remote::is_url;
 use crate::cli::model::sizes;
 use crate::decide::output;
 use crate::models::ExportedModel;
+use crate::{AdamW, OptimizerKind, Pipeline, Sgd};
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
@@ -68,9 +68,17 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
     }
 }
 
-/// What nobody has to be told: defaults, and what stands in a sentence of its own.
+/// What nobody has to be told: defaults, and what stands in a sentence of its own. Whatever they are,
+/// the mini-batch, the optimizer and its rate are told.
 fn usual(recipe: &Recipe) -> Recipe {
+    let other = match recipe.optimizer {
+        OptimizerKind::Sgd(_) => AdamW::default().into(),
+        _ => Sgd::default().into(),
+    };
     Recipe {
+        batch: 0,
+        optimizer: other,
+        lr: f64::NAN,
         balance: recipe.balance.clone(),
         data: recipe.data.clone(),
         chunks: Some(recipe.schedule.default_chunks()),

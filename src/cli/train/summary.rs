@@ -69,7 +69,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let on_gpus = job.recipe.devices.iter().any(|device| device.is_cuda());
     let matters = |title: &str| match title {
         INPUT => whole || !is_short(outcome) || is_limit(outcome),
-        LOADING => whole || waits(outcome),
+        LOADING => whole || (waits(outcome) && is_limit(outcome)),
         // CPU devices share the machine's memory: none runs out by itself.
         ACTIVATIONS | "" => whole || on_gpus,
         _ => true,

@@ -3,8 +3,8 @@
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, Nodes, Plan, Profile, Schedule, StageId};
 
-use super::super::singles;
 use super::super::table::{Align, Table};
+use super::super::{output, singles};
 use super::runners_up;
 
 /// What was chosen, its stages and devices, and what loses against it (all of that, or the most
@@ -15,7 +15,7 @@ pub(crate) fn text(
     width: usize,
     all: bool,
 ) -> String {
-    let mut text = headline(plan, samples);
+    let mut text = output::wrapped(&headline(plan, samples), width);
     text.push('\n');
     text.push_str(&stages(plan, profile, width));
     text.push('\n');

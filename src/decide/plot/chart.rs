@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use gpipe_partitioner::Bytes;
 
 use super::axis::{Range, Scale, short};
-use super::field::{Field, is_bytes, is_held_out};
+use super::field::{Field, is_bytes, is_held_out, is_share};
 use super::history::{History, Point};
 use super::layout::{ABOVE, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, in_turns, of_run};
 use super::line::{smoothed, thinned};
@@ -99,6 +99,7 @@ impl<'a> Chart<'a> {
             (false, false) => Scale::plain(values.roomy()),
         };
         let unit = match values {
+            Scale { is_log: false, .. } if is_share(field) => Some((0.01, "")),
             Scale { is_log: false, .. } if is_bytes(&field.key) => Some(unit_of(most)),
             _ => None,
         };
@@ -115,8 +116,8 @@ impl<'a> Chart<'a> {
 
     fn label(&self) -> String {
         match self.unit {
-            Some((_, name)) => format!("{} ({name})", self.field.label()),
-            None => self.field.label(),
+            Some((_, name)) if !name.is_empty() => format!("{} ({name})", self.field.label()),
+            _ => self.field.label(),
         }
     }
 
@@ -191,7 +192,9 @@ impl<'a> Chart<'a> {
         );
         if window == 1 || curve.is_held_out || EXACT.contains(&self.field.key.as_str()) {
             self.path(svg, "mean", points);
-            self.marks(svg, points);
+            if window == 1 || curve.is_held_out {
+                self.marks(svg, points);
+            }
         } else {
             self.path(svg, "raw", points);
             self.path(svg, "mean", &smoothed(points, window));

@@ -16,7 +16,7 @@ const KNOWN: [(&str, &str, &str); 16] = [
     (
         "held_out_accuracy",
         "held-out accuracy",
-        "share of what is held out",
+        "% of what is held out",
     ),
     ("lr", "learning rate", "of the step"),
     ("grad_norm", "gradient norm", "before clipping"),
@@ -24,19 +24,11 @@ const KNOWN: [(&str, &str, &str); 16] = [
     ("samples_per_s", "throughput", "samples/s"),
     ("step_ms", "time of a step", "ms"),
     ("makespan_ms", "forward and backward", "ms"),
-    ("input_wait", "waiting for input", "share of the step"),
-    (
-        "bubble_measured",
-        "bubble, measured",
-        "share of device time",
-    ),
-    (
-        "bubble_predicted",
-        "bubble, simulated",
-        "share of device time",
-    ),
-    ("mfu", "model FLOP/s utilisation", "share of the peak"),
-    ("host_share", "host's share", "share of the device's time"),
+    ("input_wait", "waiting for input", "% of the step"),
+    ("bubble_measured", "bubble, measured", "% of device time"),
+    ("bubble_predicted", "bubble, simulated", "% of device time"),
+    ("mfu", "model FLOP/s utilisation", "% of the peak"),
+    ("host_share", "host's share", "% of the device's time"),
     ("loss_scale", "loss scale", "factor"),
     ("skipped", "skipped steps", "count"),
 ];
@@ -107,6 +99,11 @@ impl Field {
             None => self.title.clone(),
         }
     }
+}
+
+/// Whether a field is a part of a whole, which is drawn in percent.
+pub(super) fn is_share(field: &Field) -> bool {
+    field.unit.is_some_and(|unit| unit.starts_with('%'))
 }
 
 /// Whether a field counts bytes.

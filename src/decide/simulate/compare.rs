@@ -175,17 +175,22 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         row[0] = format!("{mark} {}", row[0]);
         table.row(row);
     }
-    let mut text = format!("{}, {}\n{}", title(options), order(options), table.render());
+    let width = output::width(None);
+    let title = format!("{}, {}", title(options), order(options));
+    let mut text = output::wrapped(&title, width)
+        + "\n"
+        + &table.render_without(&["longer by", "in flight", "chunks"], width);
     // Writing to a String cannot fail, here and below.
     if all.iter().any(|(_, is_best)| *is_best) {
         let _ = writeln!(text, "* {}", best(options));
     }
     for note in risk_notes(options) {
-        let _ = writeln!(text, "{}", output::wrapped(&note, output::width(None)));
+        let _ = writeln!(text, "{}", output::wrapped(&note, width));
     }
     let refused = refused(cases);
     if !refused.is_empty() {
-        let _ = write!(text, "\nnot for these numbers:\n{}\n", refused.join("\n"));
+        let refused = output::wrapped(&refused.join("\n"), width);
+        let _ = write!(text, "\nnot for these numbers:\n{refused}\n");
     }
     text
 }

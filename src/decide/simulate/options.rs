@@ -187,8 +187,15 @@ impl Options {
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
         let format = args.format();
         if args.compare && !matches!(format, Format::Text | Format::Json | Format::Html) {
-            let rule = "--compare is a table, or a page: use --format text, json or html with it";
-            return Err(Failure::Usage(rule.to_owned()));
+            return Err(Failure::Usage(match &args.output {
+                Some(path) if args.format.is_none() => format!(
+                    "--output {}: with --compare a table or a page is written: name a file that ends in .html, \
+                     .json or .txt",
+                    path.display()
+                ),
+                _ => "--compare is a table, or a page: use --format text, json or html with it"
+                    .to_owned(),
+            }));
         }
         let missing = |flag: &str| Failure::Usage(format!("{flag} is missing"));
         let devices = args.devices.ok_or_else(|| missing("--devices"))?;

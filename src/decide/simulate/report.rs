@@ -79,7 +79,10 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     text.push('\n');
     text.push_str(&render::text(&case.simulation.timeline, width));
     if is_narrow(&case.simulation.timeline, width) {
-        text.push_str("names do not fit these columns: write a page with --format html, where you can zoom in\n");
+        let tip =
+            "names do not fit these columns: write a page with -o FILE.html, where you can zoom in";
+        text.push_str(&output::wrapped(tip, width));
+        text.push('\n');
     }
     text.push('\n');
     text.push_str(&devices(case));

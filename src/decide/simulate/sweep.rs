@@ -259,9 +259,20 @@ fn numbers(points: &[SweepPoint]) -> Value {
     points.iter().map(number).collect()
 }
 
+/// Columns that are said once where all rows have the same in them.
+const GIVEN: [&str; 7] = [
+    "schedule",
+    "devices",
+    "micro-batches",
+    "chunks",
+    "jitter",
+    "failure every",
+    "peak memory",
+];
+
 /// The numbers, with notes below them.
 fn table(points: &[SweepPoint], notes: &[String]) -> String {
-    let risks = RiskColumns::of(points);
+    let (risks, width) = (RiskColumns::of(points), output::width(None));
     let mut names = vec!["devices", "micro-batches", "chunks"];
     names.extend(risks.given_titles());
     names.extend([
@@ -302,13 +313,31 @@ fn table(points: &[SweepPoint], notes: &[String]) -> String {
             }
         }
     }
-    let mut text = table.render();
-    // Writing to a String cannot fail, here and below.
+    let mut same = table.take_same(&GIVEN);
+    // Of memory that nobody knows.
+    same.retain(|(_, cell)| cell != "-");
+    let same: Vec<String> = same
+        .into_iter()
+        .map(|(name, cell)| format!("{name} {cell}"))
+        .collect();
+    let mut text = String::new();
+    if !same.is_empty() {
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            text,
+            "{}",
+            output::wrapped(&format!("all with {}", same.join(", ")), width)
+        );
+    }
+    text.push_str(
+        &table.render_without(&["per micro-batch", "in flight", "checkpoint every"], width),
+    );
     for note in notes {
-        let _ = writeln!(text, "{}", output::wrapped(note, output::width(None)));
+        let _ = writeln!(text, "{}", output::wrapped(note, width));
     }
     if !refused.is_empty() {
-        let _ = write!(text, "\nnot for these numbers:\n{}", refused.concat());
+        let refused = output::wrapped(&refused.concat(), width);
+        let _ = write!(text, "\nnot for these numbers:\n{refused}\n");
     }
     text
 }

@@ -107,7 +107,7 @@ impl Workload {
             (Self::Given(given), ScheduleKind::Auto) => given.computed(shape),
             (Self::Given(given), _) => {
                 let schedule = generated(kind, shape)?;
-                let costs = given.costs(shape, |stage| schedule.device_of(stage));
+                let costs = given.costs(shape, kind.trains(), |stage| schedule.device_of(stage));
                 Ok(simulate(&schedule, &costs).into())
             }
             (Self::Profiled(profiled), ScheduleKind::Auto) => profiled.computed(shape),
@@ -186,11 +186,11 @@ impl Given {
     }
 
     /// A chunk has a v-th of everything but what it hands on.
-    fn costs(&self, shape: Shape, device: impl Fn(StageId) -> DeviceId) -> Costs {
+    fn costs(&self, shape: Shape, trains: bool, device: impl Fn(StageId) -> DeviceId) -> Costs {
         let share = 1.0 / shape.chunks as f64;
         let times = [self.forward, self.input, self.weight].map(|time| time * share);
         let part = |bytes: Bytes| Bytes(bytes.get() / shape.chunks as u64);
-        let memory = self.memory(part(self.activation));
+        let memory = self.memory(part(self.activation), trains);
         let mut costs = Costs::uniform(shape.stages(), times[0], times[1], times[2]);
         if self.recompute == When::Always {
             let again = StageTimes {
@@ -237,12 +237,21 @@ impl Given {
 
     /// Of a stage that keeps so much of each micro-batch. A recompute starts from what the stage
     /// before hands on.
-    fn memory(&self, activation: Bytes) -> StageMemory {
+    fn memory(&self, activation: Bytes, trains: bool) -> StageMemory {
         let again = activation - self.output;
         let memory = StageMemory {
             activation,
+            sent: self.output,
             ..StageMemory::default()
         };
+        if !trains && self.output > Bytes::ZERO {
+            // Without a backward there are a stage's input and its output.
+            let activation = activation.min(self.output + self.output);
+            return StageMemory {
+                activation,
+                ..memory
+            };
+        }
         let memory = match self.recompute {
             When::Never => memory,
             When::Auto => StageMemory {
@@ -271,7 +280,7 @@ impl Given {
 
     fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
         let costs = |placement: Placement| {
-            self.costs(shape, |stage| placement.device(stage, shape.devices))
+            self.costs(shape, true, |stage| placement.device(stage, shape.devices))
         };
         let limits = Limits::of(&self.machine);
         if self.machine.nodes().is_none() {

@@ -178,7 +178,7 @@ impl<'a> ComparePage<'a> {
             "What activations took",
             &[
                 "device",
-                "held on paper",
+                "held, predicted",
                 "held, measured",
                 "peak of an action, measured",
             ],
@@ -215,7 +215,7 @@ fn curve((device, memory): (usize, &StepMemory)) -> Curve {
         levels: memory.levels.clone(),
         held: memory.levels.clone(),
         limit: None,
-        peak_name: "on paper",
+        peak_name: "predicted",
         marks: vec![
             ("measured held", memory.held),
             ("measured peak", memory.peak),

@@ -86,8 +86,14 @@ fn of_devices(page: &ProfilePage<'_>) -> String {
     }
     let each = times.iter().enumerate();
     let each = each.map(|(device, time)| format!("device {device}: {time}"));
+    // A computed schedule runs some backwards whole and others in halves.
+    let halves = if page.halves() && page.wholes() {
+        " with their backwards in halves; where the schedule runs a backward whole, it takes less"
+    } else {
+        ""
+    };
     format!(
-        " All stages of a device together: {}.",
+        " All stages of a device together: {}{halves}.",
         each.collect::<Vec<_>>().join(", ")
     )
 }

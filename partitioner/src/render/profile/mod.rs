@@ -12,6 +12,7 @@ use crate::ids::DeviceId;
 use crate::model::ModelId;
 use crate::plan::{Plan, PlanOptions};
 use crate::profile::{LayerCost, Profile};
+use crate::schedule::ActionKind;
 use crate::simulate::{Simulation, simulate};
 use crate::units::Bytes;
 
@@ -146,10 +147,17 @@ impl<'a> ProfilePage<'a> {
 
     /// Whether the schedule runs backwards in halves.
     fn halves(&self) -> bool {
-        use crate::schedule::ActionKind;
-        let spans = self.simulation.timeline.spans();
-        let half = |kind: ActionKind| kind == ActionKind::BackwardInput;
-        spans.iter().any(|span| half(span.action.kind))
+        self.runs(ActionKind::BackwardInput)
+    }
+
+    /// Whether it runs backwards whole.
+    fn wholes(&self) -> bool {
+        self.runs(ActionKind::Backward)
+    }
+
+    fn runs(&self, kind: ActionKind) -> bool {
+        let mut spans = self.simulation.timeline.spans().iter();
+        spans.any(|span| span.action.kind == kind)
     }
 
     /// The device with the highest peak, and that peak.

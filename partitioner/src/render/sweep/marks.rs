@@ -9,6 +9,22 @@ const COLOURS: [&str; 12] = [
     "#0072b2", "#d55e00", "#009e73", "#c46c9c", "#8a6d00", "#3a96d2", "#777777", "#7a5cd6",
     "#c9304f", "#5b8f00", "#a0623a", "#009aa8",
 ];
+/// The same where the page is dark.
+const DARK: [&str; 12] = [
+    "#56b4e9", "#ff8c42", "#2cc79b", "#e29ac4", "#d4b23c", "#8fd0ff", "#b0b0b0", "#ab97f0",
+    "#ff7d92", "#9ccb3b", "#d9a06e", "#3ccbd8",
+];
+
+/// What makes colours those of a dark page there.
+pub(super) fn dark() -> String {
+    let pairs = COLOURS.iter().zip(DARK);
+    pairs.fold(String::new(), |css, (light, dark)| {
+        css + &format!(
+            ".sw [stroke=\"{light}\"]{{stroke:{dark}}}.sw [fill=\"{light}\"]{{fill:{dark}}}"
+        )
+    })
+}
+
 const DASHES: [&str; 4] = ["none", "8 4", "2 3", "10 3 2 3"];
 /// The radius of a point.
 pub(super) const RADIUS: f64 = 4.0;

@@ -1,7 +1,7 @@
 //! The chart.
 
 use super::lines::{Axis, Line, Spacing};
-use super::marks::{RADIUS, mark};
+use super::marks::{RADIUS, dark, mark};
 use crate::render::page::{escaped, percent};
 use crate::render::ticks;
 use crate::sweep::SweepPoint;
@@ -37,7 +37,7 @@ const STYLE: &str = "<style>\
 .sw text{font:13px system-ui,sans-serif;fill:#15181c}.sw .grid{stroke:#8d97a3;stroke-width:.5}\
 .sw .line{fill:none;stroke-width:2}.sw .mark{stroke:#fff;stroke-width:.8}.keys .sw{vertical-align:-2px;margin-right:4px}\
 .sw .lead{stroke:#8d97a3;stroke-width:.7;fill:none}\
-@media (prefers-color-scheme:dark){.sw text{fill:#eceff3}.sw .mark{stroke:#15171b}}</style>";
+@media (prefers-color-scheme:dark){.sw text{fill:#eceff3}.sw .mark{stroke:#15171b}";
 
 /// The chart of the bubbles, with failures of all time that is lost.
 pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> String {
@@ -58,9 +58,10 @@ pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> 
     let mut svg = format!(
         "<div class=\"chart\" role=\"group\" tabindex=\"0\" aria-label=\"{1} by {0}\">\n\
          <svg class=\"sw\" viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
-         role=\"img\" aria-label=\"{1} by {0}; the table below has all numbers\">{STYLE}\n",
+         role=\"img\" aria-label=\"{1} by {0}; the table below has all numbers\">{STYLE}{2}}}</style>\n",
         axis.name(),
-        what(points)
+        what(points),
+        dark()
     );
     scale.grid(&mut svg);
     let places: Vec<Vec<Place>> = lines.iter().map(|line| scale.places(line)).collect();
