@@ -193,7 +193,10 @@ pub fn whole_number(text: &str, most: usize) -> Result<usize, String> {
     let text = text.trim();
     let digits = text.trim_start_matches(['-', '+']);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("`{text}` is not a whole number"));
+        let instead = in_digits(text, most);
+        let instead =
+            instead.map_or_else(String::new, |own| format!(" in digits alone: write {own}"));
+        return Err(format!("`{text}` is not a whole number{instead}"));
     }
     match text.parse::<usize>() {
         Ok(number) if (1..=most).contains(&number) => Ok(number),
@@ -204,9 +207,40 @@ pub fn whole_number(text: &str, most: usize) -> Result<usize, String> {
     }
 }
 
+/// The whole number that `1e3`, `100,000` or `10_000` is, if it is one and at most `most`.
+fn in_digits(text: &str, most: usize) -> Option<f64> {
+    let mut groups = text.split([',', '_']);
+    let first = groups.next()?;
+    let thousands = groups.clone().all(|group| group.len() == 3) && first.len() <= 3;
+    let grouped = groups.next().is_some();
+    let plain = text.replace([',', '_'], "");
+    let number: f64 = plain.parse().ok().filter(|_| !grouped || thousands)?;
+    (number.fract() == 0.0 && (1.0..=most as f64).contains(&number)).then_some(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_number_that_is_written_otherwise_is_told_in_digits() {
+        for (text, told) in [
+            (
+                "1e3",
+                "`1e3` is not a whole number in digits alone: write 1000",
+            ),
+            ("100,000", "write 100000"),
+            ("10_000", "write 10000"),
+            ("8.0", "write 8"),
+        ] {
+            let error = whole_number(text, 1 << 20).unwrap_err();
+            assert!(error.ends_with(told), "{error}");
+        }
+        for text in ["3,5", "4.5", "x", "1e9", "-1e3", "nan", "inf"] {
+            let error = whole_number(text, 1 << 20).unwrap_err();
+            assert_eq!(error, format!("`{text}` is not a whole number"));
+        }
+    }
 
     #[test]
     fn one_is_singular() {

@@ -7,6 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::cli::{Failure, input};
+use crate::decide::near;
 use crate::models::hugging_face::hub_hint;
 
 /// What files of data end with.
@@ -37,6 +38,19 @@ pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
         let path = path.display();
         return Err(Failure::Usage(format!(
             "--model {path}: there is no such file; {hint}"
+        )));
+    }
+    if path.is_dir() {
+        let what = if near::is_run(path) {
+            "this is the folder of a run: go on with it by --resume, or begin with its model by --weights"
+        } else if path.join("config.json").is_file() {
+            "this is the folder of a model's weights: give it as --weights, and the model's name as --model"
+        } else {
+            "this is a folder: one of data is given as --data, one of weights as --weights"
+        };
+        return Err(Failure::Usage(format!(
+            "--model {}: {what}",
+            path.display()
         )));
     }
     if path.extension().is_some_and(|end| end == "py") {

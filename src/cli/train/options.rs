@@ -35,7 +35,7 @@ impl HasFlags for Recipe {
   gpipe-rs train --model mlp --data houses.csv --target price --loss mse
   gpipe-rs train --model resnet50 --data images/ --devices cuda:0-1
   gpipe-rs train --model model.pt2 --loss cross-entropy --data digits.npz --plan plan.json
-  gpipe-rs train --resume runs/1 --devices cpu*3
+  gpipe-rs train --resume runs/1 --devices cpu,cpu,cpu
 
 All flags, with the sizes of models and the configuration: gpipe-rs train --help",
     after_long_help = "Configuration: every run writes RUN/config.toml, which is a --config that trains the same again. Its \

@@ -47,8 +47,11 @@ impl Progress {
 
     /// What is trained, and with which configuration.
     pub(super) fn about(&self, job: &Job, pipe: &Pipeline, resolved: &Resolved) {
-        for line in resolved.lines.iter().chain(&job.notes) {
+        for line in &resolved.lines {
             self.say(line);
+        }
+        for note in &job.notes {
+            self.warn(job, note);
         }
         if let Some(words) = job.simulation() {
             self.say(&words);
@@ -76,13 +79,26 @@ impl Progress {
             }
         }
         if let Source::Synthetic(why) = &job.source {
-            let why = why.as_ref().map_or_else(String::new, |why| {
-                format!(
-                    ", as the built-in text does not fit ({why}): good for measuring speed, and its \
-                     loss says nothing; --data takes your own"
-                )
-            });
-            self.say(&format!("data: made up once from the model's shapes{why}"));
+            const DATA: &str = "data: made up once from the model's shapes";
+            match why {
+                Some(why) => self.warn(
+                    job,
+                    &format!(
+                        "{DATA}, as the built-in text does not fit ({why}): good for measuring speed, and its \
+                         loss says nothing; --data takes your own"
+                    ),
+                ),
+                None => self.say(DATA),
+            }
+        }
+    }
+
+    /// What a quiet program says, too; of several processes the first one, unless quiet.
+    fn warn(&self, job: &Job, line: &str) {
+        if job.recipe.processes <= 1 {
+            self.above_bar(line);
+        } else {
+            self.say(line);
         }
     }
 

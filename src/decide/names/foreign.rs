@@ -202,7 +202,7 @@ pub(super) const FLAGS: [(&str, Instead); 66] = [
         Flag("--out DIR"),
     ),
     (
-        "resume-from-checkpoint resume-from ckpt-path load continue-from auto-resume \
+        "resume-from-checkpoint resume-from ckpt ckpt-path load continue-from auto-resume \
          restart-from load-checkpoint from-checkpoint",
         Flag("--resume RUN"),
     ),

@@ -1,6 +1,6 @@
 //! Whether one device alone would be as well, or one stage with all the cores of several.
 
-use gpipe_partitioner::{Device, Machine, Plan, PlanOptions, Profile, ScheduleKind, plan};
+use gpipe_partitioner::{Device, Machine, Micros, Plan, PlanOptions, Profile, ScheduleKind, plan};
 
 /// That one device is predicted to be faster than the several of a plan, where it is: stages of
 /// little work wait for each other longer than they save.
@@ -56,7 +56,12 @@ pub(crate) fn on_all_cores(
     } else {
         "the plan is the latter"
     };
-    let short = if !wins && several.step.get() < SHORT_US {
+    // More than one core takes for all of it.
+    let work = several.step * several.devices() as f64;
+    let short = if is_disturbed(one.step, work) {
+        "; all cores together took longer than one of them alone would: other programs ran, and neither \
+         time is to be relied on"
+    } else if !wins && several.step.get() < SHORT_US {
         "; steps as short as these take longer than predicted, those of several devices most: measure both \
          (`train --devices cpu --micro 1` is one stage)"
     } else {
@@ -76,6 +81,13 @@ pub(crate) fn on_all_cores(
         wins,
         note,
     })
+}
+
+/// Whether all cores took longer for a step than its whole `work` takes one core, and by more than what
+/// sharing it among them costs.
+fn is_disturbed(step: Micros, work: Micros) -> bool {
+    const SHARING: f64 = 1.5;
+    step.get() > SHARING * work.get()
 }
 
 /// The same mini-batch on the fastest of the devices.

@@ -46,6 +46,9 @@ impl Fact {
     }
 }
 
+/// Letters of a word that a card has room for.
+const CARD: usize = 10;
+
 impl Page {
     /// A page of a kind ("profile and plan") with a title from outside.
     pub(super) fn new(kind: &'static str, title: &str) -> Self {
@@ -84,10 +87,16 @@ impl Page {
     pub(super) fn facts(&mut self, facts: &[Fact]) {
         self.intro.push_str("<dl class=\"facts\">\n");
         for Fact { name, value, note } in facts {
+            // `interleaved-1f1b` is broken at its hyphen: both parts fit a card where letters are smaller.
+            let mut words = value.split_inclusive([' ', '-']);
+            let class = match words.any(|word| word.chars().count() > CARD) {
+                true => " class=\"long\"",
+                false => "",
+            };
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 self.intro,
-                "<div><dt>{name}</dt><dd>{}</dd><dd class=\"note\">{}</dd></div>",
+                "<div><dt>{name}</dt><dd{class}>{}</dd><dd class=\"note\">{}</dd></div>",
                 bound(value),
                 bound(note)
             );
