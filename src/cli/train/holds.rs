@@ -70,7 +70,7 @@ fn activations(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     let needs = [size("context"), size("d_model"), KEPT, number, blocks];
     let needs = needs.into_iter().fold(samples, u64::saturating_mul);
     let what = format!(
-        "the activations of `{}` for {} of {} tokens, a micro-batch",
+        "the activations of `{}` for {} of {} tokens, a micro-batch,",
         spec.name(),
         count(samples as usize, "sequence"),
         size("context")

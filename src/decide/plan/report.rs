@@ -16,7 +16,7 @@ pub(crate) fn text(
     all: bool,
 ) -> String {
     let mut text = output::wrapped(&headline(plan, samples), width);
-    text.push('\n');
+    text.push_str("\n\n");
     text.push_str(&stages(plan, profile, width));
     text.push('\n');
     text.push_str(&devices(plan));

@@ -1,12 +1,20 @@
 //! Pages of `simulate` say what its text says.
 
+use std::path::Path;
+
 use super::{as_sentence, gpipe, stdout};
+use crate::run::command;
 
 /// What is printed of these words, and the page of the same, in which lines may end between numbers and
 /// their units here.
 fn both(words: &str) -> (String, String) {
     let words: Vec<&str> = words.split_whitespace().collect();
-    let text = stdout(&gpipe(&words));
+    // A sentence a line.
+    let text = command(Path::new("."), &words[..])
+        .env("COLUMNS", "2000")
+        .output()
+        .unwrap();
+    let text = stdout(&text);
     let page = stdout(&gpipe(&[&words[..], &["--format", "html"]].concat()));
     (text, page.replace('\u{a0}', " "))
 }
@@ -19,7 +27,7 @@ fn what_the_text_says_below_its_table_stands_on_the_page() {
     for (more, begins) in [
         (
             "--schedule 1f1b --jitter 5% --mtbf 6h --checkpoint-time 30s",
-            &["jitter of 5.0 %", "a failure every 6.0 h"][..],
+            &["jitter of 5.0 %", "a failure every 6 h"][..],
         ),
         ("--schedule 1f1b --memory 1GiB", &["does not fit: device 0"]),
         (
@@ -96,7 +104,7 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         )));
     }
     let card = format!(
-        "<dt>The fastest</dt><dd>{}</dd><dd class=\"note\">as fast: {}</dd>",
+        "<dt>The fastest</dt><dd class=\"long\">{}</dd><dd class=\"note\">as fast: {}</dd>",
         marked[0],
         marked[1..].join(", ")
     );

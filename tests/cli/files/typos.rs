@@ -50,6 +50,7 @@ fn flags_of_other_tools_are_answered() {
             "instead of `--label`, write: --target NAME",
         ),
         ("train --scheduler cosine", "write: --lr-schedule NAME"),
+        ("train --ckpt runs/1", "write: --resume RUN"),
         (
             "launch -n 2 -- env",
             "instead of `-n`, write: --processes N",

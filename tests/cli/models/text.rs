@@ -68,14 +68,17 @@ fn a_run_on_made_up_data_says_so_and_has_no_sample() {
         "{text}"
     );
     assert!(!text.contains("held-out"), "{text}");
-    let errors = super::gpipe(folder.path(), &args).stderr;
-    let errors = String::from_utf8(errors).unwrap();
-    assert!(
-        errors.contains(
-            "data: made up once from the model's shapes, as the built-in text does not fit"
-        ),
-        "{errors}"
-    );
+    // A quiet run's loss was not known for one that says nothing.
+    for quiet in [&[][..], &["--quiet"]] {
+        let errors = super::gpipe(folder.path(), &[&args[..], quiet].concat()).stderr;
+        let errors = String::from_utf8(errors).unwrap();
+        assert!(
+            errors.contains(
+                "data: made up once from the model's shapes, as the built-in text does not fit"
+            ),
+            "{errors}"
+        );
+    }
 }
 
 #[test]

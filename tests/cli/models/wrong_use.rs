@@ -82,7 +82,7 @@ const BOTH: [Case<'static>; 24] = [
         "--model missing.json",
         &["--model missing.json: cannot be read"],
     ),
-    ("--model .", &["--model .: cannot be read"]),
+    ("--model .", &["--model .: this is a folder"]),
     (
         "--model text.txt",
         &[
@@ -253,4 +253,11 @@ fn a_model_that_memory_cannot_hold_is_refused() {
         "take smaller sizes",
     ];
     all_refused("train", &[(&format!("{model} --micro 1"), &train)]);
+    // Its weights are small, and its first step was killed.
+    let long = "--model gpt --layers 96 --context 1000000 --batch 32 --micro 4";
+    let activations = [
+        "the activations of `gpt` for 8 sequences of 1000000 tokens, a micro-batch, need ",
+        "take a smaller --context",
+    ];
+    all_refused("train", &[(long, &activations)]);
 }

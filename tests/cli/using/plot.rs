@@ -114,7 +114,7 @@ fn the_accuracy_has_a_chart_of_its_own_where_there_is_one() {
     let folder = tempfile::tempdir().unwrap();
     evaluated(&folder.path().join("own.jsonl"), 6);
     run(folder.path(), "plain", 6, 4.0);
-    let accuracy = ">held-out accuracy (share of what is held out)</text>";
+    let accuracy = ">held-out accuracy (% of what is held out)</text>";
     for runs in ["own.jsonl", "own.jsonl plain"] {
         let svg = printed(folder.path(), &format!("plot {runs} -o -"));
         assert!(svg.contains(accuracy), "{runs}: {svg}");
