@@ -33,9 +33,9 @@ part() {
 
 # The top alone, for the README.
 part report report 827 'nav,#timeline,#memory,#schedules,#doubts,footer'
-part profile report 1420 'nav,#timeline,#memory,#schedules,#doubts,footer'
+part profile report 1465 '#timeline,#memory,#schedules,#doubts,footer'
 part profile-plan report 1670 'header,nav,.facts,.say,.cap,.peaks,main>.hint,#layers,#doubts,#detail,#keys,.zoom,#timeline .scroll,#memory .scroll,footer'
-part simulation simulation 1360 'nav,#detail,#timeline .scroll,#memory .scroll,footer'
+part simulation simulation 2135 '#detail,#memory .scroll,footer'
 # Eight times as wide, where warm-up goes over into the steady part, with an action chosen.
 part zoomed simulation 640 'header,nav,.facts,.say,#memory,#timeline .scroll,footer' '\
   var plus=document.querySelector(".zoom button"),chart=document.getElementById("chart");\
