@@ -107,7 +107,10 @@ fn all(zoo: &Zoo) -> Result<String, Failure> {
             spec.settings()
         );
     }
-    Ok(table.render() + &notes)
+    let width = output::width(None);
+    let notes = output::wrapped(&notes, width);
+    let how = "models NAME says what its sizes are; `train --model NAME --layers 4` chooses one";
+    Ok(table.render() + &notes + "\n" + &output::wrapped(how, width) + "\n")
 }
 
 fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {

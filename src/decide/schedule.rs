@@ -199,7 +199,8 @@ fn picture(schedule: &CheckedSchedule, width: usize) -> String {
             return grid;
         }
     }
-    let how = "drawn with 1 µs for each forward and for each half of a backward; `simulate` takes your times";
+    let how = "drawn with 1 µs for each forward and for each half of a backward; `simulate` takes your times, and \
+               with -o FILE.html draws a page that can be zoomed";
     let how = output::wrapped(how, width);
     format!("{}{how}\n", render::text(&timeline, width))
 }

@@ -64,17 +64,18 @@ impl Table {
     }
 
     /// The table as lines of at most `width` columns, without so many of the `spare` columns, the first
-    /// ones first, as that takes.
+    /// ones first, as that takes; and which ones these are, in a line below.
     pub(crate) fn render_without(mut self, spare: &[&str], width: usize) -> String {
-        let mut spare = spare.iter();
+        let (mut spare, mut gone) = (spare.iter(), Vec::new());
         loop {
             let text = self.render_within(width);
             let fits = text.lines().all(|line| line.chars().count() <= width);
             let Some(name) = spare.next().filter(|_| !fits) else {
-                return text;
+                return text + &left_out(&gone, width);
             };
             if let Some(column) = self.rows[0].iter().position(|own| own == name) {
                 self.remove(column);
+                gone.push(*name);
             }
         }
     }
@@ -120,6 +121,18 @@ impl Table {
         let rows: Vec<Vec<String>> = self.broken_heading().into_iter().chain(cells).collect();
         lines(&self.columns, &rows, width)
     }
+}
+
+/// That a terminal has no room for columns, if any.
+fn left_out(names: &[&str], width: usize) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let names = names.join(", ");
+    wrapped(
+        &format!("(no room for: {names}; --format html has them)"),
+        width,
+    ) + "\n"
 }
 
 /// Rows as lines, the last column broken where it is beyond `width`.
@@ -199,10 +212,13 @@ mod tests {
         };
         let spare = ["ccc", "bbb"];
         assert_eq!(table().render_without(&spare, 11), table().render());
-        assert_eq!(table().render_without(&spare, 10), "a  bbb\n1    2\n");
-        assert_eq!(table().render_without(&spare, 5), "a\n1\n");
+        let said = "(no\nroom for:\nccc;\n--format\nhtml has\nthem)\n";
+        let without = table().render_without(&spare, 10);
+        assert_eq!(without, format!("a  bbb\n1    2\n{said}"));
         // The rest is the rest.
-        assert_eq!(table().render_without(&spare, 0), "a\n1\n");
+        for width in [5, 0] {
+            assert!(table().render_without(&spare, width).starts_with("a\n1\n("));
+        }
     }
 
     #[test]

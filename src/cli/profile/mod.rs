@@ -77,9 +77,28 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         let page = html::page(&spec, &measured, &plan, &plan_options, notes)?;
         output::write(Some(path), &page)?;
     }
-    let choices = output::paragraphs(&choices, output::width(None));
+    let mut said = choices;
+    said.push(next(args));
+    let choices = output::paragraphs(&said, output::width(None));
     let found = (loading.as_ref(), diagnosis.as_ref());
     print(args, &measured, &plan, (&choices, &limit), found)
+}
+
+/// What to do with what was measured.
+fn next(args: &Args) -> String {
+    match (&args.plan, &args.output) {
+        (Some(plan), _) => format!("next: `train --plan {}` with this model", plan.display()),
+        (None, Some(file)) => {
+            format!(
+                "next: `plan --profile {}` plans for other devices",
+                file.display()
+            )
+        }
+        (None, None) => {
+            "next: --plan plan.json keeps the plan, and `train --plan plan.json` follows it"
+                .to_owned()
+        }
+    }
 }
 
 fn print(
@@ -97,12 +116,8 @@ fn print(
         return Ok(());
     }
     say(&format!("{} of parameters", report::parameters(measured)));
-    output::print(&report::text(
-        measured,
-        (plan, args.batch),
-        found,
-        (choices, limit),
-    ))
+    let text = report::text(measured, (plan, args.batch), found, (choices, limit));
+    output::print(&text)
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<(), Failure> {

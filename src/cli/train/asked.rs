@@ -39,7 +39,7 @@ impl Listening {
                 // Without a byte nobody listens any more.
                 if heard.read(&mut [0]).is_ok_and(|bytes| bytes > 0) {
                     speak(&format!(
-                        "stopping after this step; asked once more, the process ends at once: {}",
+                        "stopping after this step; a second signal (Ctrl-C) ends the process at once: {}",
                         left()
                     ));
                 }

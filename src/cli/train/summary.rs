@@ -121,6 +121,13 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         let run = outcome.folder.display();
         let own = called();
         let on = format!("{own} train --resume {run} --steps N");
+        // The last weights may be worse than those of the lowest held-out loss.
+        let last = outcome.records.last().map_or(0, |own| own.step);
+        let best = (outcome.best).filter(|own| own.step < last);
+        let run = match best {
+            Some(_) => format!("{run} --best"),
+            None => run.to_string(),
+        };
         let verb = match job.source {
             Source::Text { .. } => format!("{own} generate --run {run} --prompt TEXT`, or `{on}"),
             Source::Samples {

@@ -342,6 +342,8 @@ impl Samples {
         let classes = self.kept.classes;
         let classes = classes.map(|own| format!(" of {}", count(own, "class")));
         let classes = classes.unwrap_or_default();
+        let target = self.kept.target.as_ref();
+        let target = target.map_or_else(String::new, |own| format!(" (column `{own}`)"));
         let held_out = match self.held_out_len() {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
@@ -355,7 +357,7 @@ impl Samples {
         };
         let (len, [one, several]) = (self.train.len(), self.about);
         let about = if len == 1 { one } else { several };
-        format!("{len} {about}{classes}{held_out}{unused}")
+        format!("{len} {about}{classes}{target}{held_out}{unused}")
     }
 
     /// What is to be said of them besides, such as how columns of a table are read: a sentence each.

@@ -36,7 +36,7 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
             ))
         }
         Some(verb) if !unknown.starts_with('-') => positional(verb, args, unknown),
-        Some(verb) => tip(verb, &name).or_else(|| of_another(command, &name)),
+        Some(verb) => tip(verb, &name).or_else(|| of_another(command, verb, &name)),
         None => None,
     };
     match tip {
@@ -284,7 +284,11 @@ fn one_value(args: &[OsString], word: &str) -> Option<String> {
 }
 
 /// Which verbs have a flag that this one does not.
-fn of_another(command: &Command, name: &str) -> Option<String> {
+fn of_another(command: &Command, verb: &Command, name: &str) -> Option<String> {
+    // `--d_model`.
+    if verb.get_arguments().any(|arg| arg.get_long() == Some(name)) {
+        return Some(format!("write `--{name}`"));
+    }
     let has = |verb: &&Command| verb.get_arguments().any(|arg| arg.get_long() == Some(name));
     let verbs = command.get_subcommands().filter(has);
     let verbs: Vec<String> = verbs.map(|verb| format!("`{}`", verb.get_name())).collect();

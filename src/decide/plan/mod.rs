@@ -216,6 +216,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let width = output::width(None);
         let mut text = report::text((&plan, samples), &profile, width, args.explain);
         text.push_str(&output::paragraphs(&said, width));
+        let next = match &args.output {
+            Some(path) => format!("next: `train --plan {}` with this model", path.display()),
+            None => KEEP.to_owned(),
+        };
+        // `train` takes no plan whose layers are shared.
+        if plan.tensor_parallel == 1 {
+            text.push_str(&output::paragraphs(&[next], width));
+        }
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
@@ -233,6 +241,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// What to do with a plan that was only printed.
+const KEEP: &str = "next: -o plan.json keeps the plan, and `train --plan plan.json` follows it";
 
 /// A plan, with what it was made from.
 struct Planned {

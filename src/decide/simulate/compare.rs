@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gpipe_partitioner::ScheduleKind;
 use gpipe_partitioner::render::{Compared, SchedulesPage};
-use gpipe_partitioner::words::{count, given_time, two_decimals};
+use gpipe_partitioner::words::{count, given_time, long_time, two_decimals};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -136,7 +136,8 @@ fn risk_notes(options: &Options) -> Vec<String> {
     });
     let failures = options.failures.as_ref().map(|failures| {
         let every = format!("every {}", given_time(failures.between()));
-        risks::goodput_note(failures, &every)
+        let often = format!("every {}", long_time(failures.daly()));
+        risks::goodput_note(failures, &every, &often)
     });
     jitter.into_iter().chain(failures).collect()
 }
@@ -177,16 +178,26 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     }
     let width = output::width(None);
     let title = format!("{}, {}", title(options), order(options));
-    let mut text = output::wrapped(&title, width)
-        + "\n"
-        + &table.render_without(&["longer by", "in flight", "chunks"], width);
+    let same = table.take_same(&["goodput"]);
+    let spare = [
+        "longer by",
+        "in flight",
+        "chunks",
+        "goodput",
+        "bubble",
+        "peak memory",
+    ];
+    let mut text = output::wrapped(&title, width) + "\n" + &table.render_without(&spare, width);
     // Writing to a String cannot fail, here and below.
     if all.iter().any(|(_, is_best)| *is_best) {
         let _ = writeln!(text, "* {}", best(options));
     }
-    for note in risk_notes(options) {
-        let _ = writeln!(text, "{}", output::wrapped(&note, width));
+    for (name, cell) in same {
+        let _ = writeln!(text, "{name} {cell} with each of them");
     }
+    let made_of = [options.workload.words_and_flags()];
+    let notes: Vec<String> = risk_notes(options).into_iter().chain(made_of).collect();
+    text.push_str(&output::paragraphs(&notes, width));
     let refused = refused(cases);
     if !refused.is_empty() {
         let refused = output::wrapped(&refused.join("\n"), width);

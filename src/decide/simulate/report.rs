@@ -85,8 +85,10 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
         text.push('\n');
     }
     text.push('\n');
-    text.push_str(&devices(case));
-    for sentence in fits(options, case).into_iter().chain(notes(options, case)) {
+    text.push_str(&devices(case, options.workload.knows_memory()));
+    let made_of = [options.workload.words_and_flags()];
+    let said = fits(options, case).into_iter().chain(notes(options, case));
+    for sentence in said.chain(made_of) {
         // Writing to a String cannot fail.
         let _ = write!(text, "\n{}\n", output::wrapped(&sentence, width));
     }
@@ -166,19 +168,22 @@ fn gap(case: &Case, bound: Micros) -> f64 {
     case.makespan().get() / bound.get().max(f64::MIN_POSITIVE) - 1.0
 }
 
-fn devices(case: &Case) -> String {
+fn devices(case: &Case, knows_memory: bool) -> String {
     let simulation = &case.simulation;
     let names = ["device", "busy", "idle", "in flight", "peak memory"];
-    let mut table = Table::new(&names.map(|name| (name, Align::Right)));
+    let names = &names[..if knows_memory { 5 } else { 4 }];
+    let columns: Vec<_> = names.iter().map(|name| (*name, Align::Right)).collect();
+    let mut table = Table::new(&columns);
     for (index, peak) in simulation.peak_bytes().into_iter().enumerate() {
         let device = DeviceId(index);
-        table.row([
+        let cells = [
             device.to_string(),
             simulation.timeline.busy(device).to_string(),
             simulation.timeline.idle(device).to_string(),
             two_decimals(simulation.schedule().peak_in_flight_on(device)),
             memory(peak),
-        ]);
+        ];
+        table.row(cells.into_iter().take(columns.len()));
     }
     table.render()
 }

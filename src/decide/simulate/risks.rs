@@ -100,15 +100,16 @@ pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> Strin
     )
 }
 
-/// What the column `goodput` is, in a sentence; `every` says how often there is a failure.
-pub(super) fn goodput_note(failures: &Failures, every: &str) -> String {
+/// What the column `goodput` is, in a sentence; `every` says how often there is a failure, and `often`
+/// how often checkpoints are written.
+pub(super) fn goodput_note(failures: &Failures, every: &str, often: &str) -> String {
     let restart = match failures.restart() {
         Micros::ZERO => String::new(),
         restart => format!(", {} for a restart", given_time(restart)),
     };
     format!(
         "`goodput` is the share of all time that goes into steps whose work is kept, with a failure {every}, \
-         {} for a checkpoint{restart}, and checkpoints as often as is best",
+         {} for a checkpoint{restart}, and a checkpoint {often}, which is best",
         given_time(failures.checkpoint())
     )
 }

@@ -13,7 +13,7 @@ use super::super::{
     table::{Align, Table},
 };
 use super::options::{Args, Format, Options};
-use super::workload::Refusal;
+use super::workload::{Refusal, Workload};
 use super::{Case, report, risks};
 
 /// The most combinations.
@@ -142,16 +142,25 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
             let notes = notes(args, &sweep)?;
             render::sweep_html(&points, &title(args, &sweep, &points), &notes)
         }
-        _ => table(&points, &risk_notes(&sweep)),
+        _ => {
+            let mut below = risk_notes(&sweep);
+            below.extend(workload(args, &sweep)?.map(|own| own.words_and_flags()));
+            table(&points, &below)
+        }
     })
 }
 
 /// What the numbers are made of.
 fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
+    let words = workload(args, sweep)?.map(|own| own.words());
+    Ok(words.into_iter().chain(risk_notes(sweep)).collect())
+}
+
+/// That of the first shape, of which all are.
+fn workload(args: &Args, sweep: &Sweep) -> Result<Option<Workload>, Failure> {
     let first = sweep.devices.first().zip(sweep.micro_batches.first());
     let options = first.map(|(&devices, &micro)| Options::of(args, devices, micro));
-    let words = options.transpose()?.map(|own| own.workload.words());
-    Ok(words.into_iter().chain(risk_notes(sweep)).collect())
+    Ok(options.transpose()?.map(|own| own.workload))
 }
 
 /// What the columns of jitter and failures are, where there are such.
@@ -160,9 +169,10 @@ fn risk_notes(sweep: &Sweep) -> Vec<String> {
     let jitter =
         jitter.map(|jitter| risks::jitter_note(&jitter, "that of the column `jitter`", "step"));
     let failures = sweep.risks.iter().find_map(|risk| risk.failures);
-    let failures = failures
-        .as_ref()
-        .map(|own| risks::goodput_note(own, "as often as its column says"));
+    let failures = failures.as_ref().map(|own| {
+        let column = "as often as its column says";
+        risks::goodput_note(own, column, column)
+    });
     jitter.into_iter().chain(failures).collect()
 }
 
@@ -332,9 +342,7 @@ fn table(points: &[SweepPoint], notes: &[String]) -> String {
     text.push_str(
         &table.render_without(&["per micro-batch", "in flight", "checkpoint every"], width),
     );
-    for note in notes {
-        let _ = writeln!(text, "{}", output::wrapped(note, width));
-    }
+    text.push_str(&output::paragraphs(notes, width));
     if !refused.is_empty() {
         let refused = output::wrapped(&refused.concat(), width);
         let _ = write!(text, "\nnot for these numbers:\n{refused}\n");

@@ -151,6 +151,17 @@ impl Workload {
         }
     }
 
+    /// The same, and with which flags it would be other ones.
+    pub(super) fn words_and_flags(&self) -> String {
+        let flags = match self {
+            Self::Given(_) => {
+                "; --forward-us, --input-us, --weight-us and --activation-bytes take yours, --profile measured ones"
+            }
+            Self::Profiled(_) => "",
+        };
+        self.words() + flags
+    }
+
     /// Whether one stage may cost more than another.
     pub(super) fn is_uneven(&self) -> bool {
         matches!(self, Self::Profiled(_))

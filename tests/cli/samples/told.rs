@@ -78,26 +78,6 @@ fn an_array_of_an_archive_is_told_by_its_name() {
     fails(folder, &format!("{TRAIN} d.npz"), 2, &told);
 }
 
-/// Its header was called one column, beside which there is none.
-#[test]
-fn another_separator_is_told_with_what_to_write() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    for (separator, name, python) in [
-        ("|", "`|`", "sep=\"|\""),
-        (":", "`:`", "sep=\":\""),
-        ("  ", "spaces", "sep=r\"\\s+\""),
-    ] {
-        let table = ["a,b,kind\n", "1,2,0\n", "3,4,1\n"].concat();
-        fs::write(folder.join("t.csv"), table.replace(',', separator)).unwrap();
-        let told = format!("t.csv, line 1: its cells seem to be separated by {name}: ");
-        for more in ["", " --target kind"] {
-            let told = [&*told, "commas, semicolons or tabs", python];
-            fails(folder, &format!("{TRAIN} t.csv{more}"), 2, &told);
-        }
-    }
-}
-
 /// `1e39 is not finite` was said of a number that is.
 #[test]
 fn a_number_that_single_precision_has_not_is_told_so() {

@@ -29,24 +29,6 @@ pub(super) struct Input {
     pub(super) column: Column,
 }
 
-/// What else than commas separates the only cell of a header, and what to do, where that is seen.
-fn otherwise_separated(header: &StringRecord) -> Option<String> {
-    const OTHERS: [(char, &str, &str); 3] = [
-        ('|', "`|`", r#""|""#),
-        (':', "`:`", r#"":""#),
-        (' ', "spaces", r#"r"\s+""#),
-    ];
-    let [only] = header.iter().collect::<Vec<_>>()[..] else {
-        return None;
-    };
-    let seen = OTHERS.iter().find(|(own, ..)| only.contains(*own));
-    let (_, name, python) = seen?;
-    Some(format!(
-        "its cells seem to be separated by {name}: separate them by commas, semicolons or tabs, in \
-         Python with `pandas.read_csv(\"table.csv\", sep={python}).to_csv(\"commas.csv\", index=False)`"
-    ))
-}
-
 /// What columns are what.
 #[derive(Debug)]
 pub(super) struct Layout {
@@ -56,13 +38,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// # Errors
-    /// A column is missing, twice there or has no name; nothing separates the names.
     pub(super) fn of(header: &StringRecord, wanted: &Wanted<'_>) -> Result<Self, String> {
-        Self::read(header, wanted).map_err(|why| otherwise_separated(header).unwrap_or(why))
-    }
-
-    fn read(header: &StringRecord, wanted: &Wanted<'_>) -> Result<Self, String> {
         let all: Vec<&str> = header.iter().collect();
         let find = |name: &str| find(header, name).map(|place| (name.to_owned(), place));
         if all.is_empty() {
