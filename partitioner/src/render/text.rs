@@ -170,7 +170,7 @@ fn label(full: &str, width: usize, chunks: &Chunks, of: (DeviceId, StageId)) -> 
     };
     let whole = if chunks.one_each() { &short } else { full };
     // Where names begin with letters they are told from each other without a sign between them.
-    let close = if chunks.one_each() { 0 } else { 1 };
+    let close = usize::from(!chunks.one_each());
     let names = [(whole, close), (&short, close), (&short[..1], 1)];
     let fits = (names.into_iter()).find(|(name, more)| name.len() + more <= width);
     fits.map_or("", |(name, _)| name).to_owned()

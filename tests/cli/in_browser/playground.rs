@@ -274,21 +274,49 @@ fn page(acts: &str) -> String {
     )
 }
 
+/// Sets a control of the page, as who types does.
+const SET: &str = "function set(name,value){var e=document.getElementById('pg-form').elements[name];\
+               if(e.type==='checkbox'){e.checked=value}else{e.value=value}\
+               e.dispatchEvent(new Event('input',{bubbles:true}))};";
+
+/// The page after these acts, in the browser.
+fn opened(browser: &str, folder: &Path, acts: &str, flags: &[&str]) -> String {
+    let file = folder.join("page.html");
+    fs::write(&file, page(acts)).unwrap();
+    let flags = [&["--allow-file-access-from-files"], flags].concat();
+    let (dom, log) = open(browser, folder, &file, &flags);
+    assert!(!log.contains("CONSOLE"), "{log}");
+    assert!(dom.contains("data-ready=\"yes\""), "{log}");
+    dom
+}
+
+/// At 8 x 32 nothing could be read, and the picture could not be zoomed.
+#[test]
+fn the_picture_of_the_playground_can_be_zoomed() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let zoomed = "var button=function(step){document.querySelector('[data-step=\"'+step+'\"]').click()};\
+                  var names=function(){return document.querySelectorAll('#pg-picture g text').length},seen=[names()];\
+                  button('+');button('+');button('+');\
+                  seen.push(names(),document.querySelector('#pg-picture .chart').dataset.zoom);\
+                  set('micro',4);seen.push(document.querySelectorAll('#pg-picture svg.tl').length,\
+                  document.querySelector('#pg-picture .chart').dataset.zoom);button('+');\
+                  seen.push(document.querySelector('#pg-picture .chart').dataset.zoom);\
+                  document.body.dataset.seen=seen.join(' ')";
+    let acts = format!("{SET}set('schedule','zbv');set('devices',8);set('micro',32);{zoomed}");
+    let dom = opened(browser, folder.path(), &acts, &[]);
+    assert_eq!(between(&dom, "data-seen=\"", "\""), "0 1536 8 1  2");
+}
+
 #[test]
 fn the_page_works_in_a_browser_and_shows_the_numbers_of_the_command() {
     let Some(browser) = browser() else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("page.html");
-    let opened = |acts: &str, flags: &[&str]| {
-        fs::write(&file, page(acts)).unwrap();
-        let flags = [&["--allow-file-access-from-files"], flags].concat();
-        let (dom, log) = open(browser, folder.path(), &file, &flags);
-        assert!(!log.contains("CONSOLE"), "{log}");
-        assert!(dom.contains("data-ready=\"yes\""), "{log}");
-        dom
-    };
+    let opened = |acts: &str, flags: &[&str]| opened(browser, folder.path(), acts, flags);
     let shown = |dom: &str, id: &str| {
         let tag = if id == "pg-error" { "p" } else { "dd" };
         let begin = dom.find(&format!("id=\"{id}\"")).unwrap();
@@ -309,9 +337,7 @@ fn the_page_works_in_a_browser_and_shows_the_numbers_of_the_command() {
         assert_eq!(dom.matches("<tr").count(), 1 + names.len());
         assert!(dom.contains("data-wider=\"0\""), "{dom}");
     }
-    let set = "function set(name,value){var e=document.getElementById('pg-form').elements[name];\
-               if(e.type==='checkbox'){e.checked=value}else{e.value=value}\
-               e.dispatchEvent(new Event('input',{bubbles:true}))};";
+    let set = SET;
     for (acts, question) in [
         (
             "set('schedule','zbv');set('devices',8);set('micro',32)",
@@ -355,18 +381,6 @@ fn the_page_works_in_a_browser_and_shows_the_numbers_of_the_command() {
             "{STALE}"
         );
     }
-    // At 8 x 32 nothing could be read, and the picture could not be zoomed.
-    let zoomed = "var button=function(step){document.querySelector('[data-step=\"'+step+'\"]').click()};\
-                  var names=function(){return document.querySelectorAll('#pg-picture g text').length},seen=[names()];\
-                  button('+');button('+');button('+');\
-                  seen.push(names(),document.querySelector('#pg-picture .chart').dataset.zoom);\
-                  set('micro',4);seen.push(document.querySelectorAll('#pg-picture svg.tl').length,\
-                  document.querySelector('#pg-picture .chart').dataset.zoom);button('+');\
-                  seen.push(document.querySelector('#pg-picture .chart').dataset.zoom);\
-                  document.body.dataset.seen=seen.join(' ')";
-    let acts = format!("{set}set('schedule','zbv');set('devices',8);set('micro',32);{zoomed}");
-    let dom = opened(&acts, &[]);
-    assert_eq!(between(&dom, "data-seen=\"", "\""), "0 1536 8 1  2");
     let dom = opened(&format!("{set}set('devices','')"), &[]);
     assert_eq!(
         shown(&dom, "pg-error"),

@@ -89,9 +89,10 @@ impl Page {
         for Fact { name, value, note } in facts {
             // `interleaved-1f1b` is broken at its hyphen: both parts fit a card where letters are smaller.
             let mut words = value.split_inclusive([' ', '-']);
-            let class = match words.any(|word| word.chars().count() > CARD) {
-                true => " class=\"long\"",
-                false => "",
+            let class = if words.any(|word| word.chars().count() > CARD) {
+                " class=\"long\""
+            } else {
+                ""
             };
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(
