@@ -42,7 +42,8 @@ pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
     }
     if path.is_dir() {
         let what = if near::is_run(path) {
-            "this is the folder of a run: go on with it by --resume, or begin with its model by --weights"
+            "this is the folder of a run: --resume goes on with it, and `export --run` writes its weights for \
+             --weights"
         } else if path.join("config.json").is_file() {
             "this is the folder of a model's weights: give it as --weights, and the model's name as --model"
         } else {
