@@ -212,7 +212,7 @@ mod tests {
         };
         let spare = ["ccc", "bbb"];
         assert_eq!(table().render_without(&spare, 11), table().render());
-        let said = "(no\nroom for:\nccc;\n--format\nhtml has\nthem)\n";
+        let said = "(no room\nfor: ccc;\n--format\nhtml has\nthem)\n";
         let without = table().render_without(&spare, 10);
         assert_eq!(without, format!("a  bbb\n1    2\n{said}"));
         // The rest is the rest.

@@ -169,7 +169,7 @@ pub(super) const FLAGS: [(&str, Instead); 66] = [
          master-addr master-port rdzv-endpoint local-rank nproc",
         Launch("`launch --processes N -- VERB …`"),
     ),
-    ("n np nproc nproc-per-node", Flag("--processes N")),
+    ("n np", Flag("--processes N")),
     (
         "eval-interval eval-steps eval-freq val-every val-check-interval \
          validate-every evaluation-strategy",
