@@ -110,7 +110,7 @@ fn all(zoo: &Zoo) -> Result<String, Failure> {
     let width = output::width(None);
     let notes = output::wrapped(&notes, width);
     let how = "models NAME says what its sizes are; `train --model NAME --layers 4` chooses one";
-    Ok(table.render() + &notes + "\n" + &output::wrapped(how, width) + "\n")
+    Ok(table.render() + &notes + "\n\n" + &output::wrapped(how, width) + "\n")
 }
 
 fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {

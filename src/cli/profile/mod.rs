@@ -87,7 +87,10 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 /// What to do with what was measured.
 fn next(args: &Args) -> String {
     match (&args.plan, &args.output) {
-        (Some(plan), _) => format!("next: `train --plan {}` with this model", plan.display()),
+        (Some(plan), _) => format!(
+            "next: `train --plan {}` with the same model, and sizes and data where you named any",
+            plan.display()
+        ),
         (None, Some(file)) => {
             format!(
                 "next: `plan --profile {}` plans for other devices",

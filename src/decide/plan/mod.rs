@@ -217,11 +217,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let mut text = report::text((&plan, samples), &profile, width, args.explain);
         text.push_str(&output::paragraphs(&said, width));
         let next = match &args.output {
-            Some(path) => format!("next: `train --plan {}` with this model", path.display()),
+            Some(path) => format!(
+                "next: `train --plan {}` with the model that was profiled",
+                path.display()
+            ),
             None => KEEP.to_owned(),
         };
-        // `train` takes no plan whose layers are shared.
-        if plan.tensor_parallel == 1 {
+        // What was computed from a model's shape has layers of its own, which no model here need have.
+        if !args.shape.is_given() {
             text.push_str(&output::paragraphs(&[next], width));
         }
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;

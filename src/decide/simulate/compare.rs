@@ -243,7 +243,8 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
 
 /// What jitter and failures cost, where they are asked for, each below the name of its column.
 fn risk_columns(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    // Of what is rounded to nothing no sign is left.
+    let percent = |share: f64| format!("{:.1} %", (1000.0 * share).round() / 10.0 + 0.0);
     let mut columns = Vec::new();
     if let Some(steps) = &case.jittered {
         columns.extend([
