@@ -206,12 +206,12 @@ fn advice(case: &Case) -> Option<String> {
     let percent = 100.0 * best.shrink;
     let what = match best.target {
         SensitivityTarget::Stage(stage) => format!(
-            "stage {stage} {percent:.0} % faster ({} less for a micro-batch)",
+            "stage {stage} taking {percent:.0} % less time ({} less for a micro-batch)",
             best.amount
         ),
-        SensitivityTarget::Transfers => format!("all transfers {percent:.0} % faster"),
+        SensitivityTarget::Transfers => format!("all transfers taking {percent:.0} % less time"),
         SensitivityTarget::Exchange => {
-            format!("the all-reduce of gradients {percent:.0} % faster")
+            format!("the all-reduce of gradients taking {percent:.0} % less time")
         }
     };
     Some(format!(

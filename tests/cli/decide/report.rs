@@ -152,3 +152,16 @@ fn micro_batches_are_those_of_each_replica() {
     // Memory is known of these.
     assert!(page.contains(">peak memory</th>"));
 }
+
+/// A stage was to be "100 % faster", where it was to take no time.
+#[test]
+fn what_helps_most_is_told_as_time_that_is_saved() {
+    let folder = folder_with_profile();
+    let line = "simulate --profile profile.json --schedule 1f1b --devices 2 --micro 4";
+    let text = stdout(&gpipe_in(
+        folder.path(),
+        &line.split(' ').collect::<Vec<_>>(),
+    ));
+    let (_, helps) = text.split_once("helps most: stage ").unwrap();
+    assert!(helps.contains(" % less time ("), "{text}");
+}
