@@ -98,7 +98,7 @@ fn what_is_wrong_is_told_with_line_and_column() {
         ),
         (
             "a,b\n1,x\n1e99,y\n",
-            &["line 3", "column `a`", "not finite"],
+            &["line 3", "column `a`", "too large for single precision"],
         ),
         ("a,b\n1,x\n1,y,z\n", &["line 3", "3 cells", "header has 2"]),
         ("1,2\n3,4\n", &["line 1", "put a header above them"]),
