@@ -69,14 +69,7 @@ impl PlanCandidate {
         solution: Solution,
     ) -> Option<Self> {
         let (own, simulation) = Self::simulated(job, problem, schedule, solution);
-        let limits = own.problem.devices().iter().map(|device| device.memory);
-        if limits.clone().all(|limit| limit.is_none()) {
-            return Some(own);
-        }
-        let mut peaks = simulation.peak_bytes().into_iter().zip(limits);
-        let fits = peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit));
-        drop(peaks);
-        fits.then_some(own)
+        fits(&own.problem, &simulation).then_some(own)
     }
 
     /// Faster first; of equals the simpler one.
@@ -110,9 +103,9 @@ impl PlanCandidate {
     /// stages do with their activations what they do here, or where none does anything with those
     /// of all micro-batches, but the schedule may with those of single ones.
     pub(super) fn computed(&self, options: &PlanOptions) -> Option<Self> {
-        let own = self.computed_with(options, &self.ways());
+        let own = self.computed_with(options, &self.solution.ways());
         let plain = vec![(false, false); self.solution.partition.stages()];
-        if self.ways() == plain || !self.problem.ways().contains(&(false, false)) {
+        if self.solution.ways() == plain || !self.problem.ways().contains(&(false, false)) {
             return own;
         }
         let singly = self.computed_with(options, &plain);
@@ -242,6 +235,16 @@ impl PlanCandidate {
             peak,
         }
     }
+}
+
+/// Whether what is simulated keeps to the memory of the devices.
+pub(super) fn fits(problem: &Problem, simulation: &Simulation) -> bool {
+    let limits = problem.devices().iter().map(|device| device.memory);
+    if limits.clone().all(|limit| limit.is_none()) {
+        return true;
+    }
+    let mut peaks = simulation.peak_bytes().into_iter().zip(limits);
+    peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
 }
 
 pub(super) fn costs(problem: &Problem, solution: &Solution) -> Costs {

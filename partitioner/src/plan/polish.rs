@@ -4,21 +4,34 @@
 //! Of most of them only the step is simulated: what is not faster needs no timeline, and no look at its
 //! memory.
 
-use super::candidate::{PlanCandidate, costs};
+use super::candidate::{PlanCandidate, costs, fits};
+use crate::check::CheckedSchedule;
 use crate::partition::Partition;
-use crate::simulate::Program;
-use crate::solve::Solution;
+use crate::simulate::{Program, simulate};
+use crate::solve::{Problem, Solution, SolveError};
 use crate::units::{Bytes, Micros};
 
-/// How many actions may be simulated to polish a candidate of a plan for one machine.
+/// How many actions may be simulated to polish a cut for one machine.
 const POLISH_ACTIONS: usize = 8_000_000;
 /// Where there are no more cuts than this, all of them are tried.
-const ALL_CUTS: usize = 1000;
+const ALL_CUTS: usize = 4000;
 /// Steps that are this much apart, relative to them, are the same but for what f64 rounds in sums of
 /// another order.
 const SAME_STEP: f64 = 1e-12;
 /// Where stages have no more choices than this of what to do with activations, all are tried.
 const ALL_WAYS: usize = 256;
+
+impl Problem {
+    /// The cut with the shortest simulated step under `schedule` that is found from that of the
+    /// smallest bottleneck ([`solve`](Self::solve)): the two differ where devices have several stages
+    /// or what stages wait for is not the slowest of them.
+    ///
+    /// # Errors
+    /// Those of [`solve`](Self::solve).
+    pub fn solve_under(&self, schedule: &CheckedSchedule) -> Result<Solution, SolveError> {
+        Ok(Polish::of(self, schedule, self.solve()?, POLISH_ACTIONS).best)
+    }
+}
 
 impl PlanCandidate {
     /// Looks for the shortest simulated step, among cuts and then among what stages do with
@@ -29,24 +42,9 @@ impl PlanCandidate {
 
     /// The same where no more than so many actions are simulated for either.
     pub(super) fn polish_within(&self, most: usize) -> Self {
-        let program = Program::new(&self.schedule);
-        Polish {
-            program,
-            most,
-            best: self.clone(),
-        }
-        .cut_better()
-        .with_better_ways()
-        .best
-    }
-
-    /// Of each stage, whether it recomputes and whether it offloads.
-    pub(super) fn ways(&self) -> Vec<(bool, bool)> {
-        let Solution {
-            recompute, offload, ..
-        } = &self.solution;
-        let both = recompute.iter().copied().zip(offload.iter().copied());
-        both.collect()
+        let best = Polish::of(&self.problem, &self.schedule, self.solution.clone(), most).best;
+        let (problem, schedule) = (self.problem.clone(), self.schedule.clone());
+        Self::new(self.job, problem, schedule, best)
     }
 }
 
@@ -57,16 +55,37 @@ fn only_adds(before: &[(bool, bool)], now: &[(bool, bool)]) -> bool {
     pairs.all(|(before, now)| *before == (false, false) || before == now)
 }
 
-struct Polish {
+struct Polish<'a> {
+    problem: &'a Problem,
+    schedule: &'a CheckedSchedule,
     program: Program,
     /// How many actions may be simulated.
     most: usize,
-    best: PlanCandidate,
+    best: Solution,
+    /// Of the best.
+    step: Micros,
 }
 
-impl Polish {
+impl<'a> Polish<'a> {
+    fn of(
+        problem: &'a Problem,
+        schedule: &'a CheckedSchedule,
+        from: Solution,
+        most: usize,
+    ) -> Self {
+        let own = Self {
+            problem,
+            schedule,
+            program: Program::new(schedule),
+            most,
+            step: simulate(schedule, &costs(problem, &from)).makespan(),
+            best: from,
+        };
+        own.cut_better().with_better_ways()
+    }
+
     fn actions(&self) -> usize {
-        let plan = self.best.schedule.schedule();
+        let plan = self.schedule.schedule();
         plan.iter().map(|(_, list)| list.len()).sum()
     }
 
@@ -74,7 +93,7 @@ impl Polish {
     /// step shrinks, or fewer bytes travel in the same step.
     fn cut_better(mut self) -> Self {
         let (layers, stages) = {
-            let partition = &self.best.solution.partition;
+            let partition = &self.best.partition;
             (partition.layers(), partition.stages())
         };
         let left = self.most / (self.actions() + 8 * layers);
@@ -88,8 +107,8 @@ impl Polish {
     /// Looks for what stages do best with their activations: among all choices where they are
     /// few, else by changing single stages as long as the step shrinks.
     fn with_better_ways(mut self) -> Self {
-        let stages = self.best.solution.partition.stages();
-        let ways = self.best.problem.ways();
+        let stages = self.best.partition.stages();
+        let ways = self.problem.ways();
         let left = self.most / self.actions().max(1);
         if ways.len() == 1 {
             return self;
@@ -110,9 +129,9 @@ impl Polish {
     }
 
     fn change_single_ways(&mut self, ways: &[(bool, bool)], mut left: usize) {
-        let stages = self.best.solution.partition.stages();
+        let stages = self.best.partition.stages();
         loop {
-            let before = self.best.step;
+            let before = self.step;
             for (stage, &way) in (0..stages).flat_map(|s| ways.iter().map(move |way| (s, way))) {
                 if left == 0 {
                     return;
@@ -122,7 +141,7 @@ impl Polish {
                 choice[stage] = way;
                 self.take_if_faster(&choice);
             }
-            if self.best.step == before {
+            if self.step == before {
                 return;
             }
         }
@@ -130,31 +149,28 @@ impl Polish {
 
     /// Takes the same cut where stages do this with their activations, if that fits and is faster.
     fn take_if_faster(&mut self, ways: &[(bool, bool)]) {
-        let best = &self.best;
-        if only_adds(&best.ways(), ways) {
+        if only_adds(&self.best.ways(), ways) {
             return;
         }
         let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
-        let partition = &best.solution.partition;
-        let solution = best.problem.with_ways(partition, &recompute, &offload);
-        let found = solution.and_then(|own| self.if_wanted(own, |step, _| step < best.step));
-        if let Some(found) = found {
-            self.best = found;
+        let partition = &self.best.partition;
+        let solution = self.problem.with_ways(partition, &recompute, &offload);
+        let least = self.step;
+        if let Some(solution) = solution {
+            self.take_if(solution, |step, _| step < least);
         }
     }
 
     fn take_best_of(&mut self, partitions: &[Partition]) {
         for cut in partitions {
-            let best = &self.best;
+            let (least, sent) = (self.step.get(), self.best.traffic);
             let wanted = |step: Micros, traffic| {
-                let close = SAME_STEP * best.step.get();
-                let sooner = best.step.get() - step.get();
-                let sends_less = traffic < best.solution.traffic;
-                sooner > close || (sooner >= -close && sends_less)
+                let close = SAME_STEP * least;
+                let sooner = least - step.get();
+                sooner > close || (sooner >= -close && traffic < sent)
             };
-            let solution = best.problem.evaluate(cut).ok();
-            if let Some(found) = solution.and_then(|own| self.if_wanted(own, wanted)) {
-                self.best = found;
+            if let Ok(solution) = self.problem.evaluate(cut) {
+                self.take_if(solution, wanted);
             }
         }
     }
@@ -173,19 +189,15 @@ impl Polish {
                 };
                 left -= 1;
                 // To the bit here, so that no two cuts take turns.
-                let best = (self.best.step, self.best.solution.traffic);
-                let wanted = |step, traffic| (step, traffic) < best;
-                if let Some(found) = self.if_wanted(solution, wanted) {
-                    self.best = found;
-                    improved = true;
-                }
+                let best = (self.step, self.best.traffic);
+                improved |= self.take_if(solution, |step, traffic| (step, traffic) < best);
             }
         }
     }
 
     /// The best with one cut moved by a layer, if that keeps to the memory of the stages.
     fn moved(&self, cut: usize, forward: bool) -> Option<Solution> {
-        let partition = &self.best.solution.partition;
+        let partition = &self.best.partition;
         let mut balance = partition.balance();
         let (from, to) = if forward {
             (cut, cut - 1)
@@ -195,23 +207,23 @@ impl Polish {
         balance[from] = balance[from].checked_sub(1).filter(|&left| left > 0)?;
         balance[to] += 1;
         let moved = Partition::from_balance(partition.layers(), &balance).ok()?;
-        self.best.problem.evaluate(&moved).ok()
+        self.problem.evaluate(&moved).ok()
     }
 
-    /// The best with another solution, if its step, with what travels in it, is wanted and it fits.
-    fn if_wanted(
-        &self,
-        solution: Solution,
-        wanted: impl Fn(Micros, Bytes) -> bool,
-    ) -> Option<PlanCandidate> {
-        let best = &self.best;
-        let traffic = solution.traffic;
-        let step = self.program.makespan(&costs(&best.problem, &solution));
-        if step.is_some_and(|step| !wanted(step, traffic)) {
-            return None;
+    /// Takes another solution, if its step, with what travels in it, is wanted and it fits.
+    fn take_if(&mut self, solution: Solution, wanted: impl Fn(Micros, Bytes) -> bool) -> bool {
+        let costs = costs(self.problem, &solution);
+        let step = self.program.makespan(&costs);
+        if step.is_some_and(|step| !wanted(step, solution.traffic)) {
+            return false;
         }
-        let (problem, schedule) = (best.problem.clone(), best.schedule.clone());
-        let found = PlanCandidate::fitting(best.job, problem, schedule, solution)?;
-        wanted(found.step, traffic).then_some(found)
+        let simulation = simulate(self.schedule, &costs);
+        let step = simulation.makespan();
+        if !wanted(step, solution.traffic) || !fits(self.problem, &simulation) {
+            return false;
+        }
+        self.best = solution;
+        self.step = step;
+        true
     }
 }

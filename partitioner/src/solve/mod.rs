@@ -181,4 +181,10 @@ impl Solution {
     pub fn is_optimal(&self) -> bool {
         self.lower_bound >= self.bottleneck
     }
+
+    /// Of each stage, whether it recomputes and whether it offloads.
+    pub(crate) fn ways(&self) -> Vec<(bool, bool)> {
+        let both = self.recompute.iter().copied();
+        both.zip(self.offload.iter().copied()).collect()
+    }
 }

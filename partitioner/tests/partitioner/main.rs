@@ -21,3 +21,4 @@ mod schedule_pytorch;
 mod schedule_recompute;
 mod schedule_table;
 mod simulate_oracle;
+mod solve_under;

@@ -28,7 +28,7 @@ fn traffic(profile: &Profile, partition: &Partition) -> u64 {
 }
 
 /// Every way to give `layers` layers to so many stages.
-fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
+pub(crate) fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];
     }

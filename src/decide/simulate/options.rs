@@ -87,7 +87,7 @@ pub(crate) struct Args {
         conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes", "gradient_bytes"]
     )]
     profile: Option<PathBuf>,
-    /// How layers are cut: profile (the slowest stage takes the least time), parameters, uniform, or such as 3,5,4.
+    /// How layers are cut: profile (the shortest step that is found), parameters, uniform, or such as 3,5,4.
     #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
     /// Whether stages recompute: never, always or auto. With auto, a computed schedule recomputes

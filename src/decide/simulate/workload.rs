@@ -342,7 +342,11 @@ impl Profiled {
                 .with_recompute(self.recompute)
                 .with_offload(self.offload)
                 .with_graphs(self.cuda_graphs.then(|| self.profile.graph_replay()));
-            let solution = problem.solve_by(&self.strategy).map_err(Refusal::new)?;
+            let solution = match &self.strategy {
+                Strategy::Profile => problem.solve_under(schedule),
+                other => problem.solve_by(other),
+            }
+            .map_err(Refusal::new)?;
             Ok((problem, solution))
         };
         cut(&self.machine).or_else(|refusal| match &self.unlimited {

@@ -418,3 +418,21 @@ fn a_computed_schedule_recomputes_single_micro_batches_where_memory_is_tight() {
     let why = refused(&gpipe(&args.split_whitespace().collect::<Vec<_>>()), 2);
     assert!(why.contains("--output-bytes"), "{why}");
 }
+
+/// Cuts were those of the smallest bottleneck, and a limit of memory made a step shorter.
+#[test]
+fn a_limit_of_memory_makes_no_step_shorter() {
+    let profile = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/examples/data/profiles/gpt.json"
+    );
+    for schedule in ["zbv", "interleaved-1f1b", "1f1b"] {
+        let step = |memory: &[&str]| {
+            let flags = [&["--profile", profile], memory].concat();
+            number(&simulate(schedule, 4, 8, &flags)["makespan_us"])
+        };
+        let without = step(&[]);
+        let within = step(&["--memory", "600MiB"]);
+        assert!(without <= within, "{schedule}: {without} {within}");
+    }
+}
