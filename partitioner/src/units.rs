@@ -122,14 +122,30 @@ impl Sum for Micros {
     }
 }
 
+impl Micros {
+    /// In the unit of the largest time of a column, where it is not so much less that no digit would
+    /// be left: 906 ms below 2.88 s is `0.91 s`.
+    pub fn in_column(self, largest: Self) -> String {
+        let scale = if 100.0 * self.0 < largest.0 {
+            self
+        } else {
+            largest
+        };
+        self.in_unit_of(scale)
+    }
+
+    fn in_unit_of(self, scale: Self) -> String {
+        match scale.0 {
+            t if t < 1e3 => format!("{:.1} µs", self.0),
+            t if t < 1e6 => format!("{:.2} ms", self.0 / 1e3),
+            _ => format!("{:.2} s", self.0 / 1e6),
+        }
+    }
+}
+
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.0 {
-            t if t < 1e3 => format!("{t:.1} µs"),
-            t if t < 1e6 => format!("{:.2} ms", t / 1e3),
-            t => format!("{:.2} s", t / 1e6),
-        };
-        f.pad(&text)
+        f.pad(&self.in_unit_of(*self))
     }
 }
 
@@ -262,7 +278,11 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let bad = || ValueError::Parse {
             text: text.to_owned(),
-            expected: "an amount of memory such as 1.5MB or 24GiB",
+            expected: if is_short_unit(split_unit(text).1) {
+                "an amount of memory with its unit in full, such as 24GiB or 24GB"
+            } else {
+                "an amount of memory such as 1.5MB or 24GiB"
+            },
         };
         if let Ok(exact) = text.trim().parse() {
             return Ok(Self(exact));
@@ -284,6 +304,11 @@ fn split_unit(text: &str) -> (&str, &str) {
     let digits = |c: char| c.is_ascii_digit() || ".+-".contains(c);
     let end = text.find(|c| !digits(c)).unwrap_or(text.len());
     (text[..end].trim(), text[end..].trim())
+}
+
+/// Whether it is a unit that others write and that has two meanings, as `16G`.
+fn is_short_unit(unit: &str) -> bool {
+    ["k", "m", "g", "t"].contains(&unit.to_ascii_lowercase().as_str())
 }
 
 fn unit_scale(unit: &str, units: &[(&str, f64)], bare: f64) -> Option<f64> {

@@ -24,7 +24,7 @@ mod world;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::decide::{self, Failure, ended, output, plan, say, table};
+use crate::decide::{self, Failure, ended, output, plan, said, say, table};
 use crate::models::zoo::{Zoo, ZooError};
 use command::Verb;
 

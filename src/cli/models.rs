@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tch::Kind;
 
 use super::model::exported::{self, AskedLoss};
+use super::output::thousands;
 use super::table::{Align, Table};
 use super::{Failure, output};
 use crate::Variable;
@@ -156,6 +157,21 @@ fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {
         ]);
     }
     text.push_str(&table.render());
+    let _ = write!(text, "\nnext: `gpipe-rs train --model {}", spec.name());
+    let sizes = entry.sizes().iter().map(Size::name);
+    let changed = sizes.filter(|name| {
+        let value = |of: &ModelSpec| of.settings().value(name).to_string();
+        value(spec) != value(&usual)
+    });
+    for name in changed {
+        let _ = write!(
+            text,
+            " --{} {}",
+            name.replace('_', "-"),
+            spec.settings().value(name)
+        );
+    }
+    text.push_str(" --data PATH`\n");
     Ok(text)
 }
 
@@ -309,31 +325,5 @@ fn targets(spec: &ModelSpec) -> String {
                 names.join(", ")
             )
         }
-    }
-}
-
-/// `1,557,611,200`
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(thousands(7), "7");
-        assert_eq!(thousands(999), "999");
-        assert_eq!(thousands(1000), "1,000");
-        assert_eq!(thousands(1_557_611_200), "1,557,611,200");
     }
 }

@@ -23,10 +23,15 @@ pub(crate) fn run(path: &Path) -> String {
         return format!("; did you mean {}?", near.display());
     }
     let beside = path.parent().and_then(newest);
-    let newest = beside.or_else(|| newest(Path::new(RUNS)));
+    let newest = beside.or_else(newest_run);
     newest.map_or_else(String::new, |run| {
         format!("; the newest run is {}", run.display())
     })
+}
+
+/// The run that was written to last, where nobody chose a folder for it.
+pub(crate) fn newest_run() -> Option<PathBuf> {
+    newest(Path::new(RUNS))
 }
 
 /// Whether it is the folder of a run.

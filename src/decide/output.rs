@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use gpipe_partitioner::{Machine, Timeline, VOTES};
 
+use super::said::Said;
 use super::{Failure, say};
 use crate::files;
 
@@ -81,25 +82,40 @@ pub(crate) fn print(data: &str) -> Result<(), Failure> {
     }
 }
 
-/// How long replicas take to add up their gradients, in a sentence; none where there is one.
-pub(crate) fn exchange(timeline: &Timeline) -> Option<String> {
+/// How long replicas take to add up their gradients; none where there is one.
+pub(crate) fn exchange(timeline: &Timeline) -> Option<Said> {
     let exchanges = timeline.exchanges().iter();
     let longest = exchanges.map(|own| own.end - own.start).max()?;
-    Some(format!(
-        "all-reduce of gradients: {longest} for the stage that takes longest; {} of the step exposed",
+    let text = format!(
+        "{longest} for the gradients of the stage that takes longest; {} of the step exposed",
         timeline.exposed()
-    ))
+    );
+    Some(Said::new("all-reduce", text))
 }
 
-/// How long processes take to agree on a step, in a sentence; none where there is one.
-pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<String> {
+/// How long processes take to agree on a step; none where there is one.
+pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<Said> {
     let processes = machine.processes();
     (processes > 1).then(|| {
-        format!(
-            "{processes} processes: {} more until all have agreed on the step and its update",
+        let text = format!(
+            "{processes} processes take {} more until all have agreed on the step and its update",
             machine.agreement(step, VOTES)
-        )
+        );
+        Said::new("agreement", text)
     })
+}
+
+/// `1,557,611,200`
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// A JSON value on a line of its own.
@@ -125,12 +141,6 @@ pub(crate) fn width(target: Option<&Path>) -> usize {
 pub(crate) fn wrapped(text: &str, width: usize) -> String {
     let lines: Vec<String> = text.lines().map(|line| broken(line, width)).collect();
     lines.join("\n")
-}
-
-/// Sentences as paragraphs in `width` columns, each behind an empty line.
-pub(crate) fn paragraphs(sentences: &[String], width: usize) -> String {
-    let paragraph = |own: &String| format!("\n{}\n", wrapped(own, width));
-    sentences.iter().map(paragraph).collect()
 }
 
 /// Columns of a word, in which what steers a terminal (`ESC [ ... m`) takes none.
@@ -166,6 +176,14 @@ fn broken(line: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(thousands(7), "7");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1000), "1,000");
+        assert_eq!(thousands(1_557_611_200), "1,557,611,200");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_written_as_json_writes_it() {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use gpipe_partitioner::Plan;
 use gpipe_partitioner::words::decimals;
+use gpipe_partitioner::{Micros, Plan};
 
 use super::cut::Uneven;
 use super::error::TrainError;
@@ -195,11 +195,17 @@ impl Outcome {
             let loss = decimals(loss, 4);
             lines.push(("lowest", format!("{loss} held out, after step {step}")));
         }
-        let (rate, step_ms) = (
-            speed(own.samples_per_s, own.tokens_per_s),
-            own.step_ms_median,
-        );
-        lines.push(("speed", format!("{rate}, {step_ms:.1} ms a step (medians)")));
+        let ended = own
+            .held_out_loss
+            .map_or(last, |held_out| held_out.max(last));
+        if steps > begin && is_worse(first, ended) {
+            let said = "the loss ended far above where it began: a smaller learning rate may keep it \
+                        from that";
+            lines.push(("diverged", said.to_owned()));
+        }
+        let rate = speed(own.samples_per_s, own.tokens_per_s);
+        let step = time(own.step_ms_median);
+        lines.push(("speed", format!("{rate}, {step} a step (medians)")));
         let waited = 100.0 * own.input_wait;
         match &self.input {
             None => {
@@ -244,6 +250,16 @@ impl Outcome {
         lines.push(("run folder", self.folder.display().to_string()));
         lines
     }
+}
+
+/// Whether a loss is so far above the first one that it is no noise.
+fn is_worse(first: f64, last: f64) -> bool {
+    first > 0.0 && last > 1.5 * first
+}
+
+/// Of milliseconds.
+fn time(ms: f64) -> Micros {
+    Micros::new(1e3 * ms).unwrap_or(Micros::ZERO)
 }
 
 impl fmt::Display for Outcome {
@@ -296,8 +312,9 @@ fn short((measured, simulated): (f64, f64), step_ms: f64) -> String {
         return String::new();
     }
     format!(
-        "; a step of {step_ms:.1} ms is so short that the time between its passes counts: larger \
-         micro-batches or fewer devices make better use of them"
+        "; a step of {} is so short that the time between its passes counts: larger micro-batches or \
+         fewer devices make better use of them",
+        time(step_ms)
     )
 }
 
@@ -320,14 +337,37 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
 fn beside(planned: f64, measured: f64) -> String {
     let times = measured / planned;
     format!(
-        "{planned:.1} ms planned, {measured:.1} ms measured for forward and backward (median of all \
-         steps), {times:.2} times as long"
+        "{} planned, {} measured for forward and backward (median of all steps), {times:.2} times as \
+         long",
+        time(planned),
+        time(measured)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Held out 3.5 at the beginning and 146 at the end was told without a word.
+    #[test]
+    fn a_run_that_ends_far_above_its_beginning_is_told_so() {
+        let told = |last: f64, held_out: Option<f64>| {
+            let record = |(step, loss)| StepMetrics {
+                step,
+                loss,
+                ..StepMetrics::default()
+            };
+            let records = [(1, 2.0), (2, last)].map(record).to_vec();
+            let mut outcome = Outcome::new("run".into(), records);
+            outcome.held_out_loss = held_out;
+            outcome
+                .lines()
+                .iter()
+                .any(|(title, _)| *title == "diverged")
+        };
+        assert!(told(146.0, None) && told(1.0, Some(146.0)));
+        assert!(!told(2.5, Some(2.5)) && !told(1.0, None));
+    }
 
     /// It said `loss 4.1 at step 1, 4.1 at step 1`.
     #[test]
@@ -349,7 +389,10 @@ mod tests {
     #[test]
     fn a_bubble_of_short_steps_is_explained() {
         let said = short((0.53, 0.26), 1.25);
-        assert!(said.starts_with("; a step of 1.2 ms is so short"), "{said}");
+        assert!(
+            said.starts_with("; a step of 1.25 ms is so short"),
+            "{said}"
+        );
         for other in [short((0.3, 0.26), 1.25), short((0.53, 0.26), 300.0)] {
             assert_eq!(other, "");
         }

@@ -135,6 +135,11 @@ impl Comparison {
         self.explanation.sentence(&self.what)
     }
 
+    /// In a line: how long the step took, how long it was to take, and the largest cause.
+    pub fn brief(&self) -> String {
+        self.explanation.brief()
+    }
+
     /// The comparison as a page or a picture.
     pub fn render(&self, format: ReportFormat) -> String {
         match format {

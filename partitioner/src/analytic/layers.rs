@@ -1,7 +1,7 @@
 //! How long the layers of a transformer take on a group of cards, and what they store there.
 
 use super::efficiency::Efficiency;
-use super::transformer::{Attention, Transformer};
+use super::transformer::{Attention, Family, Transformer};
 use crate::cost::Link;
 use crate::json::ReadError;
 use crate::machine::cluster::Peak;
@@ -137,8 +137,9 @@ fn bytes(amount: f64) -> Bytes {
 type Priced = (LayerTimes, Footprint);
 
 impl Transformer {
-    /// The costs of its layers on a group of cards: the embedding, the blocks, the head with the
-    /// loss. Bytes are those of all cards of the group together.
+    /// The costs of its layers on a group of cards: the embedding, the blocks, the norm where it is a
+    /// layer of its own, as in a Llama, and the head with the loss. Bytes are those of all cards of the
+    /// group together.
     ///
     /// # Errors
     /// [`ReadError`] where a layer has more bytes than a profile may name.
@@ -169,6 +170,9 @@ impl Transformer {
             own.name = format!("block.{number}");
             own
         }));
+        if self.has_norm_layer() {
+            layers.push(layer("norm".to_owned(), 0, &|size| self.norm(group, size)));
+        }
         layers.push(layer("head".to_owned(), self.head_parameters(), &|size| {
             self.head(group, size)
         }));
@@ -245,14 +249,34 @@ impl Transformer {
         (times(forward, 0.0, weight), footprint)
     }
 
+    /// Whether what is before the head's product is a layer of its own: in a GPT it is in the head.
+    fn has_norm_layer(&self) -> bool {
+        self.family == Family::Llama
+    }
+
+    fn norm(&self, group: &TensorGroup, size: f64) -> Priced {
+        let values = self.values(size);
+        let (each, all) = group.stored((0.0, values));
+        let curve = group.efficiency;
+        let forward = group.moved(curve.moved_forward * each);
+        let input = group.moved(curve.moved_backward * each);
+        let footprint = Footprint {
+            activations: bytes(all),
+            output: bytes(values),
+            ..Footprint::default()
+        };
+        (times(forward, input, 0.0), footprint)
+    }
+
     fn head(&self, group: &TensorGroup, size: f64) -> Priced {
         let tokens = size * self.sequence as f64;
         let cards = group.cards as f64;
         let (h, words) = (self.hidden as f64, self.vocabulary as f64);
         let product = group.product(tokens, h, words / cards);
         let logits = LOGIT * tokens * words;
-        // Inputs of the norm and of the product.
-        let (each, all) = group.stored((logits, 2.0 * self.values(size)));
+        // Inputs of the product, and of the norm where it is here.
+        let inputs = if self.has_norm_layer() { 1.0 } else { 2.0 };
+        let (each, all) = group.stored((logits, inputs * self.values(size)));
         let curve = group.efficiency;
         let reduce = group.all_reduce(self.values(size));
         let forward = product + group.moved(curve.moved_forward * each);

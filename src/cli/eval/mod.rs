@@ -81,8 +81,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let context = args.context.map_or(context, |own| own.min(context));
     let mut pipe = trained.pipeline(&args.on.devices, micro)?;
     let mut sum = Sum::default();
-    let batches = Batches::new();
-    for window in judge.windows(context, batch) {
+    let windows = judge.windows(context, batch);
+    let batches = Batches::new(windows.size_hint().1.unwrap_or_default());
+    for window in windows {
         let (x, y) = window?;
         if !takes(&trained, &x, context, micro) {
             sum.left_out += y.numel();

@@ -4,18 +4,18 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Batches that are done, on a terminal; nothing elsewhere. It is gone when this is dropped.
+/// Batches that are done of all, on a terminal; nothing elsewhere. It is gone when this is dropped.
 #[derive(Debug)]
 pub(in crate::cli) struct Batches(ProgressBar);
 
 impl Batches {
-    pub(in crate::cli) fn new() -> Self {
+    pub(in crate::cli) fn new(all: usize) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
         }
-        let style = ProgressStyle::with_template("batch {pos}, {elapsed}");
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-        Self(ProgressBar::new_spinner().with_style(style))
+        let style = ProgressStyle::with_template("{pos}/{len} {bar:12} batches, {elapsed}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self(ProgressBar::new(all as u64).with_style(style))
     }
 
     /// One more is done.

@@ -117,7 +117,7 @@ impl Judged {
         let pace = pace.or_workers(self.samples.workers());
         let batches = self.samples.load(part, (batch, pace), None);
         let mut sum = Sum::default();
-        let done = Batches::new();
+        let done = Batches::new(len.div_ceil(batch));
         for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
             let pair = pair.map_err(anyhow::Error::from)?;
             let rows = samples(&pair.0);

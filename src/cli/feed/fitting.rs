@@ -26,18 +26,19 @@ pub(super) fn instead(chosen: &Chosen, path: &Path) -> String {
 }
 
 /// What learns a column of a table from the others.
-pub(super) fn of_table(path: &Path) -> String {
+pub(super) fn of_table(path: &Path, target: Option<&str>) -> String {
     let model = model(path);
     let model = model.as_deref().unwrap_or("mlp --hidden 64 --depth 3");
     let numbers = if model.contains("--loss") {
         ""
     } else {
-        " (with --loss mse where it has numbers rather than classes)"
+        ", with --loss mse where it has numbers rather than classes"
     };
     format!(
         "to learn a column from the others, `gpipe-rs train --model {model} --data {} --target \
-         COLUMN`{numbers}",
-        path.display()
+         {}`{numbers}",
+        path.display(),
+        target.unwrap_or("COLUMN")
     )
 }
 

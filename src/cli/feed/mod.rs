@@ -139,10 +139,10 @@ impl Source {
         if let Some(path) = data.filter(|path| is_table(path) && path.exists()) {
             let name = chosen.spec.name();
             return Err(Failure::Usage(format!(
-                "--data {}: this is a table, and `{name}` learns texts: {} (to learn it letter by letter, \
-                 call it .txt)",
+                "--data {}: this is a table, and `{name}` learns texts: {}; to learn it letter by letter, \
+                 call it .txt",
                 path.display(),
-                fitting::of_table(path)
+                fitting::of_table(path, options.target.as_deref())
             )));
         }
         let share = options.held_out;
@@ -292,6 +292,21 @@ impl Source {
             Self::Samples { path: None, .. } => "the model's own".to_owned(),
             Self::Synthetic(_) => SYNTHETIC.to_owned(),
         }
+    }
+
+    /// What there is of tokens: how many, of which vocabulary, and how many are held out.
+    pub(super) fn parts(&self) -> Option<String> {
+        let (windows, unit) = match self {
+            Self::Text { windows, .. } => (windows, "character"),
+            Self::Tokens { windows, .. } => (windows, "token"),
+            Self::Samples { .. } | Self::Synthetic(_) => return None,
+        };
+        let held_out = windows.held_out.as_ref().map_or(0, Tokens::len);
+        let train = count(windows.train.len(), unit);
+        Some(match held_out {
+            0 => train,
+            held_out => format!("{train}, {held_out} held out"),
+        })
     }
 
     /// The next `batches` batches of `samples`, made ahead of their use where making

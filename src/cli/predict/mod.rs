@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let trained = Trained::read(&args.place, &Spoken::default(), zoo)?;
     let options = options(&trained)?;
     let chosen = Chosen::of_spec(zoo, &trained.spec);
-    let mut all = Vec::new();
+    let mut all: Vec<(Samples, Vec<String>)> = Vec::new();
     for path in paths() {
         let here = local(path).map_err(|why| wrong(path, &why))?;
         let samples = unlabelled(&chosen, &here, &options).map_err(Failure::Usage)?;
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         trained: &trained,
         batch,
         micro,
-        done: Batches::new(),
+        done: Batches::new(all.iter().map(|(own, _)| own.len().div_ceil(batch)).sum()),
     };
     let mut told = Vec::new();
     for (samples, names) in all {

@@ -4,6 +4,7 @@ use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{Plan, PlanOptions};
 
 use crate::Profiled;
+use crate::cli::said::Said;
 use crate::models::zoo::ModelSpec;
 
 /// The page about a model, its plan, what limits that, and why it is as it is.
@@ -12,13 +13,13 @@ pub(super) fn page(
     measured: &Profiled,
     plan: &Plan,
     options: &PlanOptions,
-    (limit, choices): (&str, &[String]),
+    (limit, choices): (&str, &[Said]),
 ) -> Result<String, PageError> {
     let doubts = measured.doubts.iter().map(ToString::to_string);
     let page = ProfilePage::new(spec.name(), &measured.profile, plan, options)?
         .with_about(spec.settings().to_string())
         .with_limit(limit)
-        .with_notes(choices.to_vec())
+        .with_notes(choices.iter().map(Said::sentence).collect())
         .with_doubts(doubts.collect());
     Ok(page.html())
 }

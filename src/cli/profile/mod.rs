@@ -14,6 +14,7 @@ use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say};
+use crate::cli::said::Said;
 use crate::data::Diagnosis;
 use crate::models::zoo::Zoo;
 use crate::{ProfileOptions, Profiled, profile_watched};
@@ -71,44 +72,42 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         .and_then(|own| own.beside(&measured, &plan));
     let input = diagnosis.as_ref().and_then(report::input);
     let limit = limit::sentence(&measured.profile, &plan, &plan_options, input.as_ref());
-    let choices = choices::sentences(&measured.profile, &plan, &plan_options);
+    let choices = choices::said(&measured.profile, &plan, &plan_options);
     if let Some(path) = &args.report {
         let notes = (limit.as_str(), choices.as_slice());
         let page = html::page(&spec, &measured, &plan, &plan_options, notes)?;
         output::write(Some(path), &page)?;
     }
-    let mut said = choices;
+    let mut said = vec![Said::new("limit", limit.clone())];
+    said.extend(choices);
     said.push(next(args));
-    let choices = output::paragraphs(&said, output::width(None));
     let found = (loading.as_ref(), diagnosis.as_ref());
-    print(args, &measured, &plan, (&choices, &limit), found)
+    print(args, &measured, &plan, (&said, &limit), found)
 }
 
 /// What to do with what was measured.
-fn next(args: &Args) -> String {
-    match (&args.plan, &args.output) {
+fn next(args: &Args) -> Said {
+    let text = match (&args.plan, &args.output) {
         (Some(plan), _) => format!(
-            "next: `train --plan {}` with the same model, and sizes and data where you named any",
+            "`gpipe-rs train --plan {}` with the same model, and sizes and data where you named any",
             plan.display()
         ),
-        (None, Some(file)) => {
-            format!(
-                "next: `plan --profile {}` plans for other devices",
-                file.display()
-            )
-        }
-        (None, None) => {
-            "next: --plan plan.json keeps the plan, and `train --plan plan.json` follows it"
-                .to_owned()
-        }
-    }
+        (None, Some(file)) => format!(
+            "`gpipe-rs plan --profile {}` plans for other devices",
+            file.display()
+        ),
+        (None, None) => "--plan plan.json keeps the plan, and `gpipe-rs train --plan plan.json` \
+                         follows it"
+            .to_owned(),
+    };
+    Said::new("next", text)
 }
 
 fn print(
     args: &Args,
     measured: &Profiled,
     plan: &Plan,
-    (choices, limit): (&str, &str),
+    (said, limit): (&[Said], &str),
     found: (Option<&Loading>, Option<&Diagnosis>),
 ) -> Result<(), Failure> {
     if args.json {
@@ -119,7 +118,7 @@ fn print(
         return Ok(());
     }
     say(&format!("{} of parameters", report::parameters(measured)));
-    let text = report::text(measured, (plan, args.batch), found, (choices, limit));
+    let text = report::text(measured, (plan, args.batch), found, said);
     output::print(&text)
 }
 

@@ -84,8 +84,8 @@ impl Progress {
                 ),
                 None => format!("{name}: measuring"),
             },
-            ProfileProgress::Round { rounds, sure_to } if sure_to.is_finite() => {
-                format!("{name}: round {rounds}, sure to {:.1} %", 100.0 * sure_to)
+            ProfileProgress::Round { rounds, sure_to } if sure_to < 1.0 => {
+                format!("{name}: round {rounds}, ±{:.1} %", 100.0 * sure_to)
             }
             ProfileProgress::Round { rounds, .. } => format!("{name}: round {rounds}"),
         }
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(words, "layer 2 of 2, `block.0`: first run");
         let (rounds, sure_to) = (3, 0.0412);
         let words = progress.words(ProfileProgress::Round { rounds, sure_to });
-        assert_eq!(words, "layer 2 of 2, `block.0`: round 3, sure to 4.1 %");
+        assert_eq!(words, "layer 2 of 2, `block.0`: round 3, ±4.1 %");
         let words = progress.words(ProfileProgress::Layers { from: 0, to, of });
         assert_eq!(words, "2 layers: first run");
     }

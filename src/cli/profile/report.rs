@@ -6,10 +6,10 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, LayerCost, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
-use crate::cli::models::thousands;
-use crate::cli::output;
+use crate::cli::output::{self, thousands};
 use crate::cli::plan::limit::Input;
 use crate::cli::plan::report as plan_report;
+use crate::cli::said::{self, Said};
 use crate::cli::table::{Align, Table};
 use crate::data::{Diagnosis, InputMeasures, Limit};
 use crate::models::zoo::ModelSpec;
@@ -52,12 +52,12 @@ pub(super) fn input(diagnosis: &Diagnosis) -> Option<Input> {
     })
 }
 
-/// Layers with bars and cuts, the plan for mini-batches of `samples`, and what limits it.
+/// Layers with bars and cuts, the plan for mini-batches of `samples`, and what is said of it.
 pub(super) fn text(
     measured: &Profiled,
     (plan, samples): (&Plan, usize),
     (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
-    (choices, limit): (&str, &str),
+    said: &[Said],
 ) -> String {
     let (profile, width) = (&measured.profile, output::width(None));
     let title = format!(
@@ -106,8 +106,7 @@ pub(super) fn text(
         "\n{}",
         plan_report::text((plan, samples), profile, width, false)
     );
-    let _ = writeln!(text, "{choices}");
-    let _ = writeln!(text, "{}", output::wrapped(limit, width));
+    let _ = write!(text, "\n{}", said::lines(said, width));
     text
 }
 

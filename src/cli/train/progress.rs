@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use gpipe_partitioner::words::count;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::job::Job;
 use super::resolved::Resolved;
@@ -33,7 +33,7 @@ impl Progress {
     pub(super) fn new(job: &Job) -> Self {
         let (quiet, steps) = (job.args.quiet, job.recipe.steps);
         let terminal = std::io::stderr().is_terminal();
-        let template = "{pos}/{len} {bar:12} {wide_msg} {eta} left";
+        let template = "{pos}/{len} {bar:12} {wide_msg} {left}";
         Self {
             bar: (terminal && !quiet).then(|| bar(steps, template)),
             judging: ProgressBar::hidden(),
@@ -68,6 +68,9 @@ impl Progress {
             recipe.schedule,
             recipe.recompute,
         ));
+        if let Some(parts) = job.source.parts() {
+            self.say(&format!("data: {} ({parts})", job.source.name()));
+        }
         if let Source::Samples { samples, .. } = &job.source {
             self.say(&format!(
                 "data: {} ({})",
@@ -212,7 +215,7 @@ impl Hook for Progress {
             count(batches, "batch")
         ));
         if self.bar.is_some() {
-            self.judging = bar(batches, "{pos}/{len} {bar:12} batches held out, {eta} left");
+            self.judging = bar(batches, "{pos}/{len} {bar:12} batches held out, {left}");
         }
     }
 
@@ -276,7 +279,17 @@ fn fitted(line: &str) -> String {
 fn bar(length: usize, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template);
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(length as u64).with_style(style)
+    ProgressBar::new(length as u64).with_style(style.with_key("left", left))
+}
+
+/// How long the rest takes, which nobody knows before the first is done.
+fn left(state: &ProgressState, text: &mut dyn std::fmt::Write) {
+    let eta = HumanDuration(state.eta());
+    // Where it cannot be written nothing is shown.
+    let _ = match state.pos() {
+        0 => Ok(()),
+        _ => write!(text, "{eta:#} left"),
+    };
 }
 
 #[cfg(test)]

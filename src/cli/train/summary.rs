@@ -12,6 +12,7 @@ use super::{Failure, called};
 use crate::cli::feed::Source;
 use crate::cli::feed::learned::Learned;
 use crate::cli::model::flags::flag;
+use crate::cli::said;
 use crate::cli::{limit, output};
 use crate::data::{Change, Diagnosis, Limit, Missing, Normalise};
 use crate::torch::device_name;
@@ -52,7 +53,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
         let lines = lines(job, outcome).into_iter();
         let lines = lines.filter(|(title, _)| QUIET.contains(title));
         return lines
-            .map(|(title, text)| line(title, &text, width))
+            .map(|(title, text)| said::line(title, &text, width))
             .collect();
     }
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
@@ -65,7 +66,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     });
     // Of a short run any step may be the one that another program disturbed, and nobody waited for it.
     let sentence = last_step.filter(|_| !whole && !is_short(outcome));
-    let sentence = sentence.map(|own| ("last step", own.sentence()));
+    let sentence = sentence.map(|own| ("last step", own.brief()));
     let on_gpus = job.recipe.devices.iter().any(|device| device.is_cuda());
     let matters = |title: &str| match title {
         INPUT => whole || !is_short(outcome) || is_limit(outcome),
@@ -80,7 +81,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     lines.splice(behind..behind, sentence);
     let lines = lines.into_iter().chain(next(job, outcome));
     let lines = lines.filter(|(title, _)| matters(title));
-    let lines = lines.map(|(title, text)| line(title, &text, width));
+    let lines = lines.map(|(title, text)| said::line(title, &text, width));
     format!("{sample}{comparison}\n{}", lines.collect::<String>())
 }
 
@@ -300,28 +301,4 @@ fn is_far(own: &Summary) -> bool {
         let beyond = own.makespan_ms_median / planned - 1.0;
         beyond.abs() > FAR && !(beyond > 0.0 && own.is_short())
     })
-}
-
-/// Columns before what a line says.
-const INDENT: usize = 15;
-
-/// A title and what it is about, which goes on below itself where it is too long.
-fn line(title: &str, text: &str, width: usize) -> String {
-    let room = width.saturating_sub(INDENT).max(INDENT);
-    let text = output::wrapped(text, room);
-    let text = text.replace('\n', &format!("\n{:INDENT$}", ""));
-    format!("{title:<INDENT$}{text}\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_line_goes_on_below_what_it_says() {
-        assert_eq!(
-            line("cut", "stage 0 computes long", 32),
-            "cut            stage 0 computes\n               long\n"
-        );
-    }
 }

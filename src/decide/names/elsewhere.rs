@@ -86,6 +86,14 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
                    --schedule 1f1b --devices 4 --micro 8";
         return with_tip(error, tip.to_owned());
     }
+    if lacks("<--run <DIR>") {
+        let run = near::newest_run();
+        let tip = match &run {
+            Some(run) => format!("the newest run is {0}: --run {0}", run.display()),
+            None => "name the folder that `train` wrote, such as --run runs/1".to_owned(),
+        };
+        return with_tip(error, tip);
+    }
     // Of a model's shape the machine alone is missing.
     if verb != "plan" || !lacks("--profile") {
         return error;

@@ -171,11 +171,10 @@ pub(super) fn grouped(arg: Arg) -> Arg {
 }
 
 /// Flags that most people never need: they are in the long help alone.
-const RARE: [&str; 36] = [
+const RARE: [&str; 34] = [
     "all-reduce",
     "augment",
     "checkpoint-keep",
-    "checkpoint-time",
     "cores",
     "cuda-graphs",
     "deterministic",
@@ -197,7 +196,6 @@ const RARE: [&str; 36] = [
     "patience",
     "peak-flops",
     "prefetch",
-    "restart-time",
     "resume-fallback",
     "scale-to",
     "set",

@@ -7,9 +7,12 @@ use gpipe_partitioner::{
 };
 
 use super::limit::{HOST, saved};
+use crate::decide::said::Said;
 
-/// The sentences.
-pub(crate) fn sentences(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<String> {
+const GRAPHS: &str = "CUDA graphs";
+
+/// What there is to say.
+pub(crate) fn said(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
     let Ok(schedule) = plan.generate() else {
         return Vec::new();
     };
@@ -19,8 +22,8 @@ pub(crate) fn sentences(profile: &Profile, plan: &Plan, options: &PlanOptions) -
         options,
         schedule,
     };
-    let sentences = [choice.offload(), choice.graphs()];
-    sentences.into_iter().flatten().collect()
+    let all = [choice.offload(), choice.graphs()];
+    all.into_iter().flatten().collect()
 }
 
 struct Choice<'a> {
@@ -31,14 +34,14 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    fn offload(&self) -> Option<String> {
+    fn offload(&self) -> Option<Said> {
         let own = |list: &[bool]| -> Vec<usize> {
             let stages = list.iter().enumerate();
             stages.filter(|(_, yes)| **yes).map(|(s, _)| s).collect()
         };
         let (offload, recompute) = (own(&self.plan.offload), own(&self.plan.recompute));
         if !offload.is_empty() {
-            return Some(self.offloads(&offload));
+            return Some(Said::new("offload", self.offloads(&offload)));
         }
         let matters = self.profile.device() != "cpu" || self.options.machine.host_link().is_some();
         if recompute.is_empty() || !matters {
@@ -54,9 +57,8 @@ impl Choice<'_> {
             }))
         };
         let stages = numbers(&recompute);
-        Some(format!(
-            "recomputed, not offloaded: {stages}, since {why_not}"
-        ))
+        let text = format!("recomputed, not offloaded: {stages}, since {why_not}");
+        Some(Said::new("recompute", text))
     }
 
     fn offloads(&self, stages: &[usize]) -> String {
@@ -72,7 +74,7 @@ impl Choice<'_> {
             both.for_each(|(redo, away)| *redo |= away);
         });
         format!(
-            "offload: {moved} of each micro-batch of {} wait in the host's memory; kept on the \
+            "{moved} of each micro-batch of {} wait in the host's memory; kept on the \
              devices, {}; recomputed, {}",
             numbers(stages),
             self.instead(&kept),
@@ -80,7 +82,7 @@ impl Choice<'_> {
         )
     }
 
-    fn graphs(&self) -> Option<String> {
+    fn graphs(&self) -> Option<Said> {
         let stages = 0..self.plan.partition.stages();
         let refusals: Vec<String> = stages.filter_map(|stage| self.refusal(stage)).collect();
         let all = self.plan.partition.stages();
@@ -90,11 +92,12 @@ impl Choice<'_> {
             let others = refusals
                 .first()
                 .map_or(String::new(), |why| format!(" ({why})"));
-            return Some(format!(
-                "CUDA graphs: on {on} of {}{others}; without, {}",
+            let text = format!(
+                "on {on} of {}{others}; without, {}",
                 count(all, "stage"),
                 self.instead(&without)
-            ));
+            );
+            return Some(Said::new(GRAPHS, text));
         }
         saved(self.profile, self.plan, self.options, Costs::without_host)
             .filter(|share| *share > HOST)?;
@@ -105,9 +108,8 @@ impl Choice<'_> {
         } else {
             self.instead(&self.variant(|plan| plan.cuda_graphs = true))
         };
-        Some(format!(
-            "no CUDA graphs, though the devices wait for the host: {why_not}"
-        ))
+        let text = format!("none, though the devices wait for the host: {why_not}");
+        Some(Said::new(GRAPHS, text))
     }
 
     /// Why a stage has no graphs whatever is asked for.

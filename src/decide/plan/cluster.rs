@@ -8,6 +8,7 @@ use gpipe_partitioner::{
 };
 
 use super::Args;
+use crate::decide::said::Said;
 use crate::decide::{Failure, input};
 
 /// A cluster, of which replicas, stages and places are chosen.
@@ -170,11 +171,10 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
 }
 
 /// Where replicas and stages are, and what no plan goes below.
-pub(super) fn sentences(options: &ClusterOptions, plan: &Plan) -> Vec<String> {
-    [Some(placed(options, plan)), gap(plan)]
-        .into_iter()
-        .flatten()
-        .collect()
+pub(super) fn said(options: &ClusterOptions, plan: &Plan) -> Vec<Said> {
+    let placed = Said::new("cards", placed(options, plan));
+    let gap = gap(plan).map(|text| Said::new("bound", text));
+    [Some(placed), gap].into_iter().flatten().collect()
 }
 
 fn placed(options: &ClusterOptions, plan: &Plan) -> String {

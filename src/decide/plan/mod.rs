@@ -27,6 +27,7 @@ pub(crate) use notes::notes;
 use notes::without_batch;
 use shape::ShapeFlags;
 
+use super::said::{self, Said};
 use super::spread::Spread;
 use super::waiting::Waiting;
 use super::{Failure, input, output, say};
@@ -175,7 +176,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         mut plan,
         options,
         asked,
-        paragraphs,
+        said: of_model,
     } = {
         let _waiting = Waiting::begin("planning: there are many choices, which may take a minute");
         match cluster {
@@ -201,33 +202,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.limit = Some(limit.clone());
         plan.more = what_more(&profile, asked, &plan);
     }
-    let mut said = beside(&profile, &plan, &options);
+    let mut said = vec![Said::new("limit", limit.clone())];
+    said.extend(beside(&profile, &plan, &options));
     said.extend(match &asked {
-        Some(asked) => cluster::sentences(asked, &plan),
+        Some(asked) => cluster::said(asked, &plan),
         // Neither offload nor CUDA graphs are chosen for a cluster.
-        None => choices::sentences(&profile, &plan, &options),
+        None => choices::said(&profile, &plan, &options),
     });
-    let more = [runners_up::without_pipeline(&plan), more::sentence(&plan)];
-    said.extend(more.into_iter().flatten().chain(paragraphs));
+    let more = [runners_up::without_pipeline(&plan), more::said(&plan)];
+    said.extend(more.into_iter().flatten().chain(of_model));
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
         output::write(None, &plan.to_json())?;
     } else {
         let width = output::width(None);
-        let mut text = report::text((&plan, samples), &profile, width, args.explain);
-        text.push_str(&output::paragraphs(&said, width));
-        let next = match &args.output {
-            Some(path) => format!(
-                "next: `train --plan {}` with the model that was profiled",
-                path.display()
-            ),
-            None => KEEP.to_owned(),
-        };
+        let text = report::text((&plan, samples), &profile, width, args.explain);
         // What was computed from a model's shape has layers of its own, which no model here need have.
-        if !args.shape.is_given() {
-            text.push_str(&output::paragraphs(&[next], width));
-        }
-        output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
+        let next = (!args.shape.is_given()).then(|| next(args.output.as_deref()));
+        let all: Vec<Said> = said.iter().cloned().chain(next).collect();
+        output::print(&format!("{text}\n{}", said::lines(&all, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
         output::write(Some(path), &plan.to_json())?;
@@ -239,14 +232,24 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let name = profile.model().map_or(file.as_str(), ModelId::name);
         let page = ProfilePage::new(name, &profile, &plan, &options)?
             .with_limit(limit)
-            .with_notes(said);
+            .with_notes(said.iter().skip(1).map(Said::sentence).collect());
         output::write(Some(path), &page.html())?;
     }
     Ok(())
 }
 
-/// What to do with a plan that was only printed.
-const KEEP: &str = "next: -o plan.json keeps the plan, and `train --plan plan.json` follows it";
+/// What to do with a plan.
+fn next(file: Option<&Path>) -> Said {
+    let text = match file {
+        Some(path) => format!(
+            "`gpipe-rs train --plan {}` with the model that was profiled",
+            path.display()
+        ),
+        None => "-o plan.json keeps the plan, and `gpipe-rs train --plan plan.json` follows it"
+            .to_owned(),
+    };
+    Said::new("next", text)
+}
 
 /// A plan, with what it was made from.
 struct Planned {
@@ -255,8 +258,8 @@ struct Planned {
     options: PlanOptions,
     /// Of a plan for a cluster.
     asked: Option<ClusterOptions>,
-    /// What else is to be said of it.
-    paragraphs: Vec<String>,
+    /// What else is to be said of a model that is known by its shape.
+    said: Vec<Said>,
 }
 
 fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure> {
@@ -277,7 +280,7 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
         plan,
         options,
         asked: None,
-        paragraphs: Vec::new(),
+        said: Vec::new(),
     })
 }
 
@@ -315,7 +318,7 @@ fn for_cluster(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
         plan,
         options,
         asked: Some(asked),
-        paragraphs: Vec::new(),
+        said: Vec::new(),
     })
 }
 
@@ -341,7 +344,7 @@ fn measured(args: &Args) -> Result<Profile, Failure> {
 }
 
 /// What replicas take to add up their gradients, and processes to agree, where there are several.
-fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<String> {
+fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
     let Ok(schedule) = plan.generate() else {
         return Vec::new();
     };

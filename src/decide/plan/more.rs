@@ -2,11 +2,13 @@
 
 use gpipe_partitioner::{More, Plan};
 
+use crate::decide::said::Said;
+
 /// A shorter step that is shorter by less than this share is none.
 const SHORTER: f64 = 0.0005;
 
-/// The sentence; none where nobody looked for it.
-pub(super) fn sentence(plan: &Plan) -> Option<String> {
+/// It is said where somebody looked for it.
+pub(super) fn said(plan: &Plan) -> Option<Said> {
     let words = |more: &More| {
         let saved = 1.0 - more.step.get() / plan.step.get();
         if saved > SHORTER {
@@ -20,5 +22,5 @@ pub(super) fn sentence(plan: &Plan) -> Option<String> {
         }
     };
     let more: Vec<String> = plan.more.iter().map(words).collect();
-    (!more.is_empty()).then(|| format!("with {}", more.join("; with ")))
+    (!more.is_empty()).then(|| Said::new("more", format!("with {}", more.join("; with "))))
 }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Alternative, Plan, ScheduleKind};
 
+use super::super::said::Said;
 use super::super::table::{Align, Table};
 
 /// The most rows where not all are asked for.
@@ -33,11 +34,17 @@ pub(super) fn text(plan: &Plan, width: usize, all: bool) -> String {
     }
     let own = (plan.replicas, plan.devices());
     let spread = shown.iter().any(|&row| layout(rows[row].first) != own);
+    let replicated = |row: &usize| rows[*row].first.replicas > 1;
+    let micro = if shown.iter().any(replicated) {
+        "micro each"
+    } else {
+        "micro"
+    };
     let mut columns = vec![("runner-up", Align::Left)];
     columns.extend(spread.then_some(("replicas x devices", Align::Right)));
     columns.extend([
         ("chunks", Align::Right),
-        ("micro", Align::Right),
+        (micro, Align::Right),
         ("step", Align::Right),
         ("bubble", Align::Right),
         ("why it loses", Align::Left),
@@ -63,8 +70,8 @@ fn cells(plan: &Plan, row: &Row<'_>, (spread, all): (bool, bool)) -> Vec<String>
     let bubble = own.bubble_fraction;
     cells.extend([
         own.chunks.to_string(),
-        own.micro_batches.to_string(),
-        own.step.map_or_else(dash, |step| step.to_string()),
+        (own.micro_batches / own.replicas.max(1)).to_string(),
+        own.step.map_or_else(dash, |step| step.in_column(plan.step)),
         bubble.map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
         own.why_not(plan),
     ]);
@@ -150,7 +157,11 @@ fn telling(plan: &Plan, rows: &[Row<'_>]) -> Vec<usize> {
 
 /// What the pipeline is for, where that is a question: where replicas alone would do, or where one device has
 /// several stages, or where there is one micro-batch alone.
-pub(super) fn without_pipeline(plan: &Plan) -> Option<String> {
+pub(super) fn without_pipeline(plan: &Plan) -> Option<Said> {
+    without(plan).map(|text| Said::new("pipeline", text))
+}
+
+fn without(plan: &Plan) -> Option<String> {
     let (card, cards) = match plan.tensor_parallel {
         1 => ("device".to_owned(), "devices".to_owned()),
         group => (
@@ -186,10 +197,7 @@ pub(super) fn without_pipeline(plan: &Plan) -> Option<String> {
     if plan.replicas == 1 {
         return None;
     }
-    let replicas = format!(
-        "no pipeline: each of the {} replicas is one {card}",
-        plan.replicas
-    );
+    let replicas = format!("none: each of the {} replicas is one {card}", plan.replicas);
     if plan.chunks == 1 {
         return Some(replicas);
     }

@@ -8,6 +8,8 @@ use gpipe_partitioner::{
 };
 
 use super::{Args, Planned, cluster, failure};
+use crate::decide::output::thousands;
+use crate::decide::said::Said;
 use crate::decide::{Failure, input};
 
 /// A transformer whose costs are computed, and how it is divided within nodes.
@@ -85,7 +87,7 @@ pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure>
         ),
         _ => failure(error),
     })?;
-    let paragraphs = paragraphs(model, &chosen, cards);
+    let said = said(model, &chosen, cards);
     let TransformerPlan {
         profile,
         asked,
@@ -98,35 +100,40 @@ pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure>
         plan,
         options,
         asked: Some(asked),
-        paragraphs,
+        said,
     })
 }
 
-fn paragraphs(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Vec<String> {
+fn said(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Vec<Said> {
     let plan = &chosen.plan;
     let seconds = plan.step.get() * 1e-6;
     let tokens = (chosen.asked.batch * model.sequence) as f64 / seconds;
     let share = chosen.utilization(model).unwrap_or_default();
     let work = format!(
-        "{}: {:.1} billion parameters; {:.0} tokens a second, {:.1} % of the peak of {} (model FLOPs, \
+        "{} has {:.1} billion parameters; {} tokens a second, {:.1} % of the peak of {} (model FLOPs, \
          recompute not counted)",
         model.name,
         model.parameters() as f64 / 1e9,
-        tokens,
+        // A cast saturates.
+        thousands(tokens.round() as u64),
         100.0 * share,
         count(cards, "card"),
     );
-    let mut paragraphs = vec![work, groups(plan, &chosen.others)];
+    let mut said = vec![
+        Said::new("model", work),
+        Said::new("groups", groups(plan, &chosen.others)),
+    ];
     if plan.tensor_parallel > 1 {
-        paragraphs.push(
+        said.push(Said::new(
+            "train",
             "`train` has no tensor parallelism and refuses this plan: it is for those who have it \
-             elsewhere; without --tensor-parallel the plan is one that it takes"
-                .to_owned(),
-        );
+             elsewhere; without --tensor-parallel the plan is one that it takes",
+        ));
     }
-    paragraphs.push(assumed(&chosen.profile, &chosen.asked));
-    paragraphs.retain(|own| !own.is_empty());
-    paragraphs
+    let assumed = assumed(&chosen.profile, &chosen.asked);
+    said.push(Said::new("assumed", assumed));
+    said.retain(Said::is_something);
+    said
 }
 
 /// What groups of other sizes would take.

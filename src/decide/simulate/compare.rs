@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::ScheduleKind;
 use gpipe_partitioner::render::{Compared, SchedulesPage};
 use gpipe_partitioner::words::{count, given_time, long_time, two_decimals};
+use gpipe_partitioner::{Micros, ScheduleKind};
 use serde_json::{Value, json};
 
 use super::super::{
     Failure, output,
+    said::{self, Said},
     table::{Align, Table},
 };
 use super::options::{Format, Options};
@@ -124,20 +125,23 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
 /// What the numbers are made of.
 fn notes(options: &Options) -> Vec<String> {
     let mut notes = vec![options.workload.words()];
-    notes.extend(risk_notes(options));
+    notes.extend(risk_notes(options).iter().map(Said::sentence));
     notes
 }
 
 /// What the columns of jitter and failures are, where there are such.
-fn risk_notes(options: &Options) -> Vec<String> {
+fn risk_notes(options: &Options) -> Vec<Said> {
     let jitter = options.jitter.as_ref().map(|jitter| {
         let deviation = format!("{:.1} %", 100.0 * jitter.share());
-        risks::jitter_note(jitter, &deviation, "with jitter")
+        Said::new(
+            "jitter",
+            risks::jitter_note(jitter, &deviation, "with jitter"),
+        )
     });
     let failures = options.failures.as_ref().map(|failures| {
         let every = format!("every {}", given_time(failures.between()));
         let often = format!("every {}", long_time(failures.daly()));
-        risks::goodput_note(failures, &every, &often)
+        Said::new("failures", risks::goodput_note(failures, &every, &often))
     });
     jitter.into_iter().chain(failures).collect()
 }
@@ -169,9 +173,11 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         .first()
         .map_or_else(Vec::new, |(case, _)| risk_columns(options, case));
     columns.extend(more.iter().map(|(name, _)| (*name, Align::Right)));
+    let steps = all.iter().map(|(case, _)| case.makespan());
+    let longest = steps.max().unwrap_or(Micros::ZERO);
     let mut table = Table::new(&columns);
     for (case, is_best) in &all {
-        let mut row = cells(options, case);
+        let mut row = cells(options, case, longest);
         let mark = if *is_best { '*' } else { ' ' };
         row[0] = format!("{mark} {}", row[0]);
         table.row(row);
@@ -180,6 +186,7 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     let title = format!("{}, {}", title(options), order(options));
     let same = table.take_same(&["goodput"]);
     let spare = [
+        "95 % of steps within",
         "longer by",
         "in flight",
         "chunks",
@@ -195,9 +202,10 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     for (name, cell) in same {
         let _ = writeln!(text, "{name} {cell} with each of them");
     }
-    let made_of = [options.workload.words_and_flags()];
-    let notes: Vec<String> = risk_notes(options).into_iter().chain(made_of).collect();
-    text.push_str(&output::paragraphs(&notes, width));
+    let mut all = risk_notes(options);
+    all.push(options.workload.said());
+    text.push('\n');
+    text.push_str(&said::lines(&all, width));
     let refused = refused(cases);
     if !refused.is_empty() {
         let refused = output::wrapped(&refused.join("\n"), width);
@@ -210,7 +218,8 @@ fn fits(options: &Options, case: &Case) -> bool {
     options.limits.excess(&case.simulation).is_none()
 }
 
-fn cells(options: &Options, case: &Case) -> Vec<String> {
+/// A row, its step in the unit of the longest.
+fn cells(options: &Options, case: &Case, longest: Micros) -> Vec<String> {
     let simulation = &case.simulation;
     let schedule = simulation.schedule();
     let in_flight = (0..schedule.schedule().devices())
@@ -218,7 +227,7 @@ fn cells(options: &Options, case: &Case) -> Vec<String> {
     let mut cells = vec![
         case.name(),
         case.chunks.to_string(),
-        simulation.makespan().to_string(),
+        simulation.makespan().in_column(longest),
         format!("{:.1} %", 100.0 * simulation.timeline.bubble_fraction()),
         two_decimals(in_flight.fold(0.0, f64::max)),
     ];

@@ -43,7 +43,8 @@ struct Case {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.check_ending()?;
-    let _waiting = Waiting::begin("simulating: schedules are computed for these times");
+    let _waiting =
+        Waiting::begin("still simulating: schedules that are computed (auto) take longest");
     if !args.sweep.is_empty() {
         return output::write(args.output.as_deref(), &sweep::run(args)?);
     }

@@ -213,8 +213,7 @@ impl Options {
         let limits = Limits::of(&machine);
         let workload = workload(args, &machine)?;
         if limits.are_given() && !workload.knows_memory() {
-            let why =
-                "--memory: nothing is known about memory; give --activation-bytes or a --profile";
+            let why = "--memory: nothing is known about memory; give --activation-bytes, such as 1GiB, or a --profile";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(Self {

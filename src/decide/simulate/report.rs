@@ -1,7 +1,5 @@
 //! One simulation as text, picture or numbers.
 
-use std::fmt::Write as _;
-
 use gpipe_partitioner::render::SimulationPage;
 use gpipe_partitioner::simulate::SensitivityTarget;
 use gpipe_partitioner::words::{count, two_decimals};
@@ -9,7 +7,9 @@ use gpipe_partitioner::{Bytes, DeviceId, Micros, Nodes, Span, Timeline, VOTES, r
 use serde_json::{Value, json};
 
 use super::super::{
-    output, singles,
+    output,
+    said::{self, Said},
+    singles,
     table::{Align, Table},
 };
 use super::options::{Format, Options};
@@ -86,12 +86,11 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     }
     text.push('\n');
     text.push_str(&devices(case, options.workload.knows_memory()));
-    let made_of = [options.workload.words_and_flags()];
-    let said = fits(options, case).into_iter().chain(notes(options, case));
-    for sentence in said.chain(made_of) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "\n{}\n", output::wrapped(&sentence, width));
-    }
+    let mut all: Vec<Said> = fits(options, case).into_iter().collect();
+    all.extend(notes(options, case));
+    all.push(options.workload.said());
+    text.push('\n');
+    text.push_str(&said::lines(&all, width));
     text
 }
 
@@ -101,8 +100,10 @@ fn page(options: &Options, case: &Case) -> String {
     let page = SimulationPage::new(&case.simulation, &headline(options, case))
         .with_steps(steps)
         .with_limits(options.limits.caps());
-    let fits = fits(options, case);
-    let (mut notes, mut warnings) = (notes(options, case), Vec::new());
+    let fits = options.limits.sentence(&case.simulation);
+    let notes = notes(options, case);
+    let mut notes: Vec<String> = notes.iter().map(Said::sentence).collect();
+    let mut warnings = Vec::new();
     notes.push(options.workload.words());
     match options.limits.excess(&case.simulation) {
         Some(_) => warnings.extend(fits),
@@ -112,33 +113,43 @@ fn page(options: &Options, case: &Case) -> String {
 }
 
 /// Whether it fits, where that is asked.
-fn fits(options: &Options, case: &Case) -> Option<String> {
-    options.limits.sentence(&case.simulation)
+fn fits(options: &Options, case: &Case) -> Option<Said> {
+    let sentence = options.limits.sentence(&case.simulation)?;
+    Some(Said::new("memory", sentence))
 }
 
 /// That it does not fit, where a picture or a file would say so to nobody.
 pub(super) fn misfit(options: &Options, case: &Case) -> Option<String> {
     options.limits.excess(&case.simulation)?;
-    fits(options, case)
+    options.limits.sentence(&case.simulation)
 }
 
-/// What the numbers do not tell by themselves, in sentences.
-fn notes(options: &Options, case: &Case) -> Vec<String> {
+/// What the numbers do not tell by themselves.
+fn notes(options: &Options, case: &Case) -> Vec<Said> {
     let timeline = &case.simulation.timeline;
     let jitter = options.jitter.as_ref().zip(case.jittered.as_ref());
     let failures = options.failures.as_ref();
     let helps = options.workload.is_uneven().then(|| advice(case));
     let notes = [
-        singles::sentence(case.simulation.schedule().schedule()),
-        case.row.as_ref().map(Row::words),
+        singles::sentence(case.simulation.schedule().schedule()).map(of("memory")),
+        case.row.as_ref().map(Row::words).map(of("in a row")),
         output::exchange(timeline),
         output::agreement(options.workload.machine(), timeline),
-        bound(case),
-        jitter.map(|(jitter, steps)| risks::jitter_sentence(jitter, steps)),
-        failures.and_then(|own| risks::failure_sentence(own, case.step())),
-        helps.flatten(),
+        bound(case).map(of("bound")),
+        jitter
+            .map(|(jitter, steps)| risks::jitter_sentence(jitter, steps))
+            .map(of("jitter")),
+        failures
+            .and_then(|own| risks::failure_sentence(own, case.step()))
+            .map(of("failures")),
+        helps.flatten().map(of("helps most")),
     ];
     notes.into_iter().flatten().collect()
+}
+
+/// A sentence below a title.
+fn of(title: &'static str) -> impl Fn(String) -> Said {
+    move |text| Said::new(title, text)
 }
 
 /// Whether an action has less than a column for its letter and one for its sign.
@@ -174,14 +185,19 @@ fn devices(case: &Case, knows_memory: bool) -> String {
     let names = &names[..if knows_memory { 5 } else { 4 }];
     let columns: Vec<_> = names.iter().map(|name| (*name, Align::Right)).collect();
     let mut table = Table::new(&columns);
-    for (index, peak) in simulation.peak_bytes().into_iter().enumerate() {
-        let device = DeviceId(index);
+    let peaks = simulation.peak_bytes();
+    let all = || (0..peaks.len()).map(DeviceId);
+    let timeline = &simulation.timeline;
+    let most = |times: Option<Micros>| times.unwrap_or(Micros::ZERO);
+    let busiest = most(all().map(|device| timeline.busy(device)).max());
+    let idlest = most(all().map(|device| timeline.idle(device)).max());
+    for (device, peak) in all().zip(&peaks) {
         let cells = [
             device.to_string(),
-            simulation.timeline.busy(device).to_string(),
-            simulation.timeline.idle(device).to_string(),
+            timeline.busy(device).in_column(busiest),
+            timeline.idle(device).in_column(idlest),
             two_decimals(simulation.schedule().peak_in_flight_on(device)),
-            memory(peak),
+            memory(*peak),
         ];
         table.row(cells.into_iter().take(columns.len()));
     }
@@ -203,6 +219,10 @@ fn advice(case: &Case) -> Option<String> {
         return None;
     }
     let best = case.simulation.sensitivities().into_iter().next()?;
+    // What only helps when it is gone altogether is no advice.
+    if best.shrink > 0.995 {
+        return None;
+    }
     let percent = 100.0 * best.shrink;
     let what = match best.target {
         SensitivityTarget::Stage(stage) => format!(
@@ -214,10 +234,7 @@ fn advice(case: &Case) -> Option<String> {
             format!("the all-reduce of gradients taking {percent:.0} % less time")
         }
     };
-    Some(format!(
-        "helps most: {what} makes the step {} shorter",
-        best.saves
-    ))
+    Some(format!("{what} makes the step {} shorter", best.saves))
 }
 
 /// The numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on

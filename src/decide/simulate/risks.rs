@@ -92,7 +92,7 @@ impl Risks {
 /// sentence.
 pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> String {
     format!(
-        "with jitter, what a device does with a micro-batch in one pass, forward or backward, takes its time \
+        "what a device does with a micro-batch in one pass, forward or backward, takes its time \
          multiplied by a random factor (log-normal, mean 1, standard deviation {deviation}); `{mean}` is the mean of {} (seed {}), and 95 % of them take no \
          longer than `95 % of steps within`",
         count(jitter.runs(), "simulated step"),
@@ -117,11 +117,11 @@ pub(super) fn goodput_note(failures: &Failures, every: &str, often: &str) -> Str
 /// What jitter costs, in a sentence.
 pub(super) fn jitter_sentence(jitter: &Jitter, steps: &JitteredSteps) -> String {
     format!(
-        "jitter of {:.1} %: a step takes {} on average, {:.1} % more; half of {} take at \
+        "a step takes {} on average, {:.1} % more, where passes vary by {:.1} %; half of {} take at \
          most {}, {:.0} % at most {}",
-        100.0 * jitter.share(),
         steps.mean(),
         100.0 * steps.slowdown(),
+        100.0 * jitter.share(),
         count(jitter.runs(), "step"),
         steps.quantile(0.5),
         100.0 * LONG,
@@ -146,7 +146,7 @@ pub(super) fn jitter_numbers(jitter: &Jitter, steps: &JitteredSteps) -> Value {
 pub(super) fn failure_sentence(failures: &Failures, step: Micros) -> Option<String> {
     let interval = failures.interval(step)?;
     Some(format!(
-        "a failure every {}: a checkpoint every {} ({}; Young {}, Daly {}) keeps {:.1} % of all time for steps \
+        "with one every {}, a checkpoint every {} ({}; Young {}, Daly {}) keeps {:.1} % of all time for steps \
          that count (goodput)",
         given_time(failures.between()),
         count(interval.steps, "step"),

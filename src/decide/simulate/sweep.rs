@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     Failure, input, output,
+    said::{self, Said},
     table::{Align, Table},
 };
 use super::options::{Args, Format, Options};
@@ -144,7 +145,7 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
         }
         _ => {
             let mut below = risk_notes(&sweep);
-            below.extend(workload(args, &sweep)?.map(|own| own.words_and_flags()));
+            below.extend(workload(args, &sweep)?.map(|own| own.said()));
             table(&points, &below)
         }
     })
@@ -153,7 +154,10 @@ pub(super) fn run(args: &Args) -> Result<String, Failure> {
 /// What the numbers are made of.
 fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
     let words = workload(args, sweep)?.map(|own| own.words());
-    Ok(words.into_iter().chain(risk_notes(sweep)).collect())
+    Ok(words
+        .into_iter()
+        .chain(risk_notes(sweep).iter().map(Said::sentence))
+        .collect())
 }
 
 /// That of the first shape, of which all are.
@@ -164,14 +168,16 @@ fn workload(args: &Args, sweep: &Sweep) -> Result<Option<Workload>, Failure> {
 }
 
 /// What the columns of jitter and failures are, where there are such.
-fn risk_notes(sweep: &Sweep) -> Vec<String> {
+fn risk_notes(sweep: &Sweep) -> Vec<Said> {
     let jitter = sweep.risks.iter().find_map(|risk| risk.jitter);
-    let jitter =
-        jitter.map(|jitter| risks::jitter_note(&jitter, "that of the column `jitter`", "step"));
+    let jitter = jitter.map(|jitter| {
+        let words = risks::jitter_note(&jitter, "that of the column `jitter`", "step");
+        Said::new("jitter", words)
+    });
     let failures = sweep.risks.iter().find_map(|risk| risk.failures);
     let failures = failures.as_ref().map(|own| {
         let column = "as often as its column says";
-        risks::goodput_note(own, column, column)
+        Said::new("failures", risks::goodput_note(own, column, column))
     });
     jitter.into_iter().chain(failures).collect()
 }
@@ -281,7 +287,7 @@ const GIVEN: [&str; 7] = [
 ];
 
 /// The numbers, with notes below them.
-fn table(points: &[SweepPoint], notes: &[String]) -> String {
+fn table(points: &[SweepPoint], notes: &[Said]) -> String {
     let (risks, width) = (RiskColumns::of(points), output::width(None));
     let mut names = vec!["devices", "micro-batches", "chunks"];
     names.extend(risks.given_titles());
@@ -342,7 +348,8 @@ fn table(points: &[SweepPoint], notes: &[String]) -> String {
     text.push_str(
         &table.render_without(&["per micro-batch", "in flight", "checkpoint every"], width),
     );
-    text.push_str(&output::paragraphs(notes, width));
+    text.push('\n');
+    text.push_str(&said::lines(notes, width));
     if !refused.is_empty() {
         let refused = output::wrapped(&refused.concat(), width);
         let _ = write!(text, "\nnot for these numbers:\n{refused}\n");

@@ -11,6 +11,7 @@ use gpipe_partitioner::{
 use gpipe_partitioner::words::count;
 
 use super::super::Failure;
+use super::super::said::Said;
 use super::memory::Limits;
 
 /// Why a schedule is not there for these numbers.
@@ -152,14 +153,14 @@ impl Workload {
     }
 
     /// The same, and with which flags it would be other ones.
-    pub(super) fn words_and_flags(&self) -> String {
+    pub(super) fn said(&self) -> Said {
         let flags = match self {
             Self::Given(_) => {
                 "; --forward-us, --input-us, --weight-us and --activation-bytes take yours, --profile measured ones"
             }
             Self::Profiled(_) => "",
         };
-        self.words() + flags
+        Said::new("times", self.words() + flags)
     }
 
     /// Whether one stage may cost more than another.
@@ -326,7 +327,7 @@ impl Given {
 impl Profiled {
     fn words(&self) -> String {
         format!(
-            "times and bytes are those of a profile of {} for {}, in micro-batches of {}; {}",
+            "measured: times and bytes are those of a profile of {} for {}, in micro-batches of {}; {}",
             count(self.profile.layers().len(), "layer"),
             self.profile.device(),
             count(self.profile.batch(), "sample"),

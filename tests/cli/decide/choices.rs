@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{gpipe_in, stdout};
+use super::{flat, gpipe_in, stdout};
 
 /// Eight layers on a GPU, each 1 ms forward and 2 ms backward with 64 MiB of activations; the
 /// host submits a pass in `host` microseconds.
@@ -33,10 +33,7 @@ fn planned(profile: &Value, flags: &str) -> (Value, String) {
     args.extend(["-o", "plan.json"]);
     let text = stdout(&gpipe_in(folder.path(), &args));
     let plan = fs::read_to_string(folder.path().join("plan.json")).unwrap();
-    (
-        serde_json::from_str(&plan).unwrap(),
-        text.replace('\n', " "),
-    )
+    (serde_json::from_str(&plan).unwrap(), flat(&text))
 }
 
 fn step(plan: &Value) -> f64 {
@@ -98,7 +95,7 @@ fn graphs_are_chosen_where_the_host_is_the_limit() {
     let (plan, text) = planned(&profile(2000.0), flags);
     assert_eq!(plan["cuda_graphs"], json!(true), "{text}");
     assert!(
-        text.contains("CUDA graphs: on 2 of 2 stages; without, a step would take"),
+        text.contains("CUDA graphs on 2 of 2 stages; without, a step would take"),
         "{text}"
     );
     let never = format!("{flags} --cuda-graphs never");
@@ -107,7 +104,9 @@ fn graphs_are_chosen_where_the_host_is_the_limit() {
     assert!(step(&plan) < 0.8 * step(&without));
     assert!(text.contains("host-bound: "), "{text}");
     assert!(
-        text.contains("no CUDA graphs, though the devices wait for the host: --cuda-graphs never"),
+        text.contains(
+            "CUDA graphs none, though the devices wait for the host: --cuda-graphs never"
+        ),
         "{text}"
     );
     let (fast, text) = planned(&profile(10.0), flags);

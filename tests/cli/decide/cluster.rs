@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{folder_with_profile, gpipe_in, number, refused, stdout};
+use super::{flat, folder_with_profile, gpipe_in, number, refused, stdout};
 use crate::run::{gpipe, succeeded};
 
 const FLAGS: &str = "--nodes 2 --per-node 2 --link-inside 10GB/s,5us --link-between 1GB/s,20us";
@@ -33,7 +33,7 @@ fn replicas_and_places_are_chosen_and_can_be_fixed() {
     assert!(number(&fixed["step_us"]) >= step);
     let read = gpipe::partitioner::Plan::read(folder.path().join("plan.json")).unwrap();
     assert_eq!((read.replicas, read.devices()), (2, 2));
-    let text = run(FLAGS);
+    let text = flat(&run(FLAGS));
     assert!(
         text.contains("no plan with a built-in schedule is faster"),
         "{text}"

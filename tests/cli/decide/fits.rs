@@ -31,9 +31,10 @@ fn a_schedule_is_said_to_fit_or_not() {
         );
         stdout(&gpipe(&words(&line)))
     };
-    assert!(run("1f1b").contains("\nfits the memory of each device\n"));
+    assert!(run("1f1b").contains("\nmemory         fits the memory of each device\n"));
     let text = run("gpipe");
-    let sentence = "\ndoes not fit: each device takes 4.0 GiB more than its 4.0 GiB\n";
+    let sentence =
+        "\nmemory         does not fit: each device takes 4.0 GiB more than its 4.0 GiB\n";
     assert!(text.contains(sentence), "{text}");
     // Without a limit nothing is said of it.
     assert!(simulate("1f1b", 4, 8, &KEPT).get("fits").is_none());
@@ -80,7 +81,10 @@ fn a_comparison_says_which_fit_and_marks_the_fastest_of_them() {
 #[test]
 fn a_memory_that_nothing_is_known_of_is_refused() {
     let line = "simulate --schedule 1f1b --devices 4 --micro 8 --memory 4GiB";
-    assert!(refused(&gpipe(&words(line)), 2).contains("--activation-bytes or a --profile"));
+    assert!(
+        refused(&gpipe(&words(line)), 2)
+            .contains("--activation-bytes, such as 1GiB, or a --profile")
+    );
     let three = [&words(line)[..7], &KEPT, &["--memory", "1GiB,2GiB,3GiB"]].concat();
     assert!(refused(&gpipe(&three), 2).contains("--memory: "));
 }

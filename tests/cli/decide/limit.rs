@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{folder_with_profile, gpipe_in, refused, stdout};
+use super::{folder_with_profile, gpipe_in, refused, said, stdout};
 
 /// A profile of layers that take these milliseconds: forward, input and weight gradient,
 /// and both in one go.
@@ -21,15 +21,14 @@ fn of_layers(times: &[(f64, f64, f64, f64)]) -> Value {
     json!({"version": 1, "device": "cpu", "batch": 8, "layers": layers})
 }
 
-/// What `plan` prints about a profile, with its last sentence in one line.
+/// What `plan` prints about a profile, with what limits it in one line.
 fn planned(profile: &Value, flags: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
     let mut args = vec!["plan", "--profile", "profile.json"];
     args.extend(flags.split_whitespace());
     let text = stdout(&gpipe_in(folder.path(), &args));
-    let (_, limit) = text.trim_end().rsplit_once("\n\n").unwrap();
-    let limit = limit.replace('\n', " ");
+    let limit = said(&text, "limit");
     (text, limit)
 }
 

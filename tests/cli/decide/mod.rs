@@ -42,6 +42,26 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+/// Words one behind the other, wherever their lines end.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What a text of titles says of one, in a line; that of a page begins with the title.
+fn said(text: &str, title: &str) -> String {
+    let begin = format!("\n{title:<15}");
+    let (_, behind) = text
+        .split_once(&begin)
+        .unwrap_or_else(|| panic!("{title}: {text}"));
+    let more = |line: &&str| line.starts_with(&" ".repeat(15));
+    let mut lines = behind.lines();
+    let first = lines.next().unwrap_or_default();
+    let lines: Vec<&str> = std::iter::once(first)
+        .chain(lines.take_while(more))
+        .collect();
+    flat(&lines.join(" "))
+}
+
 /// A line of the text as pages have it.
 fn as_sentence(line: &str) -> String {
     let (first, rest) = line.split_at(1);

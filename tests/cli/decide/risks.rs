@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{folder_with_profile, gpipe, gpipe_in, number, profile, refused, simulate, stdout};
+use super::{
+    folder_with_profile, gpipe, gpipe_in, number, profile, refused, said, simulate, stdout,
+};
 
 fn sweep(flags: &[&str]) -> std::process::Output {
     gpipe(&[&["simulate"], flags].concat())
@@ -147,12 +149,13 @@ fn failures_are_swept_as_a_table_and_a_chart() {
         assert!(heading.contains(word), "{text}");
     }
     // Notes are broken where lines of the terminal end.
-    let note = |line: &&str| line.starts_with("`goodput` is the share of all time");
-    assert!(text.lines().any(|line| note(&line)), "{text}");
-    assert!(text.contains("30 s for a checkpoint"), "{text}");
-    let notes = text
-        .lines()
-        .skip_while(|line| !line.starts_with("with jitter"));
+    let note = said(&text, "failures");
+    assert!(
+        note.starts_with("`goodput` is the share of all time"),
+        "{text}"
+    );
+    assert!(note.contains("30 s for a checkpoint"), "{text}");
+    let notes = text.lines().skip_while(|line| !line.starts_with("jitter "));
     assert!(notes.clone().count() > 4, "{text}");
     assert!(
         notes

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{folder_with_profile, gpipe_in, number, stdout};
+use super::{flat, folder_with_profile, gpipe_in, number, stdout};
 
 fn planned(flags: &str) -> String {
     let folder = folder_with_profile();
@@ -58,19 +58,19 @@ fn a_few_runners_up_are_named_with_reasons_that_tell_something() {
 fn a_pipeline_says_what_replicas_alone_would_take() {
     let text = planned("--per-node 4 --batch 64 --replicas 4 --pipeline 1 --chunks 1");
     assert!(
-        text.contains("no pipeline: each of the 4 replicas is one device\n"),
+        text.contains("\npipeline       none: each of the 4 replicas is one device\n"),
         "{text}"
     );
     // The plan has a pipeline, though each card has the memory for all layers.
     let slow = "--nodes 2 --per-node 2 --batch 16 --link-inside 1GB/s,5us \
                 --link-between 10MB/s,20us";
-    let text = planned(slow).replace('\n', " ");
+    let text = flat(&planned(slow));
     assert!(
         text.contains("the model fits one device: it alone would take 8.40 ms a step, "),
         "{text}"
     );
     // No card has.
-    let text = planned(&format!("{slow} --memory 40MiB")).replace('\n', " ");
+    let text = flat(&planned(&format!("{slow} --memory 40MiB")));
     assert!(
         text.contains("no device holds the whole model: without a pipeline it does not fit"),
         "{text}"
@@ -81,7 +81,7 @@ fn a_pipeline_says_what_replicas_alone_would_take() {
 #[test]
 fn several_stages_on_one_device_say_what_they_are_for() {
     let linked = "--per-node 4 --batch 64 --pipeline 1 --link-inside 10GB/s,5us";
-    let text = planned(linked).replace('\n', " ");
+    let text = flat(&planned(linked));
     assert!(
         text.contains("stages take turns, so that the gradients"),
         "{text}"
@@ -103,8 +103,11 @@ fn several_stages_on_one_device_say_what_they_are_for() {
 #[test]
 fn one_more_device_and_gigabyte_are_explained() {
     let flags = "--devices 2 --micro 8 --memory 64MiB --explain";
-    let text = planned(flags).replace('\n', " ");
-    assert!(text.contains(" with one more device: a step of "), "{text}");
+    let text = flat(&planned(flags));
+    assert!(
+        text.contains("more with one more device: a step of "),
+        "{text}"
+    );
     assert!(
         text.contains("; with 1.0 GiB more on each device: "),
         "{text}"

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-use super::{gpipe, gpipe_in, refused, stdout};
+use super::{flat, gpipe, gpipe_in, refused, stdout};
 
 /// A GPT of 1.7 billion parameters on one node, small enough to be planned at once.
 const SMALL: [&str; 8] = [
@@ -61,8 +61,7 @@ fn memory_is_that_of_each_card_of_a_group() {
     assert!(text.contains("(each a group of 4 cards)"), "{text}");
     // Nothing said that such a plan is none for `train`.
     assert!(
-        text.replace('\n', " ")
-            .contains("without --tensor-parallel the plan is one that it takes"),
+        flat(&text).contains("without --tensor-parallel the plan is one that it takes"),
         "{text}"
     );
     let table = text.split("peak memory of each card\n").nth(1).unwrap();
@@ -78,7 +77,7 @@ fn memory_is_that_of_each_card_of_a_group() {
 /// The first plan of a small cluster was one that `train` refuses, which stood near its end.
 #[test]
 fn a_plan_is_one_that_train_takes() {
-    let text = stdout(&gpipe(&SMALL[..7])).replace('\n', " ");
+    let text = flat(&stdout(&gpipe(&SMALL[..7])));
     let wanted = "no layer is shared among cards, as `train` shares none; for frameworks that do, \
                   --tensor-parallel auto";
     assert!(text.contains(wanted), "{text}");
@@ -111,7 +110,7 @@ fn a_shape_without_known_cards_is_told_what_to_name_at_once() {
         &["--devices", "4", "--memory", "24GiB"][..],
         &["--nodes", "2", "--per-node", "4", "--memory", "80GiB"],
     ] {
-        let said = said(flags).replace('\n', " ");
+        let said = flat(&said(flags));
         assert!(said.contains(wanted) && said.contains("rtx-4090"), "{said}");
     }
     let said = said(&["--cluster", "rtx-5090"]);
@@ -142,7 +141,7 @@ fn slower_links_make_groups_slower() {
 #[test]
 fn the_text_says_what_it_was_computed_from() {
     let args = [&SMALL[..7], &["--tensor-parallel", "2"]].concat();
-    let text = stdout(&gpipe(&args)).replace('\n', " ");
+    let text = flat(&stdout(&gpipe(&args)));
     for part in [
         "groups of 2 cards",
         "1.7 billion parameters",
@@ -184,7 +183,7 @@ fn a_model_that_is_too_large_is_told_what_would_be_enough() {
         "--batch",
         "8",
     ];
-    let said = refused(&gpipe(&args), 1).replace('\n', " ");
+    let said = flat(&refused(&gpipe(&args), 1));
     assert!(said.contains("nothing fits 4 cards of 24.0 GiB"), "{said}");
     // 16 bytes for each of 70.6 billion parameters.
     assert!(said.contains("alone are 1.0 TiB"), "{said}");
