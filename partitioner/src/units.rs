@@ -327,6 +327,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_of_a_column_have_one_unit() {
+        let of = |time: f64, largest: f64| Micros(time).in_column(Micros(largest));
+        // `906.64 ms` stood below `2.88 s`.
+        assert_eq!(of(906_640.0, 2_880_000.0), "0.91 s");
+        assert_eq!(of(2_880_000.0, 2_880_000.0), "2.88 s");
+        // No digit of it would be left.
+        assert_eq!(of(5_000.0, 2_880_000.0), "5.00 ms");
+        assert_eq!(of(0.0, 50.0), "0.0 µs");
+    }
+
+    #[test]
+    fn a_unit_of_two_meanings_is_to_be_written_in_full() {
+        let error = "16G".parse::<Bytes>().unwrap_err().to_string();
+        assert!(error.contains("such as 24GiB or 24GB"), "{error}");
+    }
+
+    #[test]
     fn only_finite_times_from_zero_up_are_times() {
         for bad in [-1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(Micros::new(bad).is_err(), "{bad}");

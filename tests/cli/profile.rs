@@ -173,7 +173,7 @@ fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
         );
     }
     assert!(text.contains("1f1b: 2 devices, 4 micro-batches of 2 samples") && text.contains("###"));
-    assert!(text.contains("hand-over to the next device: "), "{text}");
+    assert!(text.contains("\nhand-over      "), "{text}");
     let (_, limit) = text.trim_end().rsplit_once("\n\n").unwrap();
     assert!(
         limit.contains(';') && limit.contains("-bound: ") || limit.starts_with("unbalanced: "),

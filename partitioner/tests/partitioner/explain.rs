@@ -82,6 +82,7 @@ fn a_step_as_predicted_has_no_differences() {
         if kind == ScheduleKind::ZbH1 {
             let sentence = explanation.sentence("The step");
             assert_eq!(sentence, "The step took 2.0 µs, as predicted.");
+            assert_eq!(explanation.brief(), "2.0 µs, as predicted");
         }
     }
 }
@@ -103,6 +104,11 @@ fn a_single_slow_action_is_named() {
              where 200.0 µs was predicted."
         ),
         "{sentence}"
+    );
+    let brief = explanation.brief();
+    assert!(
+        brief.contains(" longer than the ") && brief.ends_with("mostly a slow stage (+680.0 µs)"),
+        "{brief}"
     );
 }
 

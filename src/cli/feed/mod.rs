@@ -6,6 +6,7 @@ mod fit;
 mod fitting;
 pub(super) mod foreign;
 pub(super) mod learned;
+mod named;
 mod other;
 mod read;
 pub(super) mod remote;
@@ -272,41 +273,6 @@ impl Source {
             Self::Text { set, windows, .. } => Some((set, windows.seq)),
             Self::Tokens { .. } | Self::Samples { .. } | Self::Synthetic(_) => None,
         }
-    }
-
-    /// What it is called.
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::Text { path: None, .. } | Self::Tokens { path: None, .. } => {
-                "built-in: moby-dick".to_owned()
-            }
-            Self::Text {
-                path: Some(path), ..
-            }
-            | Self::Tokens {
-                path: Some(path), ..
-            }
-            | Self::Samples {
-                path: Some(path), ..
-            } => path.display().to_string(),
-            Self::Samples { path: None, .. } => "the model's own".to_owned(),
-            Self::Synthetic(_) => SYNTHETIC.to_owned(),
-        }
-    }
-
-    /// What there is of tokens: how many, of which vocabulary, and how many are held out.
-    pub(super) fn parts(&self) -> Option<String> {
-        let (windows, unit) = match self {
-            Self::Text { windows, .. } => (windows, "character"),
-            Self::Tokens { windows, .. } => (windows, "token"),
-            Self::Samples { .. } | Self::Synthetic(_) => return None,
-        };
-        let held_out = windows.held_out.as_ref().map_or(0, Tokens::len);
-        let train = count(windows.train.len(), unit);
-        Some(match held_out {
-            0 => train,
-            held_out => format!("{train}, {held_out} held out"),
-        })
     }
 
     /// The next `batches` batches of `samples`, made ahead of their use where making

@@ -69,45 +69,48 @@ pub(super) fn text(
     );
     let mut text = format!("{}\n\n", output::wrapped(&title, width));
     text.push_str(&layers(measured, plan, width));
+    let beside = beside(measured, loading, diagnosis);
     // Writing to a String cannot fail.
-    if let Some(link) = measured.link {
+    let _ = write!(
+        text,
+        "\n{}\n{}\n{}",
+        said::lines(&beside, width),
+        plan_report::text((plan, samples), profile, width, false),
+        said::lines(said, width)
+    );
+    text
+}
+
+/// What was measured beside layers.
+fn beside(
+    measured: &Profiled,
+    loading: Option<&Loading>,
+    diagnosis: Option<&Diagnosis>,
+) -> Vec<Said> {
+    let link = measured.link.map(|link| {
         let rate = link.bandwidth.map_or_else(
             || "nothing is copied".to_owned(),
             |bytes| format!("{bytes}/s"),
         );
-        let _ = writeln!(
-            text,
-            "\nhand-over to the next device: {}, {rate}",
-            link.latency
-        );
-    }
-    if let Some(link) = profile.host_link() {
-        let _ = writeln!(text, "\nto the host's memory and back: {link}");
-    }
-    if let Some(Loading {
-        data, batch, each, ..
-    }) = loading
-    {
-        let _ = writeln!(
-            text,
-            "\nloading {} from {data}: {each}",
-            count(*batch, "sample")
-        );
-    }
-    if let Some(diagnosis) = diagnosis {
-        let said = format!(
-            "beside the step: {diagnosis}; a batch takes {}",
-            diagnosis.phases()
-        );
-        let _ = writeln!(text, "{}", output::wrapped(&said, width));
-    }
-    let _ = write!(
-        text,
-        "\n{}",
-        plan_report::text((plan, samples), profile, width, false)
-    );
-    let _ = write!(text, "\n{}", said::lines(said, width));
-    text
+        Said::new(
+            "hand-over",
+            format!("{} to the next device, {rate}", link.latency),
+        )
+    });
+    let host = measured.profile.host_link();
+    let host = host.map(|link| Said::new("host", format!("to its memory and back: {link}")));
+    let loading = loading.map(|own| {
+        let samples = count(own.batch, "sample");
+        Said::new(
+            "loading",
+            format!("{} for {samples} from {}", own.each, own.data),
+        )
+    });
+    let input = diagnosis.map(|own| {
+        let text = format!("beside the step: {own}; a batch takes {}", own.phases());
+        Said::new("input", text)
+    });
+    [link, host, loading, input].into_iter().flatten().collect()
 }
 
 /// Fewer measurements of a time have no spread to speak of.

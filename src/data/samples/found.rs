@@ -19,6 +19,16 @@ pub(super) enum Labels {
     Numbers,
 }
 
+impl Labels {
+    /// That classes have no sample, where that is known.
+    pub(super) fn unused(&self) -> Option<String> {
+        match self {
+            Self::Counted(own) => own.unused(),
+            _ => None,
+        }
+    }
+}
+
 /// What a file or a folder has.
 pub(super) struct Found {
     /// As they are trained on.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpipe_partitioner::words::all;
+use gpipe_partitioner::words::{all, count};
 use tch::{Kind, Tensor};
 
 use super::kept::MOST_CLASSES;
@@ -17,6 +17,8 @@ pub(super) struct Counted {
     pub(super) least: i64,
     /// The only label that there is, where all were read.
     pub(super) only: Option<i64>,
+    /// Classes above the least label of which there is no sample, where all were read.
+    pub(super) unused: usize,
 }
 
 impl Counted {
@@ -28,6 +30,19 @@ impl Counted {
              another class, too",
             all(samples, "sample")
         ))
+    }
+
+    /// That classes have no sample, where some have none.
+    pub(super) fn unused(&self) -> Option<String> {
+        let least = usize::try_from(self.least).ok()?;
+        (self.unused > 0).then(|| {
+            format!(
+                "{} of the {} have no sample: classes are counted from 0 to the largest label, {}",
+                self.unused + least,
+                count(self.classes, "class"),
+                self.classes - 1
+            )
+        })
     }
 }
 
@@ -46,15 +61,19 @@ pub(super) fn counted<P: Fn(usize) -> Place>(
             classes,
             least: 0,
             only: None,
+            unused: 0,
         });
     }
-    let (least, largest) = range(None, options.ignored, targets)?.unwrap_or((0, -1));
+    let labels = distinct(None, options.ignored, targets)?;
+    let (least, largest) = ends(&labels).unwrap_or((0, -1));
     let classes = usize::try_from(largest.saturating_add(1)).ok();
     match classes.filter(|classes| *classes <= MOST_CLASSES) {
         Some(classes) => Ok(Counted {
             classes,
             least,
             only: (least == largest).then_some(least),
+            // Those from the least to the largest, but for those that there are.
+            unused: (largest - least + 1) as usize - labels.len(),
         }),
         None => Err(DataError::Settings(format!(
             "a target is {largest}, which is no class"
@@ -72,21 +91,29 @@ pub(super) fn check<P: Fn(usize) -> Place>(
     targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
 ) -> Result<Option<(i64, i64)>, DataError> {
     match (options.count, &options.kept) {
-        (Some(classes), None) => range(Some(classes), options.ignored, targets),
+        (Some(classes), None) => {
+            let labels = distinct(Some(classes), options.ignored, targets)?;
+            Ok(ends(&labels))
+        }
         _ => Ok(None),
     }
 }
 
-/// The least and the largest label of those that losses do not leave out.
+/// The least and the largest.
+fn ends(labels: &BTreeSet<i64>) -> Option<(i64, i64)> {
+    labels.first().copied().zip(labels.last().copied())
+}
+
+/// The labels that there are, but for the one that losses leave out.
 ///
 /// # Errors
 /// One cannot be read, or is no class, of so many where that is known: the first such sample.
-fn range<P: Fn(usize) -> Place>(
+fn distinct<P: Fn(usize) -> Place>(
     classes: Option<usize>,
     ignored: i64,
     targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
-) -> Result<Option<(i64, i64)>, DataError> {
-    let mut range: Option<(i64, i64)> = None;
+) -> Result<BTreeSet<i64>, DataError> {
+    let mut all = BTreeSet::new();
     for some in targets {
         let (some, place) = some?;
         let labels = match among(&some, classes, ignored) {
@@ -97,12 +124,10 @@ fn range<P: Fn(usize) -> Place>(
         if counted.numel() == 0 {
             continue;
         }
-        let least = counted.f_min()?.f_int64_value(&[])?;
-        let largest = counted.f_max()?.f_int64_value(&[])?;
-        let (below, above) = range.unwrap_or((least, largest));
-        range = Some((below.min(least), above.max(largest)));
+        let (labels, _, _) = counted.f_unique_dim(0, true, false, false)?;
+        all.extend(Vec::<i64>::try_from(&labels)?);
     }
-    Ok(range)
+    Ok(all)
 }
 
 /// Why the first of several targets that is no class is none, with the sample.

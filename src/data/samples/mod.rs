@@ -187,6 +187,8 @@ impl Samples {
             Labels::Counted(own) => own.teaches_nothing(found.plain.len()),
             _ => found.teaches_nothing,
         };
+        let mut notes = found.notes;
+        notes.extend(found.labels.unused());
         let (classes, names, least_label) = match found.labels {
             Labels::Named(names) => (Some(names.len()), names, 0),
             Labels::Counted(own) => (Some(own.classes), Vec::new(), own.least),
@@ -197,7 +199,6 @@ impl Samples {
             Some(_) => 0,
             None => (all as f64 * options.held_out) as usize,
         };
-        let mut notes = found.notes;
         if !found.damaged.is_empty() {
             let skipped = damage::named(&found.damaged);
             notes.push(format!("cannot be read, and are skipped: {skipped}"));

@@ -78,6 +78,7 @@ impl Samples {
                 classes,
                 least: 0,
                 only: None,
+                unused: 0,
             }),
             None => Labels::Numbers,
         };

@@ -1,9 +1,11 @@
 //! What the processes print, a line at a time, with the rank before each line.
 
-use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::decide::output::{width, wrapped};
 
 /// The longest part of a line that is kept before it is written, in bytes.
 const LONGEST: u64 = 64 << 10;
@@ -40,7 +42,12 @@ impl Forwarding {
         let thread = thread::Builder::new().name(format!("output-{rank}"));
         thread.spawn(move || {
             let prefix = format!("[rank {rank}] ");
-            lines(from, &prefix, |line| match to {
+            let terminal = match to {
+                Stream::Out => io::stdout().is_terminal(),
+                Stream::Err => io::stderr().is_terminal(),
+            };
+            let width = if terminal { width(None) } else { usize::MAX };
+            lines(from, (&prefix, width), |line| match to {
                 Stream::Out => written(&mut io::stdout().lock(), line),
                 Stream::Err => written(&mut io::stderr().lock(), line),
             });
@@ -66,8 +73,9 @@ fn written(to: &mut impl Write, line: &[u8]) {
     let _ = to.write_all(line).and_then(|()| to.flush());
 }
 
-/// Gives each line with the prefix. A line of excessive length comes in several.
-fn lines(from: impl Read, prefix: &str, mut give: impl FnMut(&[u8])) {
+/// Gives each line with the prefix, broken between words where it is beyond so many columns. A line
+/// of excessive length comes in several.
+fn lines(from: impl Read, (prefix, width): (&str, usize), mut give: impl FnMut(&[u8])) {
     let mut from = BufReader::new(from);
     loop {
         let mut line = prefix.as_bytes().to_vec();
@@ -76,11 +84,26 @@ fn lines(from: impl Read, prefix: &str, mut give: impl FnMut(&[u8])) {
                 if !line.ends_with(b"\n") {
                     line.push(b'\n');
                 }
-                give(&line);
+                give(&broken(line, prefix, width));
             }
             _ => return,
         }
     }
+}
+
+/// The line as it is where it has no more than so many columns; else as several, each with the prefix.
+fn broken(line: Vec<u8>, prefix: &str, width: usize) -> Vec<u8> {
+    if line.len() <= width {
+        return line;
+    }
+    let text = String::from_utf8_lossy(&line[prefix.len()..]);
+    let room = width.saturating_sub(prefix.len());
+    if text.trim_end().chars().count() <= room {
+        return line;
+    }
+    let lines = wrapped(text.trim_end(), room);
+    let lines = lines.lines().map(|own| format!("{prefix}{own}\n"));
+    lines.collect::<String>().into_bytes()
 }
 
 #[cfg(test)]
@@ -91,11 +114,15 @@ mod tests {
     fn each_line_has_the_prefix() {
         let prefixed = |text: &[u8]| {
             let mut all = Vec::new();
-            lines(text, "[rank 3] ", |line| all.extend_from_slice(line));
+            lines(text, ("[rank 3] ", 80), |line| all.extend_from_slice(line));
             String::from_utf8(all).unwrap()
         };
         assert_eq!(prefixed(b""), "");
         assert_eq!(prefixed(b"a\n\nb"), "[rank 3] a\n[rank 3] \n[rank 3] b\n");
+        // A terminal broke them within words, and the rest had no rank.
+        let words = "word ".repeat(20);
+        let line = |count: usize| format!("[rank 3] {}\n", "word ".repeat(count).trim_end());
+        assert_eq!(prefixed(words.as_bytes()), line(14) + &line(6));
         let long = prefixed(&vec![b'x'; LONGEST as usize + 1]);
         assert!(long.ends_with("x\n[rank 3] x\n"));
     }

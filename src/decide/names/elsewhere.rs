@@ -248,6 +248,8 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
         "train" if near::is_run(path) => "--resume",
         "train" if is("pt2") => "--model",
         "train" if is("toml") => "--config",
+        // A name alone, which leads to nothing.
+        "train" if path.extension().is_none() && !path.exists() => "--model",
         "train" => "--data",
         "generate" if given("--run") || given("--checkpoint") => "--prompt",
         "eval" | "generate" | "export" => "--run",

@@ -1,6 +1,7 @@
 //! `gpipe-rs simulate`: a schedule's timeline, bubble and memory on paper.
 
 mod compare;
+mod given;
 mod in_a_row;
 mod memory;
 mod options;

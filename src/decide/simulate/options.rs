@@ -9,10 +9,11 @@ use gpipe_partitioner::{
 
 use super::super::spread::Spread;
 use super::super::{Failure, input};
+use super::given::Given;
 use super::memory::Limits;
 use super::risks::Risks;
 use super::sweep::{self, SweptFlag};
-use super::workload::{Given, Profiled, Workload};
+use super::workload::{Profiled, Workload};
 
 /// Arguments of `gpipe-rs simulate`.
 #[derive(Debug, clap::Args)]

@@ -3,15 +3,15 @@
 use std::fmt;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Costs, DeviceId, Machine, Micros, Placement, Problem, Profile,
-    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, StageTimes, Strategy, VOTES,
-    When, auto, simulate,
+    Bytes, CheckedSchedule, Costs, Machine, Micros, Placement, Problem, Profile, ScheduleKind,
+    Shape, Simulation, Solution, StageId, Strategy, When, auto, simulate,
 };
 
 use gpipe_partitioner::words::count;
 
 use super::super::Failure;
 use super::super::said::Said;
+use super::given::Given;
 use super::memory::Limits;
 
 /// Why a schedule is not there for these numbers.
@@ -49,22 +49,6 @@ pub(super) enum Workload {
     Profiled(Box<Profiled>),
 }
 
-/// What one micro-batch costs on one device.
-#[derive(Debug)]
-pub(super) struct Given {
-    pub(super) forward: Micros,
-    pub(super) input: Micros,
-    pub(super) weight: Micros,
-    pub(super) activation: Bytes,
-    /// What it hands on.
-    pub(super) output: Bytes,
-    /// What it has of gradients of parameters.
-    pub(super) gradients: Bytes,
-    pub(super) recompute: When,
-    pub(super) offload: When,
-    pub(super) machine: Machine,
-}
-
 /// A profile, and how it is cut.
 #[derive(Debug)]
 pub(super) struct Profiled {
@@ -95,7 +79,7 @@ impl From<Simulation> for Predicted {
 }
 
 impl Predicted {
-    fn makespan(&self) -> Micros {
+    pub(super) fn makespan(&self) -> Micros {
         self.simulation.makespan()
     }
 }
@@ -174,153 +158,6 @@ impl Workload {
             Self::Given(given) => given.activation > Bytes::ZERO,
             Self::Profiled(_) => true,
         }
-    }
-}
-
-impl Given {
-    fn words(&self) -> String {
-        let output = match self.output {
-            Bytes::ZERO => String::new(),
-            output => format!(", and it hands on {output}"),
-        };
-        let activation = match self.activation {
-            Bytes::ZERO => "what it keeps until its backward is not counted".to_owned(),
-            activation => format!("it keeps {activation} until its backward"),
-        };
-        format!(
-            "assumed, not measured: each device takes {} for the forward of a micro-batch, {} for the input \
-             half of its backward and {} for the weight half; {activation}{output}; {}",
-            self.forward,
-            self.input,
-            self.weight,
-            links(&self.machine)
-        )
-    }
-
-    /// A chunk has a v-th of everything but what it hands on.
-    fn costs(&self, shape: Shape, trains: bool, device: impl Fn(StageId) -> DeviceId) -> Costs {
-        let share = 1.0 / shape.chunks as f64;
-        let times = [self.forward, self.input, self.weight].map(|time| time * share);
-        let part = |bytes: Bytes| Bytes(bytes.get() / shape.chunks as u64);
-        let memory = self.memory(part(self.activation), trains);
-        let mut costs = Costs::uniform(shape.stages(), times[0], times[1], times[2]);
-        if self.recompute == When::Always {
-            let again = StageTimes {
-                backward: times[0] + times[1] + times[2],
-                input: times[0] + times[1],
-                ..costs.stage(StageId(0))
-            };
-            costs = Costs::new(vec![again; shape.stages()]);
-        }
-        if let Some(cores) = self.machine.cores() {
-            costs = costs.with_cores(cores);
-        }
-        if let Some(cards) = self.machine.cards() {
-            costs = costs.with_cards(cards);
-        }
-        if let Some(joins) = self.machine.joins(VOTES) {
-            costs = costs.with_joins(joins);
-        }
-        for stage in (0..shape.stages()).map(StageId) {
-            let next = StageId(stage.index() + 1);
-            if next.index() < shape.stages() {
-                let times = self
-                    .machine
-                    .transfer(device(stage), device(next), self.output);
-                costs = costs.with_edge(stage, times);
-            }
-            if self.machine.replicas() > 1 {
-                let times = self.machine.exchange(device(stage), part(self.gradients));
-                costs = costs.with_exchange(stage, times);
-            }
-            costs = costs.with_memory(stage, memory);
-            if let Some(link) = self.machine.host_link() {
-                costs = match self.offload {
-                    When::Never => costs,
-                    When::Auto => {
-                        costs.with_single_offload(stage, link.transfer(memory.offloadable, 1))
-                    }
-                    When::Always => costs.with_offload(stage, link.transfer(memory.offloaded, 1)),
-                };
-            }
-        }
-        costs
-    }
-
-    /// Of a stage that keeps so much of each micro-batch. A recompute starts from what the stage
-    /// before hands on.
-    fn memory(&self, activation: Bytes, trains: bool) -> StageMemory {
-        let again = activation - self.output;
-        let memory = StageMemory {
-            activation,
-            sent: self.output,
-            ..StageMemory::default()
-        };
-        if !trains && self.output > Bytes::ZERO {
-            // Without a backward there are a stage's input and its output.
-            let activation = activation.min(self.output + self.output);
-            return StageMemory {
-                activation,
-                ..memory
-            };
-        }
-        let memory = match self.recompute {
-            When::Never => memory,
-            When::Auto => StageMemory {
-                recomputable: again,
-                ..memory
-            },
-            When::Always => StageMemory {
-                activation: activation - again,
-                recomputed: again,
-                ..memory
-            },
-        };
-        match self.offload {
-            When::Never => memory,
-            When::Auto => StageMemory {
-                offloadable: memory.activation,
-                ..memory
-            },
-            When::Always => StageMemory {
-                offloaded: memory.activation,
-                recomputable: Bytes::ZERO,
-                ..memory
-            },
-        }
-    }
-
-    fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
-        let costs = |placement: Placement| {
-            self.costs(shape, true, |stage| placement.device(stage, shape.devices))
-        };
-        let limits = Limits::of(&self.machine);
-        if self.machine.nodes().is_none() {
-            // Every placement has the same costs.
-            return computed(shape, &costs(Placement::Loop), &limits, None);
-        }
-        let placements = [Placement::Loop, Placement::Vee].into_iter();
-        let found = placements
-            .map(|placement| computed(shape, &costs(placement), &limits, Some(placement)));
-        // Of equals the first.
-        found
-            .reduce(|best, other| match (&best, &other) {
-                (Ok(a), Ok(b)) => {
-                    let least = a.lower_bound.min(b.lower_bound);
-                    let better = if b.makespan() < a.makespan() {
-                        other
-                    } else {
-                        best
-                    };
-                    better.map(|better| Predicted {
-                        lower_bound: least,
-                        ..better
-                    })
-                }
-                (Err(_), Ok(_)) => other,
-                _ => best,
-            })
-            .unwrap_or_else(|| Err(Refusal::default()))
     }
 }
 
@@ -420,7 +257,7 @@ impl Profiled {
 }
 
 /// How long values are on their way between devices.
-fn links(machine: &Machine) -> String {
+pub(super) fn links(machine: &Machine) -> String {
     let inside = machine.link().map_or_else(
         || "transfers between devices take no time".to_owned(),
         |link| format!("the link between devices is {link}"),
@@ -435,7 +272,7 @@ fn generated(kind: ScheduleKind, shape: Shape) -> Result<CheckedSchedule, Refusa
     kind.generate(shape).map_err(Refusal::new)
 }
 
-fn computed(
+pub(super) fn computed(
     shape: Shape,
     costs: &Costs,
     limits: &Limits,

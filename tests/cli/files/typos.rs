@@ -80,6 +80,12 @@ fn flags_of_other_tools_are_answered() {
             "train c.toml",
             "write `--config c.toml`, if that is what it is",
         ),
+        ("train gpt2", "write `--model gpt2`, if that is what it is"),
+        ("eval", "tip: the newest run is runs/3: --run runs/3"),
+        (
+            "generate --prompt a",
+            "tip: the newest run is runs/3: --run runs/3",
+        ),
         (
             "train text.txt",
             "write `--data text.txt`, if that is what it is",
@@ -97,6 +103,8 @@ fn flags_of_other_tools_are_answered() {
         std::fs::write(folder.path().join("d.npz"), [0x50, 0x4b, 3, 4, 0xff]).unwrap();
         std::fs::create_dir(folder.path().join("run")).unwrap();
         std::fs::write(folder.path().join("run/config.toml"), "").unwrap();
+        std::fs::create_dir_all(folder.path().join("runs/3")).unwrap();
+        std::fs::write(folder.path().join("runs/3/config.toml"), "").unwrap();
         let output = gpipe(folder.path(), args);
         let errors = String::from_utf8_lossy(&output.stderr);
         let errors = errors.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -94,7 +94,7 @@ fn profile_measures_the_loader_of_the_data_it_is_given() {
         assert!(report["input"]["batch_us"].as_f64().unwrap() > 0.0);
         let text = printed(folder.path(), &args);
         assert!(
-            text.contains(&format!("\nloading 4 samples from {data}: ")),
+            text.contains(&format!(" for 4 samples from {data}\n")),
             "{text}"
         );
     }

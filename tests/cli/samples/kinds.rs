@@ -128,6 +128,23 @@ fn labels_that_begin_at_1_are_told_before_the_first_step() {
     assert!(errors.contains("labels begin at 1"), "{errors}");
 }
 
+/// Labels 0 and 7 made a model of eight classes without a word.
+#[test]
+fn classes_without_samples_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    let y = y.remainder(2) * 7;
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    let train = "train --model mlp --hidden 8 --batch 8 --steps 1 --data d.safetensors --out run";
+    let output = gpipe(folder, train);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let note =
+        "6 of the 8 classes have no sample: classes are counted from 0 to the largest label, 7";
+    assert!(errors.contains(note), "{errors}");
+}
+
 /// They were called arrays without `x` and `y`, or no UTF-8.
 #[test]
 fn models_and_weights_are_told_from_data() {

@@ -1,0 +1,43 @@
+//! What data is called, and how much there is of it.
+
+use gpipe_partitioner::words::count;
+
+use super::{SYNTHETIC, Source};
+use crate::data::Tokens;
+
+impl Source {
+    /// What it is called.
+    pub(in crate::cli) fn name(&self) -> String {
+        match self {
+            Self::Text { path: None, .. } | Self::Tokens { path: None, .. } => {
+                "built-in: moby-dick".to_owned()
+            }
+            Self::Text {
+                path: Some(path), ..
+            }
+            | Self::Tokens {
+                path: Some(path), ..
+            }
+            | Self::Samples {
+                path: Some(path), ..
+            } => path.display().to_string(),
+            Self::Samples { path: None, .. } => "the model's own".to_owned(),
+            Self::Synthetic(_) => SYNTHETIC.to_owned(),
+        }
+    }
+
+    /// What there is of tokens: how many, of which vocabulary, and how many are held out.
+    pub(in crate::cli) fn parts(&self) -> Option<String> {
+        let (windows, unit) = match self {
+            Self::Text { windows, .. } => (windows, "character"),
+            Self::Tokens { windows, .. } => (windows, "token"),
+            Self::Samples { .. } | Self::Synthetic(_) => return None,
+        };
+        let held_out = windows.held_out.as_ref().map_or(0, Tokens::len);
+        let train = count(windows.train.len(), unit);
+        Some(match held_out {
+            0 => train,
+            held_out => format!("{train}, {held_out} held out"),
+        })
+    }
+}
