@@ -1,7 +1,7 @@
 //! The timeline as one self-contained HTML page.
 
 use super::memory::{self, Curve};
-use super::page::{Fact, Page, Table, chart, percent, time};
+use super::page::{Fact, Page, Table, below, chart, percent};
 use super::svg;
 use crate::ids::DeviceId;
 use crate::simulate::Simulation;
@@ -257,16 +257,23 @@ pub(super) fn devices(timeline: &Timeline, in_flight: Option<&[f64]>) -> String 
     }
     let mut table = Table::new("Each device\u{2019}s time", &columns);
     let step = timeline.makespan().get().max(f64::MIN_POSITIVE);
-    for device in (0..timeline.devices()).map(DeviceId) {
+    let all = || (0..timeline.devices()).map(DeviceId);
+    let largest =
+        |times: &dyn Fn(DeviceId) -> Micros| all().map(times).max().unwrap_or(Micros::ZERO);
+    let longest = [
+        largest(&|device| timeline.busy(device)),
+        largest(&|device| timeline.idle(device)),
+    ];
+    for device in all() {
         let busy = timeline.busy(device);
         let mut cells = vec![
-            time(busy),
-            time(timeline.idle(device)),
-            time(timeline.idle_within(device)),
+            below(busy, longest[0]),
+            below(timeline.idle(device), longest[1]),
+            below(timeline.idle_within(device), longest[1]),
             percent(busy.get() / step),
         ];
         if exchanges {
-            cells.insert(2, time(exposed_on(timeline, device)));
+            cells.insert(2, below(exposed_on(timeline, device), longest[1]));
         }
         cells.extend(in_flight.and_then(|own| own.get(device.index()).copied().map(two_decimals)));
         table.row(&device.to_string(), &cells);

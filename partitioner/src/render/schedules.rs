@@ -211,7 +211,7 @@ impl Columns {
         let share = step.get() / self.longest.get().max(f64::MIN_POSITIVE);
         let mut cells = vec![
             (schedule.stages() / schedule.devices().max(1)).to_string(),
-            format!("*{step}{}", bar(&[("F", share)])),
+            format!("*{}{}", step.in_column(self.longest), bar(&[("F", share)])),
             format!("*{}{}", percent(idle), bar(&[("S", idle)])),
             two_decimals(in_flight(own.simulation).into_iter().fold(0.0, f64::max)),
         ];

@@ -183,12 +183,17 @@ fn actions(own: &str, detail: &str, label: &str, svg: &str) -> String {
 
 /// A time in a table, none with no unit: one of its own beside milliseconds or seconds would be read as more.
 pub(super) fn time(time: Micros) -> String {
+    below(time, time)
+}
+
+/// The same in the unit of the largest time of its column.
+pub(super) fn below(time: Micros, largest: Micros) -> String {
     /// What has no digits in the smallest unit.
     const NOTHING: f64 = 0.05;
     if time.get() < NOTHING {
         "0".to_owned()
     } else {
-        time.to_string()
+        time.in_column(largest)
     }
 }
 
