@@ -32,6 +32,17 @@ fn plain(name: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
+/// The first of some names, each in quotes, and how many more there are: `` `x`, `y` and 3 more ``.
+pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const MOST: usize = 12;
+    let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    let first = names[..names.len().min(MOST)].join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
 /// The name with the fewest edits from `wanted`, however many these are: insertions, deletions,
 /// replacements and swaps of neighbours. None where there is no name.
 pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -125,7 +125,7 @@ fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {
         None => format!("\n{}", entry.origin()),
     };
     let mut text = format!(
-        "{}: {}{origin}\n\n{} parameters in {}; {} with buffers\ninput   {}\ntarget  {}\n\n",
+        "{}: {}{origin}\n\n{} parameters in {} to cut; {} with buffers\ninput   {}\ntarget  {}\n\n",
         spec.name(),
         entry.description(),
         thousands(spec.parameters()?),
@@ -156,7 +156,7 @@ fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {
             size.about().to_owned(),
         ]);
     }
-    text.push_str(&table.render());
+    text.push_str(&table.render_within(output::width(None)));
     let _ = write!(text, "\nnext: `gpipe-rs train --model {}", spec.name());
     let sizes = entry.sizes().iter().map(Size::name);
     let changed = sizes.filter(|name| {

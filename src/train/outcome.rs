@@ -173,6 +173,13 @@ impl Outcome {
         self.records.last().map_or(0, |record| record.step)
     }
 
+    /// Whether the loss, or that on held-out data, ended far above where it began.
+    pub fn has_diverged(&self) -> bool {
+        let own = self.summary();
+        let held_out = own.held_out_loss.unwrap_or(own.loss_last);
+        self.records.len() > 1 && is_worse(own.loss_first, held_out.max(own.loss_last))
+    }
+
     /// What there is to say of the whole run: titles, and what they are about.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let own = self.summary();
@@ -182,7 +189,13 @@ impl Outcome {
         if steps > begin {
             loss = format!("{loss}, {} at step {steps}", decimals(last, 4));
         }
-        let mut lines = vec![("loss", loss)];
+        let mut lines = Vec::new();
+        if self.has_diverged() {
+            let said = "the loss ended far above where it began: a smaller learning rate may keep it \
+                        from that";
+            lines.push(("diverged", said.to_owned()));
+        }
+        lines.push(("loss", loss));
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", decimals(loss, 4)));
         }
@@ -194,14 +207,6 @@ impl Outcome {
             let Evaluation { step, loss, .. } = best;
             let loss = decimals(loss, 4);
             lines.push(("lowest", format!("{loss} held out, after step {step}")));
-        }
-        let ended = own
-            .held_out_loss
-            .map_or(last, |held_out| held_out.max(last));
-        if steps > begin && is_worse(first, ended) {
-            let said = "the loss ended far above where it began: a smaller learning rate may keep it \
-                        from that";
-            lines.push(("diverged", said.to_owned()));
         }
         let rate = speed(own.samples_per_s, own.tokens_per_s);
         let step = time(own.step_ms_median);

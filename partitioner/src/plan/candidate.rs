@@ -226,8 +226,11 @@ impl PlanCandidate {
 
     /// What it is when it is held against another, of this peak where that is known.
     pub(super) fn contender(&self, peak: Option<Bytes>) -> Contender {
+        let plan = self.schedule.schedule();
+        let counts = [plan.recompute_counts(), plan.offload_counts()];
         Contender {
             parts: self.parts,
+            singly: counts.map(|own| own.into_iter().filter(|&count| count > 0).count()),
             recomputing: self.recomputing(),
             offloading: self.offloading(),
             chunks: self.job.shape.chunks,

@@ -42,22 +42,25 @@ impl Parts {
         self.step.get() - self.busy.get() - self.exposed.get()
     }
 
-    /// What `self` has more of than `best`, the largest first.
+    /// What `self` has more of than `best`, the largest first, and then what it has less of: together
+    /// they are by how much it is slower, but for what is too little to be named.
     fn more_than(&self, best: &Self) -> Vec<String> {
         let slower = self.step.get() - best.step.get();
         let mut more = [
-            (self.busy.get() - best.busy.get(), "more work"),
-            (self.waits() - best.waits(), "more waiting"),
+            (self.busy.get() - best.busy.get(), "work"),
+            (self.waits() - best.waits(), "waiting"),
             (
                 self.exposed.get() - best.exposed.get(),
-                "more exposed all-reduce",
+                "exposed all-reduce",
             ),
         ];
         more.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let named = more.into_iter().filter(|(time, _)| *time > NAMED * slower);
-        named
-            .map(|(time, what)| format!("{} {what}", Micros::saturating(time)))
-            .collect()
+        let named = (more.into_iter()).filter(|(time, _)| time.abs() > NAMED * slower);
+        let words = |(time, what): (f64, &str)| {
+            let more = if time < 0.0 { "less" } else { "more" };
+            format!("{} {more} {what}", Micros::saturating(time.abs()))
+        };
+        named.map(words).collect()
     }
 }
 
@@ -69,6 +72,8 @@ pub(super) struct Contender {
     pub(super) recomputing: usize,
     /// Stages that offload.
     pub(super) offloading: usize,
+    /// Stages that recompute single micro-batches, and those that offload them.
+    pub(super) singly: [usize; 2],
     /// Stages a device.
     pub(super) chunks: usize,
     /// Cards in use.
@@ -105,8 +110,11 @@ impl Contender {
             (self.recomputing, best.recomputing, "recompute"),
             (self.offloading, best.offloading, "offload"),
         ];
-        for (here, there, what) in counts {
-            if here > there {
+        for ((here, there, what), single) in counts.into_iter().zip(best.singly) {
+            if here > there && single > 0 {
+                let here = stages(here, what);
+                because.push(format!("{here} all micro-batches, not only some"));
+            } else if here > there {
                 because.push(format!(
                     "{} instead of {}",
                     stages(here, what),
@@ -171,6 +179,7 @@ mod tests {
             },
             recomputing: 0,
             offloading: 0,
+            singly: [0; 2],
             chunks: 1,
             cards: 4,
             peak: None,
@@ -189,6 +198,12 @@ mod tests {
         assert_eq!(
             why,
             "10.0 % slower: 80.0 µs more work, 15.0 µs more exposed all-reduce"
+        );
+        // Only what there is more of was named, and that was more than the steps are apart.
+        let computes = contender(1010.0, 930.0, 20.0);
+        assert_eq!(
+            computes.loses_to(&best),
+            "1.0 % slower: 30.0 µs more work, 20.0 µs less waiting"
         );
         let close = contender(1000.3, 900.0, 20.3);
         assert!(
@@ -221,6 +236,16 @@ mod tests {
         assert_eq!(
             other.loses_to(&best),
             "as fast: 2 stages a device instead of 1, 2.0 MiB more memory, 1 stage recomputes instead of none"
+        );
+        // "Instead of none" was said where the best recomputes, though not all micro-batches.
+        let best = Contender {
+            singly: [3, 0],
+            ..best
+        };
+        let why = other.loses_to(&best);
+        assert!(
+            why.ends_with("1 stage recomputes all micro-batches, not only some"),
+            "{why}"
         );
     }
 }

@@ -3,31 +3,52 @@
 use super::chunks::Chunks;
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::ActionKind;
-use crate::timeline::Timeline;
+use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 use std::fmt::Write as _;
 
 /// One row a device, in at most `width` columns (at least 20), readable without
 /// colour: an action starts with its name where that fits, and goes on with its
 /// kind's sign (F `>`, B `<`, I `-`, W `=`, R `~`); `.` is idle. The stage is
-/// left out where each device has one; where devices have several and it does not fit, letters of
-/// all but the device's first stage are lower case. Where a device is idle and gradients of its stage are
-/// exchanged between replicas stands `A` and `:`. Below: the time axis, the bubble, and the
-/// signs where there is room for them.
+/// left out where each device has one; where devices have several and it does not fit everywhere, letters
+/// of all but the device's first stage are lower case. Where a device is idle and gradients of its stage
+/// are exchanged between replicas stands `A` and `:`. Below: the time axis, the bubble, and the
+/// signs.
 pub fn text(timeline: &Timeline, width: usize) -> String {
     let page = Page::new(width, timeline.devices(), timeline.makespan());
     let mut picture = page.rows(timeline);
-    let bubble = format!("bubble {:.1} %", 100.0 * timeline.bubble_fraction());
-    let legend = format!("{bubble}   {}", legend(timeline));
-    let fits = legend.len() <= width.min(page.width());
     // Writing to a String cannot fail.
     let _ = writeln!(picture, "{}", page.axis());
-    let _ = writeln!(picture, "{}", if fits { legend } else { bubble });
-    let small = "lower case: later stages of the device";
-    if has_small(&picture) && small.len() <= width {
-        let _ = writeln!(picture, "{small}");
+    let bubble = format!("bubble {:.1} %", 100.0 * timeline.bubble_fraction());
+    let mut items = vec![bubble];
+    items.extend(legend(timeline));
+    if Chunks::new(timeline).one_each() {
+        // Names are a letter and a number.
+    } else if page.has_whole_names(timeline) {
+        items.push("2F0 forward of micro-batch 0 on stage 2".to_owned());
+    } else if has_small(&picture) {
+        items.push("F0 forward of micro-batch 0".to_owned());
+        items.push("lower case: later stages of the device".to_owned());
     }
+    picture.push_str(&in_lines(&items, page.width()));
     picture
+}
+
+/// Items with room between them in lines of at most so many columns, but for those that fit none.
+pub(super) fn in_lines(items: &[String], width: usize) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for item in items.iter().filter(|own| own.chars().count() <= width) {
+        let long = line.chars().count() + 2 + item.chars().count() > width;
+        if long && !line.is_empty() {
+            lines.push_str(&std::mem::take(&mut line));
+            lines.push('\n');
+        }
+        if !line.is_empty() {
+            line.push_str("  ");
+        }
+        line.push_str(item);
+    }
+    lines + &line + "\n"
 }
 
 /// Whether letters of a row are lower case, behind its name.
@@ -59,14 +80,32 @@ impl Page {
         self.margin + self.columns + 1
     }
 
+    /// Columns of a microsecond.
+    fn scale(&self) -> f64 {
+        self.columns as f64 / self.end.get().max(f64::MIN_POSITIVE)
+    }
+
+    /// Whether all actions have room for their names with the stage, and something between them.
+    fn has_whole_names(&self, timeline: &Timeline) -> bool {
+        let scale = self.scale();
+        let fits = |span: &Span| {
+            let (first, last) = cells_of(span.start, span.end, scale);
+            span.action.to_string().len() < last.saturating_sub(first)
+        };
+        timeline.spans().iter().all(fits)
+    }
+
     /// One row a device.
     pub(super) fn rows(&self, timeline: &Timeline) -> String {
-        let chunks = Chunks::new(timeline);
-        let scale = self.columns as f64 / self.end.get().max(f64::MIN_POSITIVE);
+        let names = Names {
+            chunks: Chunks::new(timeline),
+            are_whole: self.has_whole_names(timeline),
+        };
+        let scale = self.scale();
         let mut rows = String::new();
         for device in 0..timeline.devices() {
             let name = format!("dev {device}");
-            let row = row(timeline, DeviceId(device), self.columns, scale, &chunks);
+            let row = row(timeline, DeviceId(device), self.columns, scale, &names);
             // Writing to a String cannot fail.
             let _ = writeln!(rows, "{name:<w$}|{row}|", w = self.margin - 1);
         }
@@ -85,9 +124,15 @@ impl Page {
     }
 }
 
+/// The cells from a time to another.
+fn cells_of(start: Micros, end: Micros, scale: f64) -> (usize, usize) {
+    let cell = |time: Micros| (time.get() * scale).round() as usize;
+    (cell(start), cell(end))
+}
+
 /// The signs of the kinds that occur.
-pub(super) fn legend(timeline: &Timeline) -> String {
-    let mut legend = String::new();
+pub(super) fn legend(timeline: &Timeline) -> Vec<String> {
+    let mut legend = Vec::new();
     for kind in ActionKind::ALL {
         if timeline.spans().iter().any(|span| span.action.kind == kind) {
             let name = match kind {
@@ -97,14 +142,21 @@ pub(super) fn legend(timeline: &Timeline) -> String {
                 ActionKind::BackwardWeight => "weight gradient",
                 ActionKind::Recompute => "recompute",
             };
-            // Writing to a String cannot fail.
-            let _ = write!(legend, "{}{} {name}  ", kind.letter(), sign(kind));
+            legend.push(format!("{}{} {name}", kind.letter(), sign(kind)));
         }
     }
     if !timeline.exchanges().is_empty() {
-        legend.push_str("A: all-reduce  ");
+        legend.push("A: all-reduce".to_owned());
     }
-    legend + ". idle"
+    legend.push(". idle".to_owned());
+    legend
+}
+
+/// How actions of a picture are called.
+struct Names {
+    chunks: Chunks,
+    /// With their stage, all of them.
+    are_whole: bool,
 }
 
 /// The sign that fills an action of a kind.
@@ -119,22 +171,14 @@ const fn sign(kind: ActionKind) -> char {
 }
 
 /// `scale` is in columns a microsecond.
-fn row(
-    timeline: &Timeline,
-    device: DeviceId,
-    columns: usize,
-    scale: f64,
-    chunks: &Chunks,
-) -> String {
+fn row(timeline: &Timeline, device: DeviceId, columns: usize, scale: f64, names: &Names) -> String {
     let mut cells = vec!['.'; columns];
     for span in timeline.spans_on(device) {
-        let first = (span.start.get() * scale).round() as usize;
-        let last = (span.end.get() * scale).round() as usize;
+        let (first, last) = cells_of(span.start, span.end, scale);
         let name = span.action.to_string();
-        let name = label(
+        let name = names.label(
             &name,
             last.saturating_sub(first),
-            chunks,
             (device, span.action.stage),
         );
         let signs = name
@@ -145,11 +189,10 @@ fn row(
         }
     }
     for exchange in timeline.exchanges_on(device) {
-        let first = (exchange.start.get() * scale).round() as usize;
-        let last = (exchange.end.get() * scale).round() as usize;
+        let (first, last) = cells_of(exchange.start, exchange.end, scale);
         let name = format!("{}A", exchange.stage);
         let width = last.saturating_sub(first);
-        let label = label(&name, width, chunks, (device, exchange.stage));
+        let label = names.label(&name, width, (device, exchange.stage));
         let signs = label.chars().chain(std::iter::repeat(':'));
         let idle = cells.iter_mut().take(last).skip(first).zip(signs);
         for (cell, sign) in idle.filter(|(cell, _)| **cell == '.') {
@@ -159,19 +202,24 @@ fn row(
     cells.into_iter().collect()
 }
 
-/// The longest form of a name that leaves room in `width` columns: with the
-/// stage, without it, the letter alone, nothing. Without the stage, letters of a device's later
-/// stages are lower case.
-fn label(full: &str, width: usize, chunks: &Chunks, of: (DeviceId, StageId)) -> String {
-    let short = full.trim_start_matches(|c: char| c.is_ascii_digit());
-    let short = match chunks.chunk(of.0, of.1) {
-        0 => short.to_owned(),
-        _ => short.to_lowercase(),
-    };
-    let whole = if chunks.one_each() { &short } else { full };
-    // Where names begin with letters they are told from each other without a sign between them.
-    let close = usize::from(!chunks.one_each());
-    let names = [(whole, close), (&short, close), (&short[..1], 1)];
-    let fits = (names.into_iter()).find(|(name, more)| name.len() + more <= width);
-    fits.map_or("", |(name, _)| name).to_owned()
+impl Names {
+    /// The longest form of a name that leaves room in `width` columns: with the stage where all have
+    /// it, without it, the letter alone, nothing. Without the stage, letters of a device's later stages
+    /// are lower case.
+    fn label(&self, full: &str, width: usize, of: (DeviceId, StageId)) -> String {
+        let chunks = &self.chunks;
+        let short = full.trim_start_matches(|c: char| c.is_ascii_digit());
+        if self.are_whole && !chunks.one_each() && full.len() < width {
+            return full.to_owned();
+        }
+        let short = match chunks.chunk(of.0, of.1) {
+            0 => short.to_owned(),
+            _ => short.to_lowercase(),
+        };
+        // Where names begin with letters they are told from each other without a sign between them.
+        let close = usize::from(!chunks.one_each());
+        let names = [(&short[..], close), (&short[..1], 1)];
+        let fits = (names.into_iter()).find(|(name, more)| name.len() + more <= width);
+        fits.map_or("", |(name, _)| name).to_owned()
+    }
 }

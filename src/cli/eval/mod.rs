@@ -67,6 +67,10 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let micro = trained.settings.micro.unwrap_or(args.on.devices.len());
     let data = (args.data.as_deref()).or(trained.settings.eval_data.as_deref());
     if let Some(judged) = samples::Judged::choose(&trained, data, zoo)? {
+        // Fewer samples than a batch are one of their own, where the program takes no rest.
+        let len = judged.len();
+        let few = args.batch.is_none() && !exported::takes(&trained.spec, len, micro);
+        let batch = if few { batch.min(len) } else { batch };
         let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
         if judged.is_all() {
             say_seen(&trained, args.data.as_deref());

@@ -101,6 +101,14 @@ impl Judged {
         }))
     }
 
+    /// How many samples are judged.
+    pub(super) fn len(&self) -> usize {
+        match self.samples.held_out_len() {
+            0 => self.samples.len(),
+            held_out => held_out,
+        }
+    }
+
     /// Judges the model.
     pub(super) fn run(
         &self,
@@ -283,11 +291,10 @@ pub(in crate::cli) fn cut(
         // Nobody asked for this one.
         None if asked.is_none() => Ok((*sizes.start(), 1)),
         None => Err(Failure::Usage(format!(
-            "--batch {batch}: `{}` was exported for micro-batches of {} to {} samples: take a multiple \
-             of them",
+            "--batch {batch}: `{}` was exported for micro-batches of {} samples: take a multiple of \
+             them",
             spec.name(),
-            sizes.start(),
-            sizes.end()
+            exported::range(&sizes)
         ))),
     }
 }

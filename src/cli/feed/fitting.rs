@@ -49,14 +49,21 @@ fn command(model: &str, path: &Path) -> String {
 /// A model with its flags, where samples can be made of a path at all.
 fn model(path: &Path) -> Option<String> {
     let options = SampleOptions::default().held_out(0.0).image(3, SIDE, SIDE);
-    let classes = Samples::open(path, &options).ok();
-    if let Some(samples) = classes.filter(|own| own.teaches_nothing().is_none()) {
+    if let Ok(samples) = Samples::open(path, &options) {
+        // No model learns anything of a single class.
+        if samples.teaches_nothing().is_some() {
+            return None;
+        }
         return Some(match samples.input() {
             [3, SIDE, SIDE] => format!("resnet50 --image {SIDE}"),
             shape => mlp(shape).to_owned(),
         });
     }
     let numbers = Samples::open(path, &options.numbers()).ok()?;
+    // Images are no numbers for a model of them.
+    if path.is_dir() {
+        return None;
+    }
     Some(format!("{} --loss mse", mlp(numbers.input())))
 }
 

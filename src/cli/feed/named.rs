@@ -1,8 +1,7 @@
 //! What data is called, and how much there is of it.
 
-use gpipe_partitioner::words::count;
-
 use super::{SYNTHETIC, Source};
+use crate::cli::output::thousands;
 use crate::data::Tokens;
 
 impl Source {
@@ -34,10 +33,10 @@ impl Source {
             Self::Samples { .. } | Self::Synthetic(_) => return None,
         };
         let held_out = windows.held_out.as_ref().map_or(0, Tokens::len);
-        let train = count(windows.train.len(), unit);
+        let train = format!("{} {unit}s", thousands(windows.train.len() as u64));
         Some(match held_out {
             0 => train,
-            held_out => format!("{train}, {held_out} held out"),
+            held_out => format!("{train}, {} held out", thousands(held_out as u64)),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A model that is a file of PyTorch's, as `torch.export.save` writes it.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use gpipe_partitioner::words::count;
@@ -187,11 +188,32 @@ impl Chosen {
             ),
             None => format!(
                 "--batch {batch} in --micro {micro} makes micro-batches of {made}, but `{path}` was \
-                 exported for {} to {}: choose others, or export it with another \
+                 exported for {}: choose others, or export it with another \
                  Dim(\"batch\", min=…, max=…)",
-                sizes.start(),
-                sizes.end()
+                range(&sizes)
             ),
         })
+    }
+}
+
+/// `1 to 64`, `2`, `2 or more`.
+pub(in crate::cli) fn range(sizes: &RangeInclusive<usize>) -> String {
+    match (sizes.start(), sizes.end()) {
+        (least, &usize::MAX) => format!("{least} or more"),
+        (least, most) if least == most => least.to_string(),
+        (least, most) => format!("{least} to {most}"),
+    }
+}
+
+/// What would let the program take what a mini-batch leaves over.
+pub(in crate::cli) fn smaller(spec: &ModelSpec) -> String {
+    let model = spec.exported();
+    let least = model.map_or(1, |model| *model.micro_batch_sizes().start());
+    match model.and_then(ExportedModel::micro_batch_size) {
+        None if least > 1 => format!(
+            "it was exported for {least} samples or more, as Dim.DYNAMIC and Dim.AUTO make it: export \
+             it with Dim(\"batch\", min=1)"
+        ),
+        _ => "export it with a dynamic batch".to_owned(),
     }
 }

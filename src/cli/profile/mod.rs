@@ -45,10 +45,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         .with_model(job.model_id())
         .with_fewest_samples(job.fewest());
     for doubt in &measured.doubts {
-        say(&output::wrapped(
-            &format!("note: {doubt}"),
-            output::width(None),
-        ));
+        say(&format!("note: {doubt}"));
     }
     if args.data.is_some() {
         say("measuring how long a batch of --data takes to load");
@@ -117,8 +114,7 @@ fn print(
     if args.prints_data() {
         return Ok(());
     }
-    say(&format!("{} of parameters", report::parameters(measured)));
-    let text = report::text(measured, (plan, args.batch), found, said);
+    let text = report::text(measured, (plan, args.batch), found, (said, limit));
     output::print(&text)
 }
 

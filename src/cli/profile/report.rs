@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Bytes, LayerCost, Micros, Partition, Plan, StageId};
+use gpipe_partitioner::{LayerCost, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
 use crate::cli::output::{self, thousands};
-use crate::cli::plan::limit::Input;
+use crate::cli::plan::limit::{self, Input};
 use crate::cli::plan::report as plan_report;
 use crate::cli::said::{self, Said};
 use crate::cli::table::{Align, Table};
@@ -57,7 +57,7 @@ pub(super) fn text(
     measured: &Profiled,
     (plan, samples): (&Plan, usize),
     (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
-    said: &[Said],
+    (said, limit): (&[Said], &str),
 ) -> String {
     let (profile, width) = (&measured.profile, output::width(None));
     let title = format!(
@@ -69,7 +69,8 @@ pub(super) fn text(
     );
     let mut text = format!("{}\n\n", output::wrapped(&title, width));
     text.push_str(&layers(measured, plan, width));
-    let beside = beside(measured, loading, diagnosis);
+    let is_limit = limit.starts_with(limit::INPUT_BOUND);
+    let beside = beside(measured, loading, (diagnosis, is_limit));
     // Writing to a String cannot fail.
     let _ = write!(
         text,
@@ -85,7 +86,7 @@ pub(super) fn text(
 fn beside(
     measured: &Profiled,
     loading: Option<&Loading>,
-    diagnosis: Option<&Diagnosis>,
+    (diagnosis, is_limit): (Option<&Diagnosis>, bool),
 ) -> Vec<Said> {
     let link = measured.link.map(|link| {
         let rate = link.bandwidth.map_or_else(
@@ -106,7 +107,8 @@ fn beside(
             format!("{} for {samples} from {}", own.each, own.data),
         )
     });
-    let input = diagnosis.map(|own| {
+    // Where it is what limits, that stands below the plan.
+    let input = diagnosis.filter(|_| !is_limit).map(|own| {
         let text = format!("beside the step: {own}; a batch takes {}", own.phases());
         Said::new("input", text)
     });
@@ -284,9 +286,4 @@ pub(super) fn beginning(spec: &ModelSpec, options: &ProfileOptions) -> anyhow::R
         count(layers, "layer"),
         listed.join(", "),
     ))
-}
-
-/// The sum of all parameters.
-pub(super) fn parameters(measured: &Profiled) -> Bytes {
-    Bytes(measured.profile.parameter_bytes().iter().sum())
 }

@@ -360,8 +360,9 @@ fn held_out<'a>(
 fn left_out(recipe: &Recipe, chosen: &Chosen, held_out: HeldOut<'_>) -> Option<String> {
     let (left_out, all) = held_out.left_out();
     let why = format!(
-        "`{}` takes no micro-batches as small as a rest makes: export it with a dynamic batch",
-        chosen.spec.name()
+        "`{}` takes no micro-batches as small as a rest makes: {}",
+        chosen.spec.name(),
+        exported::smaller(&chosen.spec)
     );
     match left_out {
         0 => None,

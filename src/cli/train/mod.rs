@@ -170,6 +170,10 @@ fn explained(job: &Job, error: TrainError) -> Failure {
     match &error {
         TrainError::Diverged { loss, step, .. } => match by_data(job) {
             Some(why) => Failure::Run(anyhow::anyhow!("the loss is {loss} at step {step}: {why}")),
+            None if *step == 1 => Failure::Run(anyhow::anyhow!(
+                "the loss is {loss} at step 1, before anything was learnt, so a smaller --lr would not \
+                 help: scale the data (--normalise standard) or choose another --loss"
+            )),
             None => failure(error),
         },
         _ => failure(error),

@@ -69,7 +69,7 @@ impl Recipe {
         let asked = self.warmup.filter(|asked| *asked > steps)?;
         let last = self.learning_rates().ok()?.at(steps as u64);
         Some(format!(
-            "lr.warmup = {asked} is longer than the {steps} of this run: the learning rate gets no \
+            "note: lr.warmup = {asked} is longer than the {steps} of this run: the learning rate gets no \
              further than {last:.2e} of {:.2e}; take a smaller --warmup or more --steps",
             self.lr,
             steps = count(steps, "step")

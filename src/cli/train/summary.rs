@@ -57,6 +57,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
             .collect();
     }
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
+    let sample = sample.filter(|_| !outcome.has_diverged());
     let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
     let whole = job.args.report.is_some();
     let last_step = outcome.comparison.as_ref();
@@ -122,6 +123,12 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         let run = outcome.folder.display();
         let own = called();
         let on = format!("{own} train --resume {run} --steps N");
+        if outcome.has_diverged() {
+            let lower = job.recipe.lr / 10.0;
+            let again = format!("the same with a smaller --lr, such as {lower}");
+            lines.push(("next", again));
+            return lines;
+        }
         // The last weights may be worse than those of the lowest held-out loss.
         let last = outcome.records.last().map_or(0, |own| own.step);
         let best = (outcome.best).filter(|own| own.step < last);

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gpipe_partitioner::words::listed;
+
 use super::Array;
 use super::npz::Npz;
 use super::safetensors::Safetensors;
@@ -95,7 +97,8 @@ impl NamedArrays {
         if let Some(name) = spelt.next().or_else(only) {
             return self.array(name);
         }
-        let what = format!("there is no array `x`; there are {names:?}: save the inputs as `x`");
+        let names = listed(names.iter().map(String::as_str));
+        let what = format!("there is no array `x`; there are {names}: save the inputs as `x`");
         Err(DataError::bad_path(&self.path, what))
     }
 
@@ -165,8 +168,8 @@ fn no_pair(names: &[String]) -> String {
         );
     }
     format!(
-        "there are no arrays `x` and `y`; there are {names:?}: save the inputs as `x` and the targets \
-         as `y`"
+        "there are no arrays `x` and `y`; there are {}: save the inputs as `x` and the targets as `y`",
+        listed(names.iter().map(String::as_str))
     )
 }
 

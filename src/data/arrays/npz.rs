@@ -9,6 +9,8 @@ use tch::Device;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
+use gpipe_partitioner::words::listed;
+
 use super::part::Part;
 use super::{Array, npy};
 use crate::data::DataError;
@@ -48,8 +50,10 @@ impl Npz {
     }
 
     pub(super) fn array(&mut self, name: &str) -> Result<Array, DataError> {
-        if !self.names().iter().any(|own| own == name) {
-            let what = format!("there is no array `{name}`; there are {:?}", self.names());
+        let names = self.names();
+        if !names.iter().any(|own| own == name) {
+            let names = listed(names.iter().map(String::as_str));
+            let what = format!("there is no array `{name}`; there are {names}");
             return Err(DataError::bad(&self.path, 0, what));
         }
         npy::array(name, &self.entry(name)?)

@@ -6,6 +6,8 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use tch::Kind;
 
+use gpipe_partitioner::words::listed;
+
 use super::Array;
 use super::part::Part;
 use crate::data::DataError;
@@ -41,7 +43,8 @@ impl Safetensors {
         let bad = |what: String| DataError::bad(self.data.path(), 0, what);
         let info = self.header.info(name).ok_or_else(|| {
             let names = self.names();
-            bad(format!("there is no tensor `{name}`; there are {names:?}"))
+            let names = listed(names.iter().map(String::as_str));
+            bad(format!("there is no tensor `{name}`; there are {names}"))
         })?;
         let kind = kind(info.dtype).ok_or_else(|| {
             bad(format!(

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpipe_partitioner::words::listed;
+
 use super::found::{Found, Labels};
 use super::picture::Picture;
 use super::scaling::Usual;
@@ -145,7 +147,8 @@ impl Images {
                 continue;
             }
             let class = names.iter().position(|own| *own == name).ok_or_else(|| {
-                let what = format!("there is no class `{name}` in what is trained on: {names:?}");
+                let names = listed(names.iter().map(String::as_str));
+                let what = format!("there is no class `{name}` in what is trained on: {names}");
                 DataError::bad_path(&path, what)
             })?;
             let before = files.len();

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tch::Tensor;
 
+use gpipe_partitioner::words::listed;
+
 use super::found::{Found, Labels};
 use super::picture::Picture;
 use super::scaling::Usual;
@@ -92,8 +94,8 @@ impl Records {
         let names = names.ok_or_else(|| DataError::Bad {
             place: place.clone(),
             what: format!(
-                "the example has no features `x` and `y` (or `image` and `label`); it has {:?}",
-                first.names().collect::<Vec<_>>()
+                "the example has no features `x` and `y` (or `image` and `label`); it has {}",
+                listed(first.names())
             ),
         })?;
         let is_image = first.byte_string(names[0]).is_ok();

@@ -104,7 +104,13 @@ fn nothing() -> Tensor {
 /// One image, or all of a folder and of the folders in it.
 fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, DataError> {
     if !kept.columns.is_empty() {
-        return Err(not_of_run(path, "images", "a table"));
+        let is_empty = path.is_dir() && super::images::entries(path)?.is_empty();
+        let this = if is_empty {
+            "an empty folder"
+        } else {
+            "images"
+        };
+        return Err(not_of_run(path, this, "a table"));
     }
     let (image, picture) = options.picture()?;
     let all = Images::unlabelled(path, picture)?;

@@ -55,7 +55,13 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 66] = [
+pub(super) const FLAGS: [(&str, Instead); 67] = [
+    (
+        "checkpoint",
+        Flag(
+            "--recompute always, where activations are meant; --resume RUN goes on from the newest one",
+        ),
+    ),
     (
         "svg png",
         Flag("--output FILE.svg, where this verb draws a picture"),

@@ -174,7 +174,22 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
 pub(super) fn said(options: &ClusterOptions, plan: &Plan) -> Vec<Said> {
     let placed = Said::new("cards", placed(options, plan));
     let gap = gap(plan).map(|text| Said::new("bound", text));
-    [Some(placed), gap].into_iter().flatten().collect()
+    [Some(placed), refused(plan), gap]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// That `train` refuses the number of replicas; of groups of cards it is said anyhow.
+fn refused(plan: &Plan) -> Option<Said> {
+    if plan.replicas.is_power_of_two() || plan.tensor_parallel > 1 {
+        return None;
+    }
+    let fewer = plan.replicas.next_power_of_two() / 2;
+    let text = format!(
+        "`train` needs a power of two of replicas and refuses this plan: --replicas {fewer} plans for it"
+    );
+    Some(Said::new("train", text))
 }
 
 fn placed(options: &ClusterOptions, plan: &Plan) -> String {

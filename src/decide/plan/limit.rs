@@ -17,6 +17,9 @@ const IDLE: f64 = 0.1;
 /// Layers that differ by less than this share are alike.
 const ALIKE: f64 = 0.1;
 
+/// How the sentence begins where loading is the limit.
+pub(crate) const INPUT_BOUND: &str = "input-bound:";
+
 /// What was found of a loader beside the planned step.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
@@ -117,7 +120,7 @@ fn input_bound(input: &Input, step: Micros) -> Option<String> {
     let longer = 1.0 - step.get() / period.get();
     (input.limits && longer >= INPUT).then(|| {
         format!(
-            "input-bound: a step takes {step}, and {period} with its input, {:.0} % of it for that; \
+            "{INPUT_BOUND} a step takes {step}, and {period} with its input, {:.0} % of it for that; \
              {verdict}",
             100.0 * longer
         )

@@ -218,8 +218,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let width = output::width(None);
         let text = report::text((&plan, samples), &profile, width, args.explain);
         // What was computed from a model's shape has layers of its own, which no model here need have.
-        let next = (!args.shape.is_given()).then(|| next(args.output.as_deref()));
-        let all: Vec<Said> = said.iter().cloned().chain(next).collect();
+        let next = if args.shape.is_given() {
+            let ways = "-o plan.json keeps the plan, --report plan.html draws it; on such a card, \
+                        `gpipe-rs profile` measures the model itself";
+            Said::new("next", ways)
+        } else {
+            next(args.output.as_deref())
+        };
+        let all: Vec<Said> = said.iter().cloned().chain([next]).collect();
         output::print(&format!("{text}\n{}", said::lines(&all, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {

@@ -55,9 +55,13 @@ pub(super) fn text(plan: &Plan, width: usize, all: bool) -> String {
     }
     let mut text = table.render_within(width);
     let left = rows.len() - shown.len();
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(text, "(work and waiting: of the busiest device)");
     if left > 0 {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "(plan --explain has {left} more)");
+        let _ = writeln!(
+            text,
+            "(these are the best of their kind; plan --explain has {left} more)"
+        );
     }
     text
 }

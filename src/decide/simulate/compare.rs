@@ -60,7 +60,7 @@ fn fastest_first<'a>(
     let cases = cases.iter().filter_map(|(_, case)| case.as_ref().ok());
     let mut all: Vec<&Case> = cases.collect();
     let trains = |case: &Case| case.kind.trains() && fits(options, case);
-    all.sort_by_key(|case| (!trains(case), !fits(options, case), case.step()));
+    all.sort_by_key(|case| (!case.kind.trains(), !fits(options, case), case.step()));
     let least = all.first().map(|first| first.step());
     let is_best = |case: &Case| trains(case) && least == Some(case.step());
     all.into_iter().map(|case| (case, is_best(case))).collect()
@@ -199,6 +199,9 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     if all.iter().any(|(_, is_best)| *is_best) {
         let _ = writeln!(text, "* {}", best(options));
     }
+    if let Some(nearest) = nothing_fits(options, &all) {
+        let _ = writeln!(text, "{}", output::wrapped(&nearest, width));
+    }
     for (name, cell) in same {
         let _ = writeln!(text, "{name} {cell} with each of them");
     }
@@ -212,6 +215,17 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         let _ = write!(text, "\nnot for these numbers:\n{refused}\n");
     }
     text
+}
+
+/// That nothing that trains fits, where it is so.
+fn nothing_fits(options: &Options, all: &[(&Case, bool)]) -> Option<String> {
+    let trains = all.iter().filter(|(case, _)| case.kind.trains());
+    let trains = trains.map(|(case, _)| (case.name(), &case.simulation));
+    let (name, excess) = options.limits.nearest(trains)?;
+    Some(format!(
+        "no schedule that trains fits: the nearest is {name}, {}; --recompute always takes less memory",
+        excess.short()
+    ))
 }
 
 fn fits(options: &Options, case: &Case) -> bool {

@@ -73,6 +73,18 @@ impl Limits {
         Some(Excess { others, ..most })
     }
 
+    /// Of several simulations that of the least excess, and that; none where one fits.
+    pub(super) fn nearest<'a>(
+        &self,
+        all: impl Iterator<Item = (String, &'a Simulation)>,
+    ) -> Option<(String, Excess)> {
+        let excesses: Option<Vec<_>> = all
+            .map(|(name, simulation)| Some((name, self.excess(simulation)?)))
+            .collect();
+        // Of equals the first.
+        excesses?.into_iter().min_by_key(|(_, excess)| excess.by)
+    }
+
     /// Whether the schedule fits, in a sentence; none where nothing is asked.
     pub(super) fn sentence(&self, simulation: &Simulation) -> Option<String> {
         self.are_given().then(|| match self.excess(simulation) {

@@ -44,7 +44,8 @@ pub(crate) struct Args {
         long,
         value_name = "NAME",
         value_parser = input::schedule,
-        help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
+        help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL)),
+        conflicts_with = "compare"
     )]
     pub(super) schedule: Option<ScheduleKind>,
     /// Devices of all replicas together, such as 4. Their number, or a list as `train` has it, such as

@@ -103,8 +103,9 @@ impl SettingsError {
         }
         format!(
             "{own} is {given}, but {} is {leaves}, and each replica has at least one leaf of the \
-             tree of gradient sums: give the tree {given} leaves or more (one pipeline with as \
-             many leaves has the same numbers)",
+             tree of gradient sums: give {} {given} leaves or more (one pipeline with as many leaves \
+             has the same numbers)",
+            name(Setting::Tree),
             name(Setting::Tree)
         )
     }

@@ -41,6 +41,22 @@ fn replicas_and_places_are_chosen_and_can_be_fixed() {
     assert!(text.contains("with one more node: "), "{text}");
 }
 
+/// Replicas that `train` refuses were planned without a word.
+#[test]
+fn replicas_that_train_refuses_are_told() {
+    let line = "plan --model-shape gpt2 --cluster dgx-h100 --batch 6 --replicas";
+    let text = |replicas: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let args: Vec<&str> = line.split(' ').chain([replicas]).collect();
+        flat(&stdout(&gpipe_in(folder.path(), &args)))
+    };
+    let three = text("3");
+    let wanted =
+        "`train` needs a power of two of replicas and refuses this plan: --replicas 2 plans for it";
+    assert!(three.contains(wanted), "{three}");
+    assert!(!text("2").contains(" power of two of replicas"));
+}
+
 /// On one node no sort of neighbours is another one: the flag left no choice at all.
 #[test]
 fn neighbours_may_be_fixed_where_they_are_the_same() {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{folder_with_profile, gpipe, gpipe_in, number, refused, simulate, stdout};
+use super::{flat, folder_with_profile, gpipe, gpipe_in, number, refused, simulate, stdout};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -76,6 +76,19 @@ fn a_comparison_says_which_fit_and_marks_the_fastest_of_them() {
     );
     let marked = text.lines().find(|line| line.starts_with("* ")).unwrap();
     assert!(marked.ends_with("yes"), "{text}");
+}
+
+/// `forward-only`, which trains nothing, came first where nothing else fits, and nobody said so.
+#[test]
+fn where_nothing_that_trains_fits_the_nearest_is_named() {
+    let line = "simulate --compare --devices 4 --micro 8 --activation-bytes 1GiB \
+                --output-bytes 100MiB --memory 512MiB";
+    let text = flat(&stdout(&gpipe(&words(line))));
+    let wanted = "no schedule that trains fits: the nearest is v-min, 1.6 GiB more; \
+                  --recompute always takes less memory";
+    assert!(text.contains(wanted), "{text}");
+    let (before, _) = text.split_once("forward-only").unwrap();
+    assert!(before.contains("gpipe 1 "), "{text}");
 }
 
 #[test]

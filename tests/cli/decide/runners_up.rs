@@ -35,7 +35,7 @@ fn a_few_runners_up_are_named_with_reasons_that_tell_something() {
         assert!(rows(&all).len() > few.len(), "{all}");
         let more = rows(&all).len() - few.len();
         assert!(
-            text.contains(&format!("(plan --explain has {more} more)")),
+            text.contains(&format!("plan --explain has {more} more)")),
             "{text}"
         );
         let plan: Value = serde_json::from_str(&planned(&format!("{flags} --json"))).unwrap();

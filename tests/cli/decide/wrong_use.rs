@@ -24,6 +24,7 @@ fn wrong_use_is_told_in_a_line_that_helps() {
             "nowhere.json",
         ),
         (&["--compare", "--format", "svg"], "--compare"),
+        (&["--compare", "--schedule", "1f1b"], "--schedule"),
         // It wrote an SVG that was called a page.
         (
             &["--schedule", "1f1b", "--format", "svg", "-o", "x.html"],

@@ -80,6 +80,15 @@ fn flags_of_other_tools_are_answered() {
             "train c.toml",
             "write `--config c.toml`, if that is what it is",
         ),
+        ("train --checkpoint always", "write: --recompute always"),
+        (
+            "train --tokenizer nothere.json",
+            "nothere.json: there is no such file or folder",
+        ),
+        (
+            "train --replicas 2 --devices cpu*4",
+            "give --tree 2 leaves or more",
+        ),
         ("train gpt2", "write `--model gpt2`, if that is what it is"),
         ("eval", "tip: the newest run is runs/3: --run runs/3"),
         (

@@ -209,6 +209,10 @@ fn a_folder_of_one_class_is_told_so() {
         "put the images of another class in a folder beside it",
     ];
     fails(folder, &train("all/pets"), 2, &wanted);
+    // A command for a model of numbers was suggested, which could not work either.
+    let output = gpipe(folder, &train("all/pets"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("for this data"), "{errors}");
     // A run of two is judged by images of one all the same, and it is said.
     let judged = printed(folder, "eval --run two --data all/pets");
     assert!(

@@ -229,6 +229,13 @@ fn rows_need_no_target_and_columns_no_order() {
         folder,
         "predict --run kinds images",
         2,
+        &["images: this is an empty folder, but the model was trained on a table"],
+    );
+    fs::write(folder.join("images/a.png"), "").unwrap();
+    fails(
+        folder,
+        "predict --run kinds images",
+        2,
         &["images: this is images, but the model was trained on a table"],
     );
 }
@@ -301,7 +308,7 @@ fn arrays_are_told_in_whatever_batches_a_program_takes() {
         };
         assert_eq!(values(&same), values(&all), "{other}");
     }
-    let none = ["two.safetensors: there is no array `x`; there are [\"a\", \"b\"]"];
+    let none = ["two.safetensors: there is no array `x`; there are `a`, `b`"];
     fails(folder, "predict --run run two.safetensors", 2, &none);
     let row = printed(folder, "predict --run run x.npy");
     assert!(
@@ -414,6 +421,20 @@ fn a_sample_that_is_not_finite_is_named() {
         "eval --run run --data bad.safetensors",
         2,
         &[sample],
+    );
+    // Nothing was learnt yet, so a smaller --lr, which was the advice, changes nothing.
+    let huge = Tensor::full([60, 3], 1e30, (Kind::Float, Device::Cpu));
+    arrays(folder, "huge.safetensors", &[("x", &x), ("y", &huge)]);
+    let train = "train --model mlp --loss mse --steps 3 --batch 16 --quiet --held-out 0";
+    let said = [
+        "the loss is inf at step 1, before anything was learnt",
+        "--normalise standard",
+    ];
+    fails(
+        folder,
+        &format!("{train} --normalise none --data huge.safetensors"),
+        1,
+        &said,
     );
     let none = ["sample 17 (counted from 0) has inputs that are NaN or infinite"];
     fails(folder, "predict --run run bad.safetensors", 2, &none);

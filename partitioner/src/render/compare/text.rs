@@ -2,7 +2,7 @@
 
 use super::{CauseRow, both, causes, end, numbers, wrapped};
 use crate::explain::Explanation;
-use crate::render::text::{Page, legend};
+use crate::render::text::{Page, in_lines, legend};
 use std::fmt::Write as _;
 
 /// The measured timeline and the predicted one as [`text`](crate::render::text)
@@ -20,10 +20,7 @@ pub fn compare_text(explanation: &Explanation, what: &str, width: usize) -> Stri
         text.push_str(&page.rows(timeline));
     }
     let _ = writeln!(text, "{}", page.axis());
-    let legend = legend(explanation.measured());
-    if legend.len() <= width {
-        let _ = writeln!(text, "{legend}");
-    }
+    text.push_str(&in_lines(&legend(explanation.measured()), width));
     text.push('\n');
     text.push_str(&table(&causes(explanation), width));
     text.push('\n');

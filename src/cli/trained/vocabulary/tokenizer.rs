@@ -24,7 +24,7 @@ impl ModelTokenizer {
     pub(in crate::cli) fn read(path: &Path) -> Result<Arc<Self>, String> {
         let files = TokenizerFiles::read(path).map_err(|error| error.to_string())?;
         let files = files.ok_or_else(|| match path_instead(path) {
-            near if path.exists() || near.is_empty() => format!(
+            _ if path.exists() => format!(
                 "{}: there is no tokenizer.json: copy that of the model there",
                 path.display()
             ),

@@ -56,6 +56,61 @@ fn said(folder: &Path, args: &str) -> String {
     errors
 }
 
+/// A file whose program takes two samples or more, as `Dim.DYNAMIC` and `Dim.AUTO` make it.
+fn of_two_or_more(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|own| own == what);
+    let sum = |bytes: &[u8]| crc32fast::hash(bytes).to_le_bytes();
+    let at = find(&bytes, b"\"min_val\": 1,").unwrap();
+    // The entry that it is in: from the last header before it, as long as that says.
+    let header = bytes[..at]
+        .windows(4)
+        .rposition(|own| own == b"PK\x03\x04")
+        .unwrap();
+    let number = |from: usize, count: usize| {
+        let own = bytes[header + from..header + from + count].iter().rev();
+        own.fold(0, |sum, byte| (sum << 8) | usize::from(*byte))
+    };
+    let begin = header + 30 + number(26, 2) + number(28, 2);
+    let old = bytes[header + 14..header + 18].to_vec();
+    // What follows it is a header again, or one of the list at the end.
+    let next = find(&bytes[at..], b"PK").unwrap() + at;
+    let end = (begin..=next)
+        .rev()
+        .find(|&end| sum(&bytes[begin..end]) == *old)
+        .unwrap();
+    bytes[at + b"\"min_val\": ".len()] = b'2';
+    let new = sum(&bytes[begin..end]);
+    while let Some(place) = find(&bytes, &old) {
+        bytes[place..place + 4].copy_from_slice(&new);
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+/// Such a program was said to be exported without a dynamic batch, `eval` refused what it takes, and the
+/// range ended at 18446744073709551615.
+#[test]
+fn a_program_of_two_samples_or_more_is_told_so_and_judged() {
+    let folder = folder(&["mlp"]);
+    let folder = folder.path();
+    of_two_or_more(&folder.join("mlp.pt2"));
+    arrays(
+        folder,
+        "d.safetensors",
+        &[("x", &floats(&[30, 8])), ("y", &floats(&[30, 3]))],
+    );
+    let train = "train --model mlp.pt2 --loss mse --data d.safetensors --batch 16 --micro 4 --steps 2 \
+                 --held-out 0.2 --checkpoint-every 2 --threads-per-stage 1 --out run";
+    let notes = said(folder, train);
+    let wanted = "it was exported for 2 samples or more, as Dim.DYNAMIC and Dim.AUTO make it: export it \
+                  with Dim(\"batch\", min=1)";
+    assert!(notes.contains(wanted), "{notes}");
+    let judged = as_json(folder, "eval --run run --json");
+    assert_eq!(judged["count"], 6, "{judged}");
+    let range = ["was exported for micro-batches of 2 to 4096 samples"];
+    fails(folder, "eval --run run --batch 1", 2, &range);
+}
+
 /// The last batch was given to the program as it was, which ended `eval` with libtorch's error.
 #[test]
 fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
@@ -99,7 +154,7 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
         folder,
         "eval --run run --batch 3",
         2,
-        &["--batch 3", "micro-batches of 2 to 2"],
+        &["--batch 3", "micro-batches of 2 samples"],
     );
     arrays(
         folder,
@@ -108,7 +163,7 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
     );
     let few = [
         "one.safetensors",
-        "a batch of 4 is more than its 1 sample",
+        "a batch of 2 is more than its 1 sample",
         "--batch",
     ];
     fails(folder, "eval --run run --data one.safetensors", 2, &few);
