@@ -62,23 +62,22 @@ fn of_two_or_more(file: &Path) {
     let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|own| own == what);
     let sum = |bytes: &[u8]| crc32fast::hash(bytes).to_le_bytes();
     let at = find(&bytes, b"\"min_val\": 1,").unwrap();
-    // The entry that it is in: from the last header before it, as long as that says.
-    let header = bytes[..at]
-        .windows(4)
-        .rposition(|own| own == b"PK\x03\x04")
-        .unwrap();
     let number = |from: usize, count: usize| {
-        let own = bytes[header + from..header + from + count].iter().rev();
+        let own = bytes[from..from + count].iter().rev();
         own.fold(0, |sum, byte| (sum << 8) | usize::from(*byte))
     };
-    let begin = header + 30 + number(26, 2) + number(28, 2);
-    let old = bytes[header + 14..header + 18].to_vec();
-    // What follows it is a header again, or one of the list at the end.
-    let next = find(&bytes[at..], b"PK").unwrap() + at;
-    let end = (begin..=next)
-        .rev()
-        .find(|&end| sum(&bytes[begin..end]) == *old)
-        .unwrap();
+    // The entry that it is in, by the list at the end of the archive.
+    let header = bytes[..at].windows(4).rposition(|own| own == b"PK\x03\x04");
+    let header = header.unwrap();
+    let list = bytes.windows(4).enumerate();
+    let mut list = list
+        .filter(|(_, own)| *own == b"PK\x01\x02")
+        .map(|(at, _)| at);
+    let listed = list.find(|own| number(own + 42, 4) == header).unwrap();
+    let begin = header + 30 + number(header + 26, 2) + number(header + 28, 2);
+    let end = begin + number(listed + 24, 4);
+    let old = sum(&bytes[begin..end]);
+    assert_eq!(old, bytes[listed + 16..listed + 20]);
     bytes[at + b"\"min_val\": ".len()] = b'2';
     let new = sum(&bytes[begin..end]);
     while let Some(place) = find(&bytes, &old) {
