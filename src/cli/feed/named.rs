@@ -25,7 +25,7 @@ impl Source {
         }
     }
 
-    /// What there is of tokens: how many, of which vocabulary, and how many are held out.
+    /// What there is of tokens: how many are trained on, and how many are held out.
     pub(in crate::cli) fn parts(&self) -> Option<String> {
         let (windows, unit) = match self {
             Self::Text { windows, .. } => (windows, "character"),

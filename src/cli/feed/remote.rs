@@ -39,7 +39,7 @@ fn fetched(url: &str) -> Result<PathBuf, String> {
 fn fetched(_: &str) -> Result<PathBuf, String> {
     Err(
         "this program reads nothing from other machines: copy it to this one, or build the program with \
-         them (cargo build --release --features object-store)"
+         object stores (cargo build --release --features object-store)"
             .to_owned(),
     )
 }

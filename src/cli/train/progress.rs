@@ -211,8 +211,13 @@ impl Hook for Progress {
     fn held_out(&mut self, batches: Option<usize>) {
         let batches = batches.unwrap_or_default();
         self.say(&format!(
-            "all steps are done; measuring the held-out loss ({}; --held-out-batches N takes fewer)",
-            count(batches, "batch")
+            "all steps are done; measuring the held-out loss ({}{})",
+            count(batches, "batch"),
+            if batches > 1 {
+                "; --held-out-batches N takes fewer"
+            } else {
+                ""
+            }
         ));
         if self.bar.is_some() {
             self.judging = bar(batches, "{pos}/{len} {bar:12} batches held out, {left}");
