@@ -6,7 +6,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags that exclude those of the second list, and why. A name without dashes is an argument that
 /// is no flag.
-const REASONS: [(&[&str], &[&str], &str); 16] = [
+const REASONS: [(&[&str], &[&str], &str); 17] = [
+    (
+        &["schedule"],
+        &["compare"],
+        "--compare takes all schedules; leave one of them out",
+    ),
     (
         &["plan"],
         &[
