@@ -5,6 +5,8 @@ mod entries;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gpipe_partitioner::words::listed;
+
 use super::disk_file::DiskFile;
 use super::{DataError, Place, Source};
 use entries::{Entry, entries};
@@ -60,8 +62,8 @@ impl TarItem {
     pub fn part(&self, name: &str) -> anyhow::Result<&[u8]> {
         let part = self.parts.get(name).map(Vec::as_slice);
         part.ok_or_else(|| {
-            let there: Vec<_> = self.parts.keys().collect();
-            anyhow::anyhow!("`{}` has no part `{name}`; there are {there:?}", self.key)
+            let there = listed(self.parts.keys().map(String::as_str));
+            anyhow::anyhow!("`{}` has no part `{name}`; there are {there}", self.key)
         })
     }
 }

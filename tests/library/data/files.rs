@@ -27,7 +27,7 @@ fn pairs_of_arrays_come_as_batches() {
 
     says(
         &array("z").unwrap_err(),
-        &["train.safetensors", "no tensor `z`", "\"x\""],
+        &["train.safetensors", "no tensor `z`", "`x`"],
     );
     says(&array("n").unwrap_err(), &["`n` is a single number"]);
     let place = array("y").unwrap().place(0, 1).to_string();

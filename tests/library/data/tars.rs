@@ -58,7 +58,7 @@ fn files_with_one_name_up_to_the_first_dot_are_one_item() {
     assert_eq!(items[0].part("seg.png").unwrap(), b"two");
     let error = items[1].part("jpg").unwrap_err().to_string();
     assert!(
-        error.contains("`b` has no part `jpg`; there are [\"cls\"]"),
+        error.contains("`b` has no part `jpg`; there are `cls`"),
         "{error}"
     );
     let place = tars.place(0, 1).to_string();

@@ -11,7 +11,7 @@ fn replicas_that_cannot_be_are_refused() {
     };
     told(builder(1).replicas(0), "0 replicas");
     told(builder(3).tree(4), "is 3, but");
-    told(builder(8).tree(4), "give the tree 8 leaves");
+    told(builder(8).tree(4), "give `tree` 8 leaves");
     told(
         builder(2).devices(&cpus(3)),
         "3 devices cannot be shared evenly by 2",

@@ -140,7 +140,7 @@ fn parts_of_their_own_are_not_trained_on() {
     refused(
         folder.path(),
         &options(),
-        &["val/bright", "no class `bright`", "\"dark\""],
+        &["val/bright", "no class `bright`", "`dark`"],
     );
 }
 

@@ -156,7 +156,7 @@ fn examples_have_numbers_or_images() {
     refused(
         &folder.join("other.tfrecord"),
         &SampleOptions::default(),
-        &["byte 0", "`x` and `y`", "\"a\""],
+        &["byte 0", "`x` and `y`", "it has `a`"],
     );
 }
 

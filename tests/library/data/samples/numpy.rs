@@ -179,7 +179,7 @@ fn what_cannot_be_trained_on_is_named_with_what_to_do() {
     write(&y, npy("<i8", "(2,)", false, &i64s(&[0, -7])));
     says(&["below 0"]);
     fs::remove_file(&y).unwrap();
-    says(&["no arrays `x` and `y`", "[\"x\"]"]);
+    says(&["no arrays `x` and `y`", "there are `x`"]);
     write(
         &folder.join("z.npy"),
         npy("<i8", "(2,)", false, &i64s(&[0, 1])),
