@@ -192,7 +192,7 @@ fn the_held_out_loss_is_of_as_many_batches_as_asked_for() {
     );
     let (one, said) = run("--held-out-batches 1");
     assert!(
-        said.contains("measuring the held-out loss (1 batch; "),
+        said.contains("measuring the held-out loss (1 batch)"),
         "{said}"
     );
     assert!(
