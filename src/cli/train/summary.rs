@@ -124,7 +124,8 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         let own = called();
         let on = format!("{own} train --resume {run} --steps N");
         if outcome.has_diverged() {
-            let lower = job.recipe.lr / 10.0;
+            const USUAL: f64 = 3e-3;
+            let lower = (job.recipe.lr / 10.0).min(USUAL);
             let again = format!("the same with a smaller --lr, such as {lower}");
             lines.push(("next", again));
             return lines;

@@ -172,6 +172,19 @@ fn other_programs_that_have_the_cores_are_named() {
     assert!(sentence.contains("Other programs used "), "{sentence}");
 }
 
+/// The next command went on with a run that had diverged, below a sample of what it wrote.
+#[test]
+fn a_run_that_diverged_says_so_first_and_advises_a_smaller_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = printed(folder.path(), "--layers 1 --steps 4 --lr 100");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.starts_with("\ndiverged "), "{text}");
+    assert!(!text.contains("sample: "), "{text}");
+    let (_, next) = text.split_once("\nnext ").unwrap();
+    assert!(next.contains("smaller --lr, such as 0.003"), "{text}");
+}
+
 /// It was silent for minutes, and could be neither shortened nor left out.
 #[test]
 fn the_held_out_loss_is_of_as_many_batches_as_asked_for() {
