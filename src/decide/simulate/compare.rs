@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use gpipe_partitioner::render::{Compared, SchedulesPage};
 use gpipe_partitioner::words::{count, given_time, long_time, two_decimals};
-use gpipe_partitioner::{Micros, ScheduleKind};
+use gpipe_partitioner::{Micros, ScheduleKind, When};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -222,8 +222,12 @@ fn nothing_fits(options: &Options, all: &[(&Case, bool)]) -> Option<String> {
     let trains = all.iter().filter(|(case, _)| case.kind.trains());
     let trains = trains.map(|(case, _)| (case.name(), &case.simulation));
     let (name, excess) = options.limits.nearest(trains)?;
+    let instead = match options.workload.recompute() {
+        When::Always => "",
+        _ => "; --recompute always takes less memory",
+    };
     Some(format!(
-        "no schedule that trains fits: the nearest is {name}, {}; --recompute always takes less memory",
+        "no schedule that trains fits: the nearest is {name}, {}{instead}",
         excess.short()
     ))
 }

@@ -147,6 +147,14 @@ impl Workload {
         Said::new("times", self.words() + flags)
     }
 
+    /// What is recomputed.
+    pub(super) fn recompute(&self) -> When {
+        match self {
+            Self::Given(given) => given.recompute,
+            Self::Profiled(profiled) => profiled.recompute,
+        }
+    }
+
     /// Whether one stage may cost more than another.
     pub(super) fn is_uneven(&self) -> bool {
         matches!(self, Self::Profiled(_))

@@ -87,6 +87,11 @@ fn where_nothing_that_trains_fits_the_nearest_is_named() {
     let wanted = "no schedule that trains fits: the nearest is v-min, 1.6 GiB more; \
                   --recompute always takes less memory";
     assert!(text.contains(wanted), "{text}");
+    // What is done already is no advice.
+    let tight = line.replace("512MiB", "200MiB") + " --recompute always";
+    let again = flat(&stdout(&gpipe(&words(&tight))));
+    assert!(again.contains("no schedule that trains fits"), "{again}");
+    assert!(!again.contains("takes less memory"), "{again}");
     let (before, _) = text.split_once("forward-only").unwrap();
     assert!(before.contains("gpipe 1 "), "{text}");
 }
