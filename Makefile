@@ -125,11 +125,11 @@ fuzz: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --locked --release --features parquet --test library -- --nocapture data::fuzz::mutations_for
 
 # Lints and tests of the sources that are not built by default: Parquet and Arrow, object stores.
-FEATURES = parquet,object-store
+SOURCES = --features parquet,object-store
 features: setup
-	cargo clippy --locked --features $(FEATURES) --lib --bins --test library --test cli -- -D warnings
-	cargo test --locked --features $(FEATURES) --test library -- data::
-	cargo test --locked --features $(FEATURES) --test cli -- data_of_features
+	cargo clippy --locked $(SOURCES) --lib --bins --test library --test cli -- -D warnings
+	cargo test --locked $(SOURCES) --test library -- data::
+	cargo test --locked $(SOURCES) --test cli -- data_of_features
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup
