@@ -292,7 +292,10 @@ mod tests {
         let short = "data/weights/w: the archive does not have it";
         assert!(matches!(brief(short), Cow::Borrowed(own) if own == short));
         let told = brief(&format!("data/{}z: is not\nthere", "é".repeat(100_000))).into_owned();
-        assert!(told.starts_with("data/éé") && told.ends_with("ééz: is not\nthere"), "{told}");
+        assert!(
+            told.starts_with("data/éé") && told.ends_with("ééz: is not\nthere"),
+            "{told}"
+        );
         assert!(told.contains("é… (99748 characters) …é"), "{told}");
         assert!(told.chars().count() < 330);
         let told = brief(&"word ".repeat(10_000)).into_owned();

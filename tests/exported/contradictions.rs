@@ -35,7 +35,9 @@ fn tensors_of_another_form_than_the_program_says_are_refused() {
         let wanted = format!("{lstm}has sizes [{rows}, 8], the program says [32, 8]");
         assert_eq!(said, wanted);
     }
-    let said = with_other_form("lstm", "lstm1.weight_ih_l0", |meta| meta["dtype"] = json!(4));
+    let said = with_other_form("lstm", "lstm1.weight_ih_l0", |meta| {
+        meta["dtype"] = json!(4)
+    });
     assert_eq!(
         said,
         format!("{lstm}has elements of kind Int, the program says Float")
@@ -49,8 +51,16 @@ fn tensors_of_another_form_than_the_program_says_are_refused() {
     );
     // Other readers of the same: a bias that is broadcast, a buffer, a constant.
     for (name, tensor, wanted) in [
-        ("series", "gru.bias_ih_l0", "has sizes [1], the program says"),
-        ("resnet", "bn1.running_var", "has sizes [1], the program says"),
+        (
+            "series",
+            "gru.bias_ih_l0",
+            "has sizes [1], the program says",
+        ),
+        (
+            "resnet",
+            "bn1.running_var",
+            "has sizes [1], the program says",
+        ),
     ] {
         let said = with_other_form(name, tensor, |meta| {
             meta["sizes"][0]["as_int"] = json!(1);
@@ -67,15 +77,43 @@ fn tensors_of_another_form_than_the_program_says_are_refused() {
     assert!(said.contains("has elements of kind Int16"), "{said}");
 }
 
+/// A weight of batch norm whose sixteen elements were one in memory was read to its sixteenth: what
+/// the program says is the same.
+#[test]
+fn tensors_whose_elements_share_memory_are_refused() {
+    for strides in [[0, 1], [1, 1], [8, 0], [4, 1]] {
+        let strides = strides.map(|own| json!({"as_int": own}));
+        let mut zip = Zip::open("lstm").program(|program| {
+            let values = &mut program["graph_module"]["graph"]["tensor_values"];
+            values["p_lstm1_weight_ih_l0"]["strides"] = json!(strides);
+        });
+        zip.json("_weights_config.json", |config| {
+            config["config"]["lstm1.weight_ih_l0"]["tensor_meta"]["strides"] = json!(strides);
+        });
+        let said = refusal(zip.bytes()).unwrap_or_default();
+        assert!(
+            said.starts_with("the tensor `lstm1.weight_ih_l0`: "),
+            "{said}"
+        );
+        assert!(said.ends_with("elements share memory"), "{said}");
+    }
+}
+
 /// The graph does not say what a weight's sizes are.
 #[test]
 fn weights_without_sizes_in_the_program_are_refused() {
     let zip = Zip::open("lstm").program(|program| {
         let values = &mut program["graph_module"]["graph"]["tensor_values"];
-        values.as_object_mut().unwrap().remove("p_lstm1_weight_ih_l0");
+        values
+            .as_object_mut()
+            .unwrap()
+            .remove("p_lstm1_weight_ih_l0");
     });
     let said = refusal(zip.bytes()).unwrap();
-    assert!(said.contains("`lstm1.weight_ih_l0`: has no sizes"), "{said}");
+    assert!(
+        said.contains("`lstm1.weight_ih_l0`: has no sizes"),
+        "{said}"
+    );
 }
 
 /// What the first step of a file says.
@@ -136,14 +174,55 @@ fn recurrent_operators_check_what_they_are_given() {
         "its parameter 0 has shape [1, 8], and its states and its input ask for [32, 8]",
     );
     for (name, operator, flag, value, wanted) in [
-        ("lstm", ".lstm.", "num_layers", json!({"as_int": 7}), "a state has shape"),
-        ("lstm", ".lstm.", "num_layers", json!({"as_int": i64::MAX}), "a state has shape"),
-        ("lstm", ".lstm.", "num_layers", json!({"as_int": -1}), "only a fixed count"),
-        ("lstm", ".lstm.", "has_biases", json!({"as_bool": false}), "parameter"),
-        ("lstm", ".lstm.", "bidirectional", json!({"as_bool": true}), "a state has shape"),
-        ("lstm", ".lstm.", "batch_first", json!({"as_bool": false}), "a state has shape"),
-        ("series", ".gru.", "num_layers", json!({"as_int": 3}), "a state has shape"),
-        ("series", ".gru.", "has_biases", json!({"as_bool": false}), "parameter"),
+        (
+            "lstm",
+            ".lstm.",
+            "num_layers",
+            json!({"as_int": 7}),
+            "a state has shape",
+        ),
+        (
+            "lstm",
+            ".lstm.",
+            "num_layers",
+            json!({"as_int": i64::MAX}),
+            "a state has shape",
+        ),
+        (
+            "lstm",
+            ".lstm.",
+            "num_layers",
+            json!({"as_int": -1}),
+            "only a fixed count",
+        ),
+        (
+            "lstm",
+            ".lstm.",
+            "has_biases",
+            json!({"as_bool": false}),
+            "parameter",
+        ),
+        (
+            "lstm",
+            ".lstm.",
+            "bidirectional",
+            json!({"as_bool": true}),
+            "a state has shape",
+        ),
+        (
+            "series",
+            ".gru.",
+            "num_layers",
+            json!({"as_int": 3}),
+            "a state has shape",
+        ),
+        (
+            "series",
+            ".gru.",
+            "has_biases",
+            json!({"as_bool": false}),
+            "parameter",
+        ),
     ] {
         let zip = Zip::open(name).program(|program| {
             *argument(node(program, operator), flag) = value.clone();
@@ -170,7 +249,9 @@ fn call(target: &str, inputs: &[(&str, Value)], outputs: &[&str]) -> Value {
     let inputs = inputs
         .iter()
         .map(|(name, arg)| json!({"name": name, "arg": arg, "kind": 1}));
-    let outputs = outputs.iter().map(|name| json!({"as_tensor": {"name": name}}));
+    let outputs = outputs
+        .iter()
+        .map(|name| json!({"as_tensor": {"name": name}}));
     json!({
         "target": format!("torch.ops.aten.{target}"),
         "name": outputs.clone().next().unwrap()["as_tensor"]["name"],
@@ -211,15 +292,22 @@ fn offsets_of_bags_end_where_their_indices_do() {
             whole("own_last", &[1], last),
             call(
                 "cat.default",
-                &[("tensors", json!({"as_tensors": [
-                    {"name": "own_first"}, {"name": "own_last"}]}))],
+                &[(
+                    "tensors",
+                    json!({"as_tensors": [
+                    {"name": "own_first"}, {"name": "own_last"}]}),
+                )],
                 &["own_offsets"],
             ),
             call("embedding_bag.default", &inputs, &outputs),
         ])
     };
     assert!(step("mlp", bags(5).bytes()).is_ok());
-    assert_fails("mlp", &bags(3), "its last offset is 3, and it is given 5 indices");
+    assert_fails(
+        "mlp",
+        &bags(3),
+        "its last offset is 3, and it is given 5 indices",
+    );
     assert_fails("mlp", &bags(9), "an offset is 9, not within 0 to 5");
     assert_fails("mlp", &bags(-1), "an offset is -1, not within 0 to 5");
 }
@@ -248,7 +336,10 @@ fn operators_that_trust_their_arguments_are_refused() {
             node(program, ".linear.")["target"] = json!(format!("torch.ops.aten.{target}"));
         });
         let said = refusal(zip.bytes()).unwrap_or_default();
-        assert!(said.contains("is not allowed in a program"), "{target}: {said}");
+        assert!(
+            said.contains("is not allowed in a program"),
+            "{target}: {said}"
+        );
     }
 }
 
@@ -260,6 +351,9 @@ fn long_names_in_a_file_are_told_without_their_middle() {
         config["config"]["0.weight"]["path_name"] = json!("p".repeat(100_000));
     });
     let said = refusal(zip.bytes()).unwrap();
-    assert!(said.contains("pp… (") && said.ends_with("does not have it"), "{said}");
+    assert!(
+        said.contains("pp… (") && said.ends_with("does not have it"),
+        "{said}"
+    );
     assert!(said.len() < 500, "{}", said.len());
 }

@@ -160,7 +160,9 @@ fn step(path: &Path) -> Result<(), (&'static str, String)> {
         }
         Ok(Loss::mean(sum))
     });
-    let report = pipe.train_step(x, y, loss).map_err(|error| failed(&error))?;
+    let report = pipe
+        .train_step(x, y, loss)
+        .map_err(|error| failed(&error))?;
     let _ = report.read().map_err(|error| failed(&error))?;
     Ok(())
 }
@@ -205,7 +207,10 @@ struct Guarded {
 impl Guarded {
     fn start(guard: &Path, side: &str, seeds: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "numbers::numbers_at_random_places_lead_nowhere_beyond_a_tensor"])
+            .args([
+                "--exact",
+                "numbers::numbers_at_random_places_lead_nowhere_beyond_a_tensor",
+            ])
             .args(["--nocapture", "--test-threads", "1"])
             .env(SEEDS, seeds)
             .env("LD_PRELOAD", guard)
@@ -219,7 +224,9 @@ impl Guarded {
         let out = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || {
             let lines = out.lines().map_while(Result::ok);
-            lines.filter(|line| line.starts_with('@')).all(|line| sender.send(line).is_ok())
+            lines
+                .filter(|line| line.starts_with('@'))
+                .all(|line| sender.send(line).is_ok())
         });
         Self { child, lines }
     }
@@ -230,7 +237,9 @@ impl Guarded {
         let mut begun = None;
         loop {
             let line = self.lines.recv_timeout(LONGEST);
-            let line = line.as_deref().map(|line| line.split_once(' ').unwrap_or((line, "")));
+            let line = line
+                .as_deref()
+                .map(|line| line.split_once(' ').unwrap_or((line, "")));
             match line {
                 Ok(("@begin", rest)) => begun = Some(rest.to_owned()),
                 Ok(("@end", rest)) => {
@@ -294,14 +303,21 @@ fn numbers_at_random_places_lead_nowhere_beyond_a_tensor() {
     let first = number("FUZZ_FIRST").unwrap_or(0);
     let (_folder, guard) = guard();
     let (begin, mut told) = (Instant::now(), Told::default());
-    for (side, share) in [("above", first..first + count * 2 / 3), ("below", first + count * 2 / 3..first + count)] {
+    for (side, share) in [
+        ("above", first..first + count * 2 / 3),
+        ("below", first + count * 2 / 3..first + count),
+    ] {
         let mut next = Some(share.start);
         while let Some(from) = next.filter(|from| *from < share.end) {
             let seeds = format!("{from}:{}", share.end);
             next = Guarded::start(&guard, side, &seeds).watch(&mut told);
         }
     }
-    println!("{count} files with other numbers: {:?}, in {:.0?}", told.counts, begin.elapsed());
+    println!(
+        "{count} files with other numbers: {:?}, in {:.0?}",
+        told.counts,
+        begin.elapsed()
+    );
     assert!(told.wrong.is_empty(), "{}", told.wrong.join("\n"));
     for how in ["refused", "ran", "failed"] {
         assert!(told.counts.contains_key(how), "none {how}");

@@ -160,7 +160,11 @@ fn processes_whose_launcher_was_killed_while_they_were_loaded_end() {
     open(&gates);
     let begin = std::time::Instant::now();
     while all.iter().any(|process| is_there(process)) {
-        assert!(begin.elapsed() < super::job::LIMIT, "{}", launcher.printed());
+        assert!(
+            begin.elapsed() < super::job::LIMIT,
+            "{}",
+            launcher.printed()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     let printed = launcher.printed();
@@ -176,7 +180,10 @@ fn a_process_that_is_stopped_before_it_joins_is_told_and_killed() {
     let told = "rank 1 is stopped (signal 19), and the others wait for it: it is killed in 10 s";
     assert!(printed.contains(told), "{printed}");
     assert_eq!(ended.code(), Some(137), "{printed}");
-    assert!(printed.contains("rank 1 was ended by signal 9"), "{printed}");
+    assert!(
+        printed.contains("rank 1 was ended by signal 9"),
+        "{printed}"
+    );
 }
 
 /// The addresses at which a process waits for connections.
@@ -185,8 +192,11 @@ fn listening(process: &str) -> Vec<SocketAddr> {
     let links = links.filter_map(|own| fs::read_link(own.unwrap().path()).ok());
     let own: HashSet<_> = links.map(|own| own.display().to_string()).collect();
     let table = fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap();
-    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let waits = lines.filter(|line| line[3] == "0A" && own.contains(&format!("socket:[{}]", line[9])));
+    let lines = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let waits =
+        lines.filter(|line| line[3] == "0A" && own.contains(&format!("socket:[{}]", line[9])));
     let port = |line: Vec<&str>| u16::from_str_radix(line[1].split_once(':').unwrap().1, 16);
     waits
         .map(|line| SocketAddr::from(([127, 0, 0, 1], port(line).unwrap())))

@@ -58,6 +58,19 @@ impl Form {
         Err(damaged(place(name), why))
     }
 
+    /// Whether no two elements lie in the same place, for sizes and strides whose products fit: each stride
+    /// goes beyond all that the smaller ones reach.
+    pub(super) fn is_apart(&self) -> bool {
+        let mut dimensions: Vec<_> = self.sizes.iter().zip(&self.strides).collect();
+        dimensions.sort_by_key(|(_, stride)| **stride);
+        let mut reached = 0;
+        dimensions.into_iter().all(|(size, stride)| {
+            let is_beyond = *size <= 1 || *stride > reached;
+            reached += (size - 1).max(0) * stride;
+            is_beyond
+        })
+    }
+
     /// The strides of dimensions in which more than one element lies.
     fn steps(&self) -> impl Iterator<Item = i64> {
         let all = self.sizes.iter().zip(&self.strides);

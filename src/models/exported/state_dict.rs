@@ -85,7 +85,8 @@ pub(super) fn without(
     for (name, tensor) in given {
         let stored = own.weights.get(&name)?;
         anyhow::ensure!(
-            tensor.size() == stored.form.sizes && is_float(tensor.kind()) == is_float(stored.form.kind),
+            tensor.size() == stored.form.sizes
+                && is_float(tensor.kind()) == is_float(stored.form.kind),
             "`{name}` has shape {:?} and elements of kind {:?}, and in the exported program {:?} and \
              {:?}",
             tensor.size(),

@@ -204,6 +204,12 @@ impl Stored {
                 ),
             ));
         }
+        // Kernels of libtorch take a weight whose elements share a place for one that has room for all.
+        if stored.numel() > 0 && !stored.form.is_apart() {
+            let Form { sizes, strides, .. } = &stored.form;
+            let why = format!("has sizes {sizes:?} and strides {strides:?}: elements share memory");
+            return Err(unsupported(place(name), why));
+        }
         Ok(Some(stored))
     }
 
