@@ -312,6 +312,68 @@ fn offsets_of_bags_end_where_their_indices_do() {
     assert_fails("mlp", &bags(-1), "an offset is -1, not within 0 to 5");
 }
 
+/// Its kernel divides by the size of a weight, and reads as many norms as the weight has rows.
+#[test]
+fn a_weight_norm_has_a_norm_for_each_row() {
+    single_threaded();
+    let norm = |rows: &[i64], norms: &[i64]| {
+        let zeros = |name: &str, sizes: &[i64]| {
+            let sizes = [("size", json!({"as_ints": sizes}))];
+            call("zeros.default", &sizes, &[name])
+        };
+        let inputs = [("v", tensor("own_v")), ("g", tensor("own_g"))];
+        with_nodes(&[
+            zeros("own_v", rows),
+            zeros("own_g", norms),
+            call("_weight_norm.default", &inputs, &["own_w"]),
+        ])
+    };
+    assert!(step("mlp", norm(&[4, 3], &[4, 1]).bytes()).is_ok());
+    assert_fails("mlp", &norm(&[4, 0], &[4, 1]), "its v has shape [4, 0]");
+    assert_fails(
+        "mlp",
+        &norm(&[4000, 3], &[1, 1]),
+        "its v has shape [4000, 3]",
+    );
+}
+
+/// The backward kernel of batch norm reads as many elements as there are channels, whatever the strides.
+#[test]
+fn weights_of_batch_norm_lie_one_behind_the_other() {
+    single_threaded();
+    let inputs = [
+        ("self", tensor("own_one")),
+        ("size", json!({"as_ints": [16]})),
+    ];
+    let ones = [("size", json!({"as_ints": [1]}))];
+    let norm = [
+        ("input", tensor("linear")),
+        ("weight", tensor("own_weight")),
+        ("bias", json!({"as_none": true})),
+        ("running_mean", json!({"as_none": true})),
+        ("running_var", json!({"as_none": true})),
+        ("training", json!({"as_bool": true})),
+        ("momentum", json!({"as_float": 0.1})),
+        ("eps", json!({"as_float": 1e-5})),
+        ("cudnn_enabled", json!({"as_bool": false})),
+    ];
+    let zip = Zip::open("mlp").program(|program| {
+        let nodes = program["graph_module"]["graph"]["nodes"]
+            .as_array_mut()
+            .unwrap();
+        let metadata = nodes[0]["metadata"].clone();
+        for mut own in [
+            call("batch_norm.default", &norm, &["own_norm"]),
+            call("expand.default", &inputs, &["own_weight"]),
+            call("ones.default", &ones, &["own_one"]),
+        ] {
+            own["metadata"] = metadata.clone();
+            nodes.insert(1, own);
+        }
+    });
+    assert_fails("mlp", &zip, "a weight of shape [16] has strides [0]");
+}
+
 /// What libtorch itself calls, behind others that check, trusts its arguments.
 #[test]
 fn operators_that_trust_their_arguments_are_refused() {

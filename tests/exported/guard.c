@@ -5,7 +5,9 @@
 // bytes; with GUARD=below it begins at the first one. What it writes into the rest is seen when the
 // memory is given back. Memory that is given back is used again, with its guards.
 //
-// One block has at most 256 MiB, all together have at most 1 GiB: who asks for more gets none.
+// One block has at most 256 MiB, all together have at most 1 GiB: who asks for more gets none. Small
+// blocks are always given, as oneDNN does not look whether it got one for an object of its own: without
+// guards behind the first 20,000 at a time, as each takes two of the 65,530 mappings of a process.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -19,6 +21,8 @@
 #define ARENA ((size_t)64 << 30)
 #define LARGEST ((size_t)256 << 20)
 #define ALL ((size_t)1 << 30)
+#define SMALL ((size_t)1 << 20)
+#define SLOTS 20000
 // What GUARD=above needs not be a multiple of: movaps and its like want 16 bytes.
 #define STEP ((size_t)16)
 // Blocks up to so many pages are reused by their exact size, larger ones by powers of two.
@@ -30,7 +34,7 @@ extern void __libc_free(void*);
 extern void* __libc_realloc(void*, size_t);
 extern void* __libc_memalign(size_t, size_t);
 
-// A slot: a header of its own page, which is a guard afterwards, is too much: they stand beside.
+// Pages that one block at a time has.
 struct slot {
   char* pages;
   size_t count;
@@ -43,6 +47,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char* arena;
 static size_t used;
 static size_t live;
+static size_t slots;
 static int below;
 static struct slot* free_slots[KINDS];
 // The slot of each page of the arena that begins one.
@@ -89,7 +94,7 @@ static struct slot* slot_with(size_t count, size_t kind) {
     return slot;
   }
   size_t size = count * PAGE;
-  if (used + size + PAGE > ARENA) {
+  if (used + size + PAGE > ARENA || slots == SLOTS) {
     return NULL;
   }
   slot = __libc_memalign(STEP, sizeof *slot);
@@ -97,6 +102,7 @@ static struct slot* slot_with(size_t count, size_t kind) {
     __libc_free(slot);
     return NULL;
   }
+  slots += 1;
   slot->pages = arena + used;
   slot->count = count;
   used += size + PAGE;
@@ -120,7 +126,7 @@ int posix_memalign(void** out, size_t alignment, size_t size) {
   size_t kind = kind_of(&count);
   pthread_mutex_lock(&lock);
   struct slot* slot = NULL;
-  if (begin() && live + count * PAGE <= ALL) {
+  if (begin() && (size <= SMALL || live + count * PAGE <= ALL)) {
     slot = slot_with(count, kind);
   }
   if (slot != NULL) {
@@ -131,6 +137,10 @@ int posix_memalign(void** out, size_t alignment, size_t size) {
     *out = slot->data;
   }
   pthread_mutex_unlock(&lock);
+  if (slot == NULL && size <= SMALL) {
+    *out = __libc_memalign(alignment, size);
+    return *out == NULL ? ENOMEM : 0;
+  }
   return slot == NULL ? ENOMEM : 0;
 }
 

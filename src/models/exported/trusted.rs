@@ -9,12 +9,23 @@ use tch::{Kind, Tensor};
 use super::program::{Argument, Node};
 use super::recurrent::Recurrent;
 
-/// What is checked before an operator runs.
+/// What is checked before an operator runs; numbers are places among the tensors that it is given.
 #[derive(Debug)]
 pub(super) enum Trusted {
     Recurrent(Recurrent),
-    /// Where indices and offsets are, and whether the end is the last offset.
-    EmbeddingBag([usize; 2], bool),
+    EmbeddingBag {
+        indices: usize,
+        offsets: usize,
+        /// Whether the end is the last offset.
+        ends: bool,
+    },
+    WeightNorm {
+        v: usize,
+        g: usize,
+        dimension: i64,
+    },
+    /// Weights and statistics, whose strides the backward kernel does not look at.
+    BatchNorm(Vec<usize>),
 }
 
 impl Trusted {
@@ -23,51 +34,91 @@ impl Trusted {
     /// # Errors
     /// An argument that must be fixed is not.
     pub(super) fn of(node: &Node) -> anyhow::Result<Option<Self>> {
-        Ok(match node.operator() {
-            "embedding_bag" => {
-                let ends = match node.argument("include_last_offset") {
+        let needed = |name: &str| {
+            place(node, name).ok_or_else(|| anyhow::anyhow!("its {name} is no tensor"))
+        };
+        Ok(Some(match node.operator() {
+            "embedding_bag" => Self::EmbeddingBag {
+                indices: needed("indices")?,
+                offsets: needed("offsets")?,
+                ends: match node.argument("include_last_offset") {
                     None => false,
                     Some(Argument::Bool(ends)) => *ends,
                     Some(other) => anyhow::bail!("its include_last_offset is {other:?}"),
-                };
-                let places = places(node, ["indices", "offsets"])?;
-                Some(Self::EmbeddingBag(places, ends))
+                },
+            },
+            "_weight_norm" => Self::WeightNorm {
+                v: needed("v")?,
+                g: needed("g")?,
+                dimension: match node.argument("dim") {
+                    None => 0,
+                    Some(Argument::Int(dimension)) => *dimension,
+                    Some(other) => anyhow::bail!("its dim is {other:?}"),
+                },
+            },
+            "batch_norm" => {
+                let names = ["weight", "bias", "running_mean", "running_var"];
+                Self::BatchNorm(names.iter().filter_map(|name| place(node, name)).collect())
             }
-            _ => Recurrent::of(node)?.map(Self::Recurrent),
-        })
+            _ => return Ok(Recurrent::of(node)?.map(Self::Recurrent)),
+        }))
     }
 
     /// Checks the tensors that the operator is about to be given.
     ///
     /// # Errors
-    /// The operator would read or write beyond one of them.
+    /// The operator would read or write beyond one of them, or divide by zero.
     pub(super) fn check(&self, tensors: &[&Tensor]) -> anyhow::Result<()> {
+        let given = |at: usize| -> anyhow::Result<&Tensor> {
+            let own = tensors.get(at).copied();
+            own.ok_or_else(|| anyhow::anyhow!("a tensor that it takes is absent"))
+        };
         match self {
             Self::Recurrent(own) => own.check(tensors),
-            Self::EmbeddingBag(places, ends) => {
-                let [Some(indices), Some(offsets)] = places.map(|at| tensors.get(at)) else {
-                    anyhow::bail!("a tensor that it takes is absent");
-                };
-                bags(indices.numel() as i64, offsets, *ends)
+            Self::EmbeddingBag {
+                indices,
+                offsets,
+                ends,
+            } => bags(given(*indices)?.numel() as i64, given(*offsets)?, *ends),
+            Self::WeightNorm { v, g, dimension } => {
+                weight_norm(&given(*v)?.size(), given(*g)?, *dimension)
             }
+            Self::BatchNorm(places) => places.iter().try_for_each(|at| {
+                let own = given(*at)?;
+                anyhow::ensure!(
+                    own.is_contiguous(),
+                    "a weight of shape {:?} has strides {:?}, not one element behind the other",
+                    own.size(),
+                    own.stride()
+                );
+                Ok(())
+            }),
         }
     }
 }
 
-/// Where two arguments are among the tensors that an operator is given.
-fn places(node: &Node, names: [&str; 2]) -> anyhow::Result<[usize; 2]> {
-    let mut places = [None; 2];
-    let mut at = 0;
-    for (name, argument) in &node.arguments {
-        if let Some(own) = names.iter().position(|own| own == name) {
-            places[own] = Some(at).filter(|_| matches!(argument, Argument::Value(_)));
-        }
-        at += argument.values().len();
-    }
-    match places {
-        [Some(first), Some(second)] => Ok([first, second]),
-        _ => anyhow::bail!("its {} and {} are no tensors", names[0], names[1]),
-    }
+/// Where an argument is among the tensors that an operator is given.
+fn place(node: &Node, name: &str) -> Option<usize> {
+    let at = node.arguments.iter().position(|(own, _)| own == name)?;
+    let is_tensor = matches!(node.arguments[at].1, Argument::Value(_));
+    let before = &node.arguments[..at];
+    is_tensor.then(|| before.iter().map(|(_, own)| own.values().len()).sum())
+}
+
+/// Checks that there is a norm for each part of a weight.
+fn weight_norm(v: &[i64], g: &Tensor, dimension: i64) -> anyhow::Result<()> {
+    // -1 is one norm for all; that is computed by operators that check.
+    let Ok(dimension) = usize::try_from(dimension) else {
+        return Ok(());
+    };
+    let wanted = v.get(dimension).copied();
+    anyhow::ensure!(
+        !v.contains(&0) && wanted == Some(g.numel() as i64),
+        "its v has shape {v:?} and its g {:?}, which is not a number for each of dimension \
+         {dimension}",
+        g.size()
+    );
+    Ok(())
 }
 
 /// Checks where bags of so many indices begin, and end where that is the last offset.
@@ -118,6 +169,7 @@ pub(super) fn is_inner(name: &str, overload: &str) -> bool {
         "_sparse_",
         "_thnn_",
         "_weight_int",
+        "_weight_norm_",
         "ctc_loss",
         "cudnn_",
         "fbgemm_",
