@@ -19,7 +19,7 @@ use crate::world::World;
 use crate::{Kernels, ProfileOptions, Sample};
 
 /// What rank 0 tells the others.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Decided {
     kernels: String,
     balance: Option<Vec<usize>>,

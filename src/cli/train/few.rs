@@ -29,9 +29,16 @@ pub(super) fn note(recipe: &Recipe, spec: &ModelSpec) -> anyhow::Result<Option<S
     )))
 }
 
+/// The samples of a micro-batch from which on a batch norm has more than a few values; none without a
+/// batch norm.
+pub(super) fn fewest_samples(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
+    let places = fewest_places(spec)?;
+    Ok(places.map(|places| FEW / places.max(1) + 1))
+}
+
 /// The values that a sample gives a batch norm of each channel, where it gives fewest; none without
 /// a batch norm.
-pub(super) fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
+fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
     if let Some(model) = spec.exported() {
         return Ok(model.fewest_places_of_batch_norm());
     }

@@ -71,7 +71,7 @@ settings! {
         devices: Vec<Device> = rows::devices();
 
         /// Micro-batches of a mini-batch; by default 4 for each device, and 8 on one. Batches may have
-        /// fewer samples; models with batch norm keep 8 samples in each.
+        /// fewer samples; models with batch norm have fewer where its statistics would be noise.
         micro: usize = rows::micro();
 
         /// Schedule: {names}. It changes speed and memory, never numbers.
@@ -95,8 +95,8 @@ settings! {
 
         /// Whose kernels compute matrix products and convolutions on the CPU: auto, libtorch or onednn.
         /// libtorch itself chooses between MKL and oneDNN. oneDNN's can be twice as fast on AMD
-        /// processors, and `auto` takes them where those have AVX-512. The last bits differ: runs write
-        /// down which were taken, and resume with these.
+        /// processors, and `auto` takes them where those have AVX-512, and with --plan those that it was measured
+        /// with. The last bits differ: runs write down which were taken, and resume with these.
         kernels: Option<Kernels> = rows::kernels();
 
         /// Captures the passes of stages on CUDA devices as CUDA graphs, for models of many small

@@ -1,6 +1,6 @@
 //! What a run takes where nobody says: learning rate and micro-batches, by the case.
 
-use super::few::fewest_places;
+use super::few::fewest_samples;
 use super::recipe::Recipe;
 use crate::OptimizerKind;
 use crate::cli::config::Origins;
@@ -117,8 +117,6 @@ fn shown(rate: f64) -> String {
 const FOR_EACH: usize = 4;
 /// So few devices have the micro-batches of so many, so that one device gives the numbers of two.
 const FEWEST_DEVICES: usize = 2;
-/// Samples of which a batch norm takes its statistics at the least.
-const NORMED: usize = 8;
 
 /// The usual number of micro-batches; and why it is smaller than usual, where it is.
 fn micro(recipe: &Recipe, chosen: &Chosen) -> anyhow::Result<(usize, Option<String>)> {
@@ -127,11 +125,9 @@ fn micro(recipe: &Recipe, chosen: &Chosen) -> anyhow::Result<(usize, Option<Stri
     // A leaf of the tree is a micro-batch at the least.
     let usual = usual.max(recipe.tree).min(batch);
     // A batch norm's statistics are those of a micro-batch.
-    let normed = fewest_places(&chosen.spec)?.is_some();
-    let most = if normed {
-        (batch / NORMED).max(devices).min(usual)
-    } else {
-        usual
+    let most = match fewest_samples(&chosen.spec)? {
+        Some(samples) => (batch / samples).max(devices).min(usual),
+        None => usual,
     };
     // Equal micro-batches first, but not at the price of half of them. Programs may take few sizes.
     let even = (most.div_ceil(2)..=most).rev();
@@ -142,8 +138,8 @@ fn micro(recipe: &Recipe, chosen: &Chosen) -> anyhow::Result<(usize, Option<Stri
     let micro = tried.find(takes).unwrap_or(most);
     let note = (most < usual && micro < usual).then(|| {
         format!(
-            "{micro} micro-batches, not {usual}: batch norm takes its statistics of each; --micro \
-             takes another number"
+            "{micro} micro-batches, not {usual}: batch norm takes its statistics of each, and of few values \
+             they are noise; --micro takes another number"
         )
     });
     Ok((micro, note))
@@ -209,9 +205,16 @@ mod tests {
 
     #[test]
     fn micro_batches_of_a_batch_norm_keep_samples() {
-        let resnet = chosen("resnet50", &[("image", "32")]);
-        for (devices, batch, micro) in [(2, 32, 4), (2, 64, 8), (2, 12, 2), (4, 12, 4), (2, 1, 1)] {
-            assert_eq!(usual(&resnet, devices, batch), micro, "{devices}, {batch}");
+        // One value of a channel for each sample, and four.
+        for (image, cases) in [
+            ("32", [(2, 32, 2), (2, 128, 8), (2, 12, 2), (4, 12, 4), (2, 1, 1)]),
+            ("64", [(2, 32, 8), (2, 16, 4), (2, 12, 4), (4, 64, 16), (2, 1, 1)]),
+        ] {
+            let resnet = chosen("resnet50", &[("image", image)]);
+            for (devices, batch, micro) in cases {
+                let own = usual(&resnet, devices, batch);
+                assert_eq!(own, micro, "{image}, {devices}, {batch}");
+            }
         }
     }
 }

@@ -156,7 +156,7 @@ fn rank_0_chooses_for_all_processes() {
     let flags = format!("launch --processes 2 -- train {RESNET} --steps 2 --devices cpu --out run");
     let (_, errors) = succeeded(gpipe(folder.path(), &flags), &flags);
     assert_eq!(errors.matches("cut by the times of").count(), 1, "{errors}");
-    assert_eq!(number(folder.path(), "run", ("pipeline", "micro")), 2.0);
+    assert_eq!(number(folder.path(), "run", ("pipeline", "micro")), 4.0);
 }
 
 /// It was said after the last step of the run, however long that was.
