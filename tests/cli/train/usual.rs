@@ -76,7 +76,7 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
 fn fine_tuning_a_run_on_its_own_data_never_raises_its_held_out_loss() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    said(folder, &small(60, "--micro 2 --eval-every 60 --lr 0.01 --out begun"));
+    said(folder, &small(60, "--eval-every 60 --lr 0.01 --out begun"));
     let of = |run: &str| -> Vec<f64> {
         let lines = metrics(folder, run).into_iter();
         lines.filter_map(|line| line.get("held_out_loss")?.as_f64()).collect()
