@@ -149,7 +149,9 @@ pub(super) fn of_leader<T: Serialize + DeserializeOwned>(
     let told = serde_json::to_vec(&made)?;
     let all = gather_once(own, &told);
     let all = all.map_err(|lost| Failure::Exit(lost.to_string(), lost.exit_code()))?;
-    let first = all.first().map(|first| serde_json::from_slice::<Option<T>>(first));
+    let first = all
+        .first()
+        .map(|first| serde_json::from_slice::<Option<T>>(first));
     let made = first.transpose()?.flatten();
     made.ok_or_else(|| Failure::Run(anyhow::anyhow!("rank 0 has told the others nothing")))
 }

@@ -85,12 +85,28 @@ mod tests {
     #[test]
     fn a_layer_that_computes_more_takes_longer_however_few_its_parameters() {
         let model = Sequential::new()
-            .layer("wide", |p| nn::conv2d(p, 8, 8, 3, nn::ConvConfig { padding: 1, ..Default::default() }))
-            .layer("flat", |_| nn::func(|x: &Tensor| x.mean_dim([2, 3].as_slice(), false, Kind::Float)))
+            .layer("wide", |p| {
+                nn::conv2d(
+                    p,
+                    8,
+                    8,
+                    3,
+                    nn::ConvConfig {
+                        padding: 1,
+                        ..Default::default()
+                    },
+                )
+            })
+            .layer("flat", |_| {
+                nn::func(|x: &Tensor| x.mean_dim([2, 3].as_slice(), false, Kind::Float))
+            })
             .layer("head", |p| nn::linear(p, 8, 512, Default::default()));
         let sample = Sample::new(Tensor::ones([4, 8, 64, 64], (Kind::Float, Device::Cpu)));
         let times = layer_times(&model, sample, &ProfileOptions::default()).unwrap();
         let parameters = model.parameter_bytes().unwrap();
-        assert!(times[0] > times[2] && parameters[0] < parameters[2], "{times:?} {parameters:?}");
+        assert!(
+            times[0] > times[2] && parameters[0] < parameters[2],
+            "{times:?} {parameters:?}"
+        );
     }
 }

@@ -105,7 +105,10 @@ fn devices_that_nobody_has_named_and_that_are_not_used_are_told_of() {
         "generate --run unnamed --prompt the --tokens 1",
     ] {
         let verb: Vec<&str> = verb.split_whitespace().collect();
-        assert!(said(&[&simulate[..], &verb].concat()).contains(line), "{verb:?}");
+        assert!(
+            said(&[&simulate[..], &verb].concat()).contains(line),
+            "{verb:?}"
+        );
     }
 }
 

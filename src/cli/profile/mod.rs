@@ -35,7 +35,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     say(&report::beginning(job.spec(), &options)?);
     // The default.
     if args.devices[..] == [Device::Cpu; 2] {
-        simulated::unused(&args.devices).iter().for_each(|note| say(note));
+        simulated::unused(&args.devices)
+            .iter()
+            .for_each(|note| say(note));
     }
     if let Some(vocabulary) = job.vocabulary() {
         say(&vocabulary);

@@ -97,7 +97,9 @@ fn found_out(config: &str) -> String {
     let own = table.get("pipeline").and_then(toml::Value::as_table);
     let own = own.into_iter().flatten();
     let own = own.filter(|(key, _)| ["micro", "kernels"].contains(&key.as_str()));
-    let own: toml::Table = own.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let own: toml::Table = own
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     toml::Table::from_iter([("pipeline".to_owned(), own.into())]).to_string()
 }
 

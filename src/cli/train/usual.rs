@@ -153,8 +153,16 @@ mod tests {
     use tch::Device;
 
     fn chosen(model: &str, sizes: &[(&str, &str)]) -> Chosen {
-        let sizes = sizes.iter().map(|&(size, value)| (size.into(), value.into()));
-        Chosen::new(&Zoo::builtin(), model, &sizes.collect(), AskedLoss::default()).unwrap()
+        let sizes = sizes
+            .iter()
+            .map(|&(size, value)| (size.into(), value.into()));
+        Chosen::new(
+            &Zoo::builtin(),
+            model,
+            &sizes.collect(),
+            AskedLoss::default(),
+        )
+        .unwrap()
     }
 
     fn begins(model: &str, has_weights: bool) -> Beginning {
@@ -207,8 +215,14 @@ mod tests {
     fn micro_batches_of_a_batch_norm_keep_samples() {
         // One value of a channel for each sample, and four.
         for (image, cases) in [
-            ("32", [(2, 32, 2), (2, 128, 8), (2, 12, 2), (4, 12, 4), (2, 1, 1)]),
-            ("64", [(2, 32, 8), (2, 16, 4), (2, 12, 4), (4, 64, 16), (2, 1, 1)]),
+            (
+                "32",
+                [(2, 32, 2), (2, 128, 8), (2, 12, 2), (4, 12, 4), (2, 1, 1)],
+            ),
+            (
+                "64",
+                [(2, 32, 8), (2, 16, 4), (2, 12, 4), (4, 64, 16), (2, 1, 1)],
+            ),
         ] {
             let resnet = chosen("resnet50", &[("image", image)]);
             for (devices, batch, micro) in cases {

@@ -44,10 +44,16 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     let rate = |run: &str| number(folder, run, ("optimizer", "lr"));
     let line = "what is usual with";
     let errors = said(folder, &small(1, "--out begun"));
-    assert!(errors.contains("lr 0.003: what is usual with adamw for random numbers"), "{errors}");
+    assert!(
+        errors.contains("lr 0.003: what is usual with adamw for random numbers"),
+        "{errors}"
+    );
     assert_eq!(rate("begun"), 0.003);
     let errors = said(folder, &small(1, "--optimizer sgd --out sgd"));
-    assert!(errors.contains("lr 0.1: what is usual with sgd"), "{errors}");
+    assert!(
+        errors.contains("lr 0.1: what is usual with sgd"),
+        "{errors}"
+    );
     assert_eq!(rate("sgd"), 0.1);
     said(folder, &format!("{RESNET} --steps 1 --out images"));
     assert_eq!(rate("images"), 0.001);
@@ -79,7 +85,9 @@ fn fine_tuning_a_run_on_its_own_data_never_raises_its_held_out_loss() {
     said(folder, &small(60, "--eval-every 60 --lr 0.01 --out begun"));
     let of = |run: &str| -> Vec<f64> {
         let lines = metrics(folder, run).into_iter();
-        lines.filter_map(|line| line.get("held_out_loss")?.as_f64()).collect()
+        lines
+            .filter_map(|line| line.get("held_out_loss")?.as_f64())
+            .collect()
     };
     let before = of("begun")[0];
     printed(folder, "export --run begun -o exported");
@@ -112,7 +120,9 @@ fn micro_batches_follow_from_devices_and_batch_and_stay_with_the_run() {
         ("few", "--batch 6", 6.0),
         ("said", "--batch 32 --micro 3", 3.0),
     ] {
-        let small = small(2, "").replace("--batch 8", "").replace("--micro 4", "");
+        let small = small(2, "")
+            .replace("--batch 8", "")
+            .replace("--micro 4", "");
         said(folder, &format!("{small} {flags} --out {run}"));
         assert_eq!(micro(run), expected, "{run}");
     }
@@ -129,7 +139,11 @@ fn layers_with_convolutions_are_cut_by_their_times() {
     let folder = folder.path();
     let cut = |run: &str| -> Vec<i64> {
         let own = config(folder, run)["pipeline"]["balance"].clone();
-        own.as_array().unwrap().iter().map(|own| own.as_integer().unwrap()).collect()
+        own.as_array()
+            .unwrap()
+            .iter()
+            .map(|own| own.as_integer().unwrap())
+            .collect()
     };
     let line = "cut by the times of the 7 layers, measured in ";
     let errors = said(folder, &format!("{RESNET} --steps 2 --out timed"));
@@ -140,9 +154,18 @@ fn layers_with_convolutions_are_cut_by_their_times() {
     assert!(timed[0] <= 4, "{timed:?}");
     // The run keeps its cut, and a cut that is given is taken.
     let errors = said(folder, "--resume timed --steps 3");
-    assert!(!errors.contains("cut by the times") && cut("timed") == timed, "{errors}");
-    let errors = said(folder, &format!("{RESNET} --steps 2 --balance 5,2 --out given"));
-    assert!(!errors.contains("cut by the times") && cut("given") == [5, 2], "{errors}");
+    assert!(
+        !errors.contains("cut by the times") && cut("timed") == timed,
+        "{errors}"
+    );
+    let errors = said(
+        folder,
+        &format!("{RESNET} --steps 2 --balance 5,2 --out given"),
+    );
+    assert!(
+        !errors.contains("cut by the times") && cut("given") == [5, 2],
+        "{errors}"
+    );
     // No number depends on it.
     assert_eq!(losses(folder, "given"), losses(folder, "timed")[..2]);
     // Like blocks are cut by their parameters.
@@ -163,15 +186,21 @@ fn rank_0_chooses_for_all_processes() {
 #[test]
 fn an_uneven_cut_is_said_after_three_steps() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = small(8, "--layers 6 --balance 7,1 --devices cpu,cpu --batch 16 --micro 8")
-        .replace("--layers 2", "")
-        .replace("--batch 8", "")
-        .replace("--micro 4", "");
+    let flags = small(
+        8,
+        "--layers 6 --balance 7,1 --devices cpu,cpu --batch 16 --micro 8",
+    )
+    .replace("--layers 2", "")
+    .replace("--batch 8", "")
+    .replace("--micro 4", "");
     let errors = said(folder.path(), &flags);
     let note = "note: stage 0 computes ";
     assert_eq!(errors.matches(note).count(), 1, "{errors}");
     let (before, after) = errors.split_once(note).unwrap();
-    assert!(!before.contains("step     4/") && after.contains("step     4/"), "{errors}");
+    assert!(
+        !before.contains("step     4/") && after.contains("step     4/"),
+        "{errors}"
+    );
     assert!(
         after.contains(" times as long as stage 1: ")
             && after.contains("; `profile --model gpt --layers 6 ")
@@ -203,7 +232,11 @@ fn the_kernels_that_are_faster_here_are_taken_and_stay_with_the_run() {
     let errors = said(folder, "--resume other --steps 2");
     assert_eq!(kernels("other"), other.to_string());
     assert!(!errors.contains("pipeline.kernels"), "{errors}");
-    let errors = succeeded(gpipe(folder, "train --config other/config.toml --out again"), "").1;
+    let errors = succeeded(
+        gpipe(folder, "train --config other/config.toml --out again"),
+        "",
+    )
+    .1;
     assert_eq!(kernels("again"), other.to_string(), "{errors}");
     let wrong = gpipe(folder, "train --kernels mkl");
     let wrong = String::from_utf8(wrong.stderr).unwrap();
@@ -226,13 +259,23 @@ fn a_run_of_few_steps_measures_few_batches_and_writes_nothing() {
         errors.contains("measuring the held-out loss (1 of 10 batches; --held-out-batches N "),
         "{errors}"
     );
-    assert!(told.contains("held-out loss") && !told.contains("sample: "), "{told}");
+    assert!(
+        told.contains("held-out loss") && !told.contains("sample: "),
+        "{told}"
+    );
     let (_, errors) = run("--held-out-batches 3");
-    assert!(errors.contains("held-out loss (3 of 10 batches; "), "{errors}");
+    assert!(
+        errors.contains("held-out loss (3 of 10 batches; "),
+        "{errors}"
+    );
     let (_, errors) = run("--held-out-batches 10");
     assert!(errors.contains("held-out loss (10 batches; "), "{errors}");
     // What is measured again and again is measured on all.
     let (_, errors) = run("--eval-every 1 --json --out all");
     let told: Value = serde_json::from_str(&printed(folder, "eval --run all --json")).unwrap();
-    assert_eq!(metrics(folder, "all")[0]["held_out_loss"], told["loss"], "{errors}");
+    assert_eq!(
+        metrics(folder, "all")[0]["held_out_loss"],
+        told["loss"],
+        "{errors}"
+    );
 }
