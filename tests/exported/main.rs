@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
 
 mod back;
+mod dynamic;
 mod eager;
 mod fixture;
 mod forged;
