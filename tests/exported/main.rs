@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
 
 mod back;
+mod contradictions;
 mod dynamic;
 mod eager;
 mod fixture;
@@ -10,6 +11,7 @@ mod grid;
 mod layers;
 mod lazy;
 mod losses;
+mod numbers;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;

@@ -160,6 +160,12 @@ impl<'a> HeldOut<'a> {
         }
     }
 
+    /// How many batches there are, measured or not.
+    pub(in crate::cli) fn batches(&self) -> usize {
+        let len = self.from.len();
+        (len - self.left_out.min(len)).div_ceil(self.samples)
+    }
+
     /// Samples that are left out, and how many there are.
     pub(in crate::cli) fn left_out(&self) -> (usize, usize) {
         (self.left_out, self.from.len())
@@ -201,8 +207,7 @@ impl IntoFeed for HeldOut<'_> {
                 Batches::Samples(rows.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?)
             }
         };
-        let len = self.from.len();
-        let all = (len - self.left_out.min(len)).div_ceil(self.samples);
+        let all = self.batches();
         let count = self.most.map_or(all, |most| most.min(all));
         Ok(HeldOutBatches {
             loader,

@@ -11,7 +11,7 @@ use crate::cli::feed::remote::is_url;
 use crate::cli::model::sizes;
 use crate::decide::output;
 use crate::models::ExportedModel;
-use crate::{AdamW, OptimizerKind, Pipeline, Sgd};
+use crate::{AdamW, Kernels, OptimizerKind, Pipeline, Sgd};
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
@@ -80,6 +80,8 @@ fn usual(recipe: &Recipe) -> Recipe {
         optimizer: other,
         lr: f64::NAN,
         balance: recipe.balance.clone(),
+        micro: recipe.micro,
+        kernels: Some(Kernels::Libtorch),
         data: recipe.data.clone(),
         chunks: Some(recipe.schedule.default_chunks()),
         ..Recipe::defaults().with_optimizer_in_full()

@@ -10,6 +10,7 @@ use super::counter::StepCounter;
 use super::modes;
 use super::parts::{self, Part};
 use super::program::{Argument, Modes, Node, Origin, Program, Role, Scalar, ValueId, What};
+use super::trusted::Trusted;
 use crate::torch::layers::BatchNorm;
 use crate::torch::{Given, Number, Operator};
 
@@ -74,18 +75,34 @@ pub(super) struct Call {
     train: Result<Operator, String>,
     /// Where it is another one.
     eval: Option<Result<Operator, String>>,
+    /// What libtorch does not check itself.
+    trusted: Option<Trusted>,
     pub(super) tensors: Vec<Operand>,
     pub(super) numbers: Vec<Operand>,
     pub(super) outputs: Vec<usize>,
 }
 
 impl Call {
-    pub(super) fn operator(&self, train: bool) -> anyhow::Result<&Operator> {
+    fn operator(&self, train: bool) -> anyhow::Result<&Operator> {
         let own = match &self.eval {
             Some(eval) if !train => eval,
             _ => &self.train,
         };
         own.as_ref().map_err(|why| anyhow::anyhow!("{why}"))
+    }
+
+    /// Runs the operator.
+    pub(super) fn run(
+        &self,
+        train: bool,
+        tensors: &[&Tensor],
+        numbers: &[Number],
+    ) -> anyhow::Result<Vec<Option<Tensor>>> {
+        if let Some(own) = &self.trusted {
+            own.check(tensors)?;
+        }
+        let operator = self.operator(train)?;
+        Ok(operator.run(tensors, numbers, self.outputs.len())?)
     }
 }
 
@@ -260,6 +277,7 @@ impl<'a> Compiler<'a> {
         Ok(Work::Operator(Call {
             train,
             eval,
+            trusted: Trusted::of(node)?,
             tensors,
             numbers,
             outputs: node.outputs.iter().map(|own| self.slot(*own)).collect(),

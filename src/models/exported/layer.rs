@@ -195,12 +195,11 @@ impl Run {
     fn step(&mut self, step: &Step, ctx: &Context) -> anyhow::Result<()> {
         match &step.work {
             Work::Operator(call) => {
-                let operator = call.operator(ctx.train())?;
                 let tensors = call.tensors.iter().map(|own| self.tensor(own));
                 let tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
                 let numbers = call.numbers.iter().map(|own| self.number(own));
                 let numbers = numbers.collect::<anyhow::Result<Vec<_>>>()?;
-                let made = operator.run(&tensors, &numbers, call.outputs.len())?;
+                let made = call.run(ctx.train(), &tensors, &numbers)?;
                 for (slot, made) in call.outputs.iter().zip(made) {
                     self.slots[*slot] = made.map_or(Slot::Empty, Slot::Tensor);
                 }

@@ -9,11 +9,12 @@
 //! | `archive` | the zip archive: entries by name |
 //! | `schema`, `read`, `arguments`, `operators` | from JSON to a program of numbered values |
 //! | `backward` | what the file shows of gradients that it does not have |
-//! | `weights` | the tensors in the archive |
+//! | `weights`, `form` | the tensors in the archive, and whether they are those of the program |
 //! | `cut`, `least` | which nodes are a layer |
 //! | `parts` | what each layer takes, gives and owns |
 //! | `compile`, `layer` | from nodes to steps, and running them |
 //! | `grouped` | the product of experts, which is no operator of libtorch |
+//! | `trusted`, `recurrent` | what operators are given that do not check it themselves |
 //! | `modes`, `counter` | training and evaluation, buffers that count steps |
 //! | `dynamic` | dimensions whose sizes the data decides |
 //! | `expression` | sizes that are computed from others |
@@ -30,6 +31,7 @@ mod cut;
 mod dynamic;
 mod error;
 mod expression;
+mod form;
 mod grouped;
 mod inputs;
 mod layer;
@@ -41,10 +43,12 @@ mod other_kinds;
 mod parts;
 mod program;
 mod read;
+mod recurrent;
 mod scalars;
 mod schema;
 mod spec;
 mod state_dict;
+mod trusted;
 mod weights;
 
 use std::path::Path;
@@ -166,6 +170,7 @@ impl Exported {
         drop(json);
         let mut program = read::read(program)?;
         let weights = Weights::open(archive, &own)?;
+        weights.check(&program)?;
         let parts = parts::split(&mut program, &weights)?;
         Ok(Self {
             check: Check::of(&program),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tch::Kind;
 
+use super::form::Form;
 use super::schema::Range;
 
 /// A value of the program: a tensor or a number.
@@ -54,6 +55,7 @@ pub(super) struct Variable {
     pub(super) name: String,
     pub(super) role: Role,
     pub(super) value: ValueId,
+    pub(super) form: Form,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

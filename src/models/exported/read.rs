@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::arguments::{self, Names};
 use super::error::{Result, damaged, unsupported};
+use super::form::{Form, place};
 use super::program::{
     Argument, Modes, Module, Node, Origin, Program, Role, Size, ValueId, ValueInfo, Variable, What,
 };
@@ -125,7 +126,15 @@ impl Reader {
         let number = self.program.variables.len();
         let value = self.value(&arg.name, Origin::Variable(number), graph)?;
         names.add(&arg.name, value)?;
-        self.program.variables.push(Variable { name, role, value });
+        let meta = graph.tensor_values.get(&arg.name);
+        let meta = meta.ok_or_else(|| damaged(place(&name), "has no sizes in the program"))?;
+        let form = Form::of(meta, &name)?;
+        self.program.variables.push(Variable {
+            name,
+            role,
+            value,
+            form,
+        });
         Ok(())
     }
 

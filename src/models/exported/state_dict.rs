@@ -19,7 +19,7 @@ use crate::models::wrapped;
 pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
     let one = |name: &str| {
         let stored = own.weights.get(name)?;
-        Ok((name.to_owned(), stored.sizes.clone(), stored.kind))
+        Ok((name.to_owned(), stored.form.sizes.clone(), stored.form.kind))
     };
     own.weights.kept().map(one).collect()
 }
@@ -44,12 +44,12 @@ pub(super) fn with(
                 let tensor = given.get(home.as_str());
                 let tensor = tensor.with_context(|| format!("the weights have no `{home}`"))?;
                 anyhow::ensure!(
-                    tensor.size() == stored.sizes,
+                    tensor.size() == stored.form.sizes,
                     "`{home}` has shape {:?}, and in the exported program {:?}",
                     tensor.size(),
-                    stored.sizes
+                    stored.form.sizes
                 );
-                tensor.f_detach()?.f_to_kind(stored.kind)?
+                tensor.f_detach()?.f_to_kind(stored.form.kind)?
             }
         };
         all.push((name.to_owned(), tensor));
@@ -98,18 +98,19 @@ pub(super) fn without(
     for (name, tensor) in given {
         let stored = own.weights.get(&name)?;
         anyhow::ensure!(
-            tensor.size() == stored.sizes && is_float(tensor.kind()) == is_float(stored.kind),
+            tensor.size() == stored.form.sizes
+                && is_float(tensor.kind()) == is_float(stored.form.kind),
             "`{name}` has shape {:?} and elements of kind {:?}, and in the exported program {:?} and \
              {:?}",
             tensor.size(),
             tensor.kind(),
-            stored.sizes,
-            stored.kind
+            stored.form.sizes,
+            stored.form.kind
         );
         let home = homes.iter().find(|(_, other)| stored.is(other));
         // The program never uses the others.
         let Some((home, _)) = home else { continue };
-        let tensor = tensor.f_to_kind(stored.kind)?;
+        let tensor = tensor.f_to_kind(stored.form.kind)?;
         match all.iter().find(|(_, other, _)| other == home) {
             Some((other, _, own)) => anyhow::ensure!(
                 own.equal(&tensor),
