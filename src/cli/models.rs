@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tch::Kind;
 
 use super::model::exported::{self, AskedLoss};
+use super::model::flags::Given;
 use super::output::thousands;
 use super::table::{Align, Table};
 use super::{Failure, output};
@@ -60,7 +61,7 @@ fn spec(name: &str, settings: &[String], zoo: &Zoo) -> Result<ModelSpec, String>
             "`{setting}`: the sizes of `{name}` are in the file, as PyTorch exported it"
         ));
     }
-    exported::read(Path::new(name), AskedLoss::default(), &Vec::new())
+    exported::read(Path::new(name), AskedLoss::default(), &Given::new())
 }
 
 /// Every entry with its presets: the entry's own name stands for the default sizes.

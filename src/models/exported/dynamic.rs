@@ -56,16 +56,16 @@ pub(super) fn bound(program: &Program, before: &Sizes, items: &[&[i64]]) -> Resu
                 );
                 return Err(unsupported(place, what));
             }
-            match found.get(symbol) {
-                Some((other, there)) if other != own => {
-                    let what = format!(
-                        "the samples have {own} there, but {other} in {there}, and the model was \
-                         exported for the same size in both"
-                    );
-                    return Err(unsupported(place, what));
-                }
-                _ => found.insert(symbol, (*own, place)),
-            };
+            if let Some((other, there)) = found.get(symbol)
+                && other != own
+            {
+                let what = format!(
+                    "the samples have {own} there, but {other} in {there}, and the model was exported \
+                     for the same size in both"
+                );
+                return Err(unsupported(place, what));
+            }
+            found.insert(symbol, (*own, place));
         }
     }
     let mut sizes = before.clone();
