@@ -53,12 +53,14 @@ impl Feed {
         seed: u64,
         from: Option<&Value>,
     ) -> anyhow::Result<Self> {
-        let drawn = windows.train.random_windows(windows.seq, seed)?;
-        let mut drawn = windows.pace.of(drawn.batch(samples));
-        if let Some(state) = from {
-            drawn = drawn.resume(state);
-        }
-        let loader = drawn.load().map_err(|error| explained(error, spec))?;
+        let (tokens, seq, pace) = (&windows.train, windows.seq, windows.pace);
+        let loader = if windows.shuffle {
+            pace.load(tokens.random_windows(seq, seed)?.batch(samples), from)
+        } else {
+            let side_by_side = tokens.windows(seq)?.batch(samples);
+            pace.load(side_by_side.drop_last().endless(), from)
+        };
+        let loader = loader.map_err(|error| explained(error, spec))?;
         Ok(Self {
             batches: Batches::Windows(loader),
             left: batches,

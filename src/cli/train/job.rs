@@ -139,6 +139,7 @@ impl Job {
         // Of each process as many.
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
+        notes.extend(exported::note_of_gradients(&chosen.spec));
         notes.extend(idle(&recipe));
         notes.extend(few::note(&recipe, &chosen.spec)?);
         notes.extend(check::patience(&recipe));

@@ -290,6 +290,11 @@ settings! {
             .fixed()
             .hides_default();
 
+        /// Whether each epoch has the samples in another order, which the seed decides. Else they come in
+        /// the order of the data, and the last ones are held out; of a text come the windows side by side
+        /// instead of some drawn from anywhere.
+        shuffle: bool = flag("data.shuffle", "BOOL", Truth, true).hides_default();
+
         /// Share of the data that is held out, if it has no test part. The end of a text, or samples drawn
         /// by the seed from other data. 0 holds out none.
         held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
