@@ -3,6 +3,7 @@
 
 mod back;
 mod contradictions;
+mod dynamic;
 mod eager;
 mod fixture;
 mod forged;

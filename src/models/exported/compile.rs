@@ -62,6 +62,11 @@ pub(super) enum Work {
         operands: Vec<Operand>,
         output: usize,
     },
+    /// Input, weight, ends.
+    GroupedMm {
+        operands: [Operand; 3],
+        output: usize,
+    },
 }
 
 /// A call of an operator.
@@ -199,6 +204,15 @@ impl<'a> Compiler<'a> {
                 Ok(Work::Size {
                     tensor: self.first(node)?,
                     dimension: *dimension,
+                    output: self.only_output(node)?,
+                })
+            }
+            What::GroupedMm => {
+                let mut values = node.inputs();
+                let mut next = || values.next().context("it takes three tensors");
+                let values = [next()?, next()?, next()?];
+                Ok(Work::GroupedMm {
+                    operands: values.map(|own| self.operand(own)),
                     output: self.only_output(node)?,
                 })
             }

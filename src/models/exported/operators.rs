@@ -75,6 +75,9 @@ fn of_libtorch(operator: &str, place: &str) -> Result<What> {
             format!("`{operator}` is no operator's name"),
         ));
     };
+    if (namespace, name) == ("transformers", "grouped_mm_fallback") {
+        return Ok(What::GroupedMm);
+    }
     if namespace != "aten" {
         return Err(unsupported(
             place,

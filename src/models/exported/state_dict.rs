@@ -1,7 +1,7 @@
 //! Trained weights under the names that they have in Python.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -69,8 +69,21 @@ pub(super) fn without(
         for (name, _) in &mut given {
             name.drain(..prefix.len());
         }
+    } else if let Some(prefix) = missing_prefix(own, &given).map(str::to_owned) {
+        for (name, _) in &mut given {
+            name.insert_str(0, &prefix);
+        }
     }
-    let lacks = |name: &&&str| !given.iter().any(|(own, _)| own == **name);
+    let there: HashSet<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
+    let same = |name: &str, other: &str| match (own.weights.get(name), own.weights.get(other)) {
+        (Ok(one), Ok(other)) => one.is(other),
+        _ => false,
+    };
+    // Of tied ones, transformers saves one.
+    let lacks = |name: &&&str| {
+        let twin = |other: &&str| there.contains(*other) && same(name, other);
+        !there.contains(**name) && !kept.iter().any(twin)
+    };
     let missing: Vec<&str> = kept.iter().filter(lacks).copied().collect();
     let others = given.iter().map(|(name, _)| name.as_str());
     let others: Vec<&str> = others.filter(|name| !kept.contains(name)).collect();
@@ -114,6 +127,13 @@ pub(super) fn without(
 pub(super) fn prefix<'a>(own: &Exported, given: &'a [(String, Tensor)]) -> Option<&'a str> {
     let first = own.weights.kept().next()?;
     wrapped::prefix(given.iter().map(|(name, _)| name.as_str()), first)
+}
+
+/// See [`ExportedModel::missing_prefix`](super::ExportedModel::missing_prefix).
+pub(super) fn missing_prefix<'a>(own: &'a Exported, given: &[(String, Tensor)]) -> Option<&'a str> {
+    let first = given.iter().map(|(name, _)| name.as_str()).min()?;
+    let kept: Vec<&str> = own.weights.kept().collect();
+    wrapped::prefix(kept.into_iter(), first)
 }
 
 /// Some names, the first few of them.
