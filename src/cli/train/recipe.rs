@@ -293,7 +293,7 @@ settings! {
         /// Whether each epoch has the samples in another order, which the seed decides. Else they come in
         /// the order of the data, and the last ones are held out; of a text come the windows side by side
         /// instead of some drawn from anywhere.
-        shuffle: bool = flag("data.shuffle", "BOOL", Truth, true).hides_default();
+        shuffle: bool = flag("data.shuffle", "BOOL", Truth, true).fixed().hides_default();
 
         /// Share of the data that is held out, if it has no test part. The end of a text, or samples drawn
         /// by the seed from other data. 0 holds out none.

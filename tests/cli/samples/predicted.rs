@@ -308,7 +308,7 @@ fn arrays_are_told_in_whatever_batches_a_program_takes() {
         };
         assert_eq!(values(&same), values(&all), "{other}");
     }
-    let none = ["two.safetensors: there is no array `x`; there are `a`, `b`"];
+    let none = ["two.safetensors: there is no array `input` or `x`; there are `a`, `b`"];
     fails(folder, "predict --run run two.safetensors", 2, &none);
     let row = printed(folder, "predict --run run x.npy");
     assert!(
