@@ -124,10 +124,11 @@ exported-memory: build
 	test -e "$(LARGE)" || "$$(sh benches/peers/setup.sh)" -W ignore benches/exported/decoder.py "$(LARGE)"
 	python3 benches/exported/memory.py $${CARGO_TARGET_DIR:-target}/release/gpipe-rs "$(LARGE)" $(ARGS)
 
-# Mutates exported programs, bytes and JSON, for ten minutes, then the files of every source of data:
-# each is read or refused.
+# Mutates exported programs, bytes and JSON, for ten minutes, then numbers in them, 100,000 times, each with
+# one step between guarded pages, then the files of every source of data: each is read or refused.
 fuzz: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test exported -- --nocapture mutations_for
+	FUZZ_NUMBERS=$${FUZZ_NUMBERS:-100000} cargo test --workspace --locked --release --test exported -- --nocapture numbers::
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --locked --release --features parquet --test library -- --nocapture data::fuzz::mutations_for
 
 # Lints and tests of the sources that are not built by default: Parquet and Arrow, object stores.

@@ -17,6 +17,7 @@ mod launch;
 mod models;
 #[cfg(feature = "cli")]
 mod packages;
+mod peers;
 #[cfg(feature = "cli")]
 mod profile;
 #[cfg(feature = "cli")]
