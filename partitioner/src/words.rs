@@ -55,18 +55,23 @@ pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Op
 }
 
 /// The name that `wanted` is with a slip: at most one letter of three is wrong, or its letters are in
-/// another order, or it is where the name begins. None where all names are others, as a guess would mislead.
+/// another order, or it is where the name begins, or a part of the name between hyphens. None where
+/// all names are others, as a guess would mislead.
 pub fn meant<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    const SHORTEST_BEGINNING: usize = 2;
+    const SHORTEST_PART: usize = 2;
     let own = plain(wanted);
     let is_slip = |name: &str| {
         let name = plain(name);
         let length = own.chars().count().max(name.chars().count());
         3 * strsim::osa_distance(&own, &name) <= length || sorted(&own) == sorted(&name)
     };
-    let begins = |name: &str| own.len() >= SHORTEST_BEGINNING && plain(name).starts_with(&own);
+    let is_part = |name: &str| {
+        let name = plain(name);
+        own.len() >= SHORTEST_PART
+            && (name.starts_with(&own) || name.split('-').any(|part| part == own))
+    };
     let names = names.into_iter();
-    nearest(wanted, names.filter(|name| is_slip(name) || begins(name)))
+    nearest(wanted, names.filter(|name| is_slip(name) || is_part(name)))
 }
 
 fn sorted(name: &str) -> Vec<char> {
@@ -271,6 +276,7 @@ mod tests {
             ("LAMA", "llama"),
             ("resnet", "resnet101"),
             ("resnet50", "resnet101"),
+            ("XL", "gpt2-xl"),
         ] {
             assert_eq!(meant(wanted, models), Some(name), "{wanted}");
         }

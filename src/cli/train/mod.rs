@@ -133,7 +133,8 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let left = move || asked::left(&run, &checkpoints, saves);
     let asked = leads
         .then(|| asked::Listening::begin(speak, left))
-        .transpose()?;
+        .transpose()
+        .map_err(TrainError::Signals)?;
     let outcome = trainer.run().map_err(|error| explained(&job, error))?;
     drop(asked);
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {

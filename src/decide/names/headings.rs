@@ -14,6 +14,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "profile",
             "scale-to",
             "model-shape",
+            "tokens",
         ],
     ),
     (
@@ -32,6 +33,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "patience",
             "plan",
             "memory",
+            "memory-reserve",
             "offload",
             "tf32",
             "deterministic",
