@@ -114,6 +114,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "target",
             "drop-columns",
             "missing",
+            "shuffle",
             "held-out",
             "held-out-batches",
             "normalise",
@@ -173,7 +174,7 @@ pub(super) fn grouped(arg: Arg) -> Arg {
 }
 
 /// Flags that most people never need: they are in the long help alone.
-const RARE: [&str; 34] = [
+const RARE: [&str; 35] = [
     "all-reduce",
     "augment",
     "checkpoint-keep",
@@ -202,6 +203,7 @@ const RARE: [&str; 34] = [
     "scale-to",
     "set",
     "shard-optimizer",
+    "shuffle",
     "tf32",
     "threads-per-stage",
     "tokenizer",
