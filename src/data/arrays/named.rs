@@ -11,11 +11,12 @@ use crate::data::{DataError, Source};
 
 /// What inputs and targets are called, in small letters.
 const PAIRS: [[&str; 2]; 2] = [["x", "y"], ["x_train", "y_train"]];
-/// The same of what is not trained on.
-const TESTS: [[&str; 2]; 3] = [
-    ["x_test", "y_test"],
+/// The same of what is not trained on: where there are several, checkpoints are chosen by the first.
+const TESTS: [[&str; 2]; 4] = [
     ["x_val", "y_val"],
     ["x_valid", "y_valid"],
+    ["x_validation", "y_validation"],
+    ["x_test", "y_test"],
 ];
 
 /// Arrays by name.
@@ -109,6 +110,17 @@ impl NamedArrays {
     pub(in crate::data) fn test(&mut self) -> Result<Option<[Array; 2]>, DataError> {
         let test = find(&self.names(), &TESTS);
         test.map(|pair| self.both(&pair)).transpose()
+    }
+
+    /// What is said of a test part beside one for validation.
+    pub(in crate::data) fn test_left_out(&self) -> Option<String> {
+        let names = self.names();
+        let [validation, test] = [&TESTS[..3], &TESTS[3..]].map(|own| find(&names, own));
+        let ([x, _], [test, _]) = (validation?, test?);
+        Some(format!(
+            "`{x}` is held out, and `{test}` left out, so that no checkpoint is chosen by it: to judge the run by \
+             it in the end, save it as `x` and its targets as `y` of another file, for eval --data"
+        ))
     }
 
     /// The arrays of these names, with one of these endings that all of them have; none where some

@@ -12,16 +12,17 @@ use super::checks::Check;
 use super::kept::Kept;
 use super::loading::{Part, loaded};
 use super::numbers::BLOCK;
+use super::scaling::Scaling;
 use super::shapes::{can_be, view};
-use super::{SampleOptions, kinds, part};
+use super::{SampleOptions, kinds, part, rounding};
 use crate::Values;
 use crate::data::arrays::NamedArrays;
 use crate::data::{Array, Batches, DataError, Place, Source, Stack};
 
 /// What arrays that are trained on may be called besides as the inputs are.
 const TRAIN: [&str; 2] = ["", "_train"];
-/// The same of those that are not.
-const TESTS: [&str; 3] = ["_test", "_val", "_valid"];
+/// The same of those that are not: where there are several, checkpoints are chosen by the first.
+const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
 /// What a model takes of an array.
 #[derive(Debug, Clone)]
@@ -44,6 +45,7 @@ pub(crate) struct Several {
     inputs: usize,
     seed: u64,
     data: String,
+    notes: Vec<String>,
 }
 
 type Rows = Arc<dyn Source<Item = Vec<Tensor>>>;
@@ -88,6 +90,7 @@ impl Several {
         for own in std::iter::once(&table).chain(&test) {
             own.check_targets(inputs)?;
         }
+        let notes = table.notes()?;
         let all: Rows = Arc::new(table);
         if all.is_empty() {
             return Err(DataError::bad_path(path, "there is no sample in it"));
@@ -108,6 +111,7 @@ impl Several {
             inputs,
             seed,
             data: all.identity(),
+            notes,
             all,
         }))
     }
@@ -142,6 +146,11 @@ impl Several {
             held_out => format!(", {held_out} held out"),
         };
         format!("{}{held_out}", count(self.train.len(), "sample"))
+    }
+
+    /// As [`Samples::notes`](super::Samples::notes).
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// As [`Samples::kept`](super::Samples::kept).
@@ -242,6 +251,26 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// That values of an array which differ are the same to the model, a sentence each.
+    fn notes(&self) -> Result<Vec<String>, DataError> {
+        let mut notes = Vec::new();
+        for (array, field) in &self.columns {
+            if !field.check.rounds() {
+                continue;
+            }
+            let get = |index| array.get(0, index);
+            if let Some(lost) = rounding::first(array.len(), get, &Scaling::default())? {
+                let what = format!(
+                    "number {} of `{}` (counted from 0)",
+                    lost.place,
+                    array.name()
+                );
+                notes.push(lost.said(&what, "subtract its mean from it"));
+            }
+        }
+        Ok(notes)
     }
 
     fn cell(array: &Array, field: &Field, index: usize) -> anyhow::Result<Tensor> {
