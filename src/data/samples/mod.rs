@@ -243,16 +243,13 @@ impl Samples {
         if let (Some((mean, std)), Some(column)) = (target_scaling.one(), &found.column) {
             notes.push(table::scaled(column, (mean, std)));
         }
-        if options.kept.is_none() {
+        // Images are bytes, and decoding them takes long.
+        if options.kept.is_none() && found.usual != Usual::ImageNet {
             let (source, own) = (&found.plain, all - held);
-            let inputs = || rounding::first(own, |index| Ok(source.get(0, index)?.0), &scaling);
-            let [x, y] = options.kinds.map(|kind| kind == Kind::Float);
-            let inputs = if options.integers || !x {
-                None
-            } else {
-                inputs()?
-            };
-            notes.extend(inputs.map(|own| {
+            let rounds = options.kinds.map(|kind| kind == Kind::Float);
+            let inputs = (rounds[0] && !options.integers)
+                .then(|| rounding::first(own, |index| Ok(source.get(0, index)?.0), &scaling));
+            notes.extend(inputs.flatten().map(|own| {
                 let column = table::column_at((&found.columns, &found.forms), own.place);
                 let what = match column {
                     Some(column) => format!("`{column}`"),
@@ -263,14 +260,10 @@ impl Samples {
                     "scale the inputs with --normalise standard, or subtract their mean from them",
                 )
             }));
-            let targets =
-                || rounding::first(own, |index| Ok(source.get(0, index)?.1), &target_scaling);
-            let targets = if classes.is_some() || !y {
-                None
-            } else {
-                targets()?
-            };
-            notes.extend(targets.map(|own| {
+            let targets = (rounds[1] && classes.is_none()).then(|| {
+                rounding::first(own, |index| Ok(source.get(0, index)?.1), &target_scaling)
+            });
+            notes.extend(targets.flatten().map(|own| {
                 let what = match &found.column {
                     Some(column) => format!("`{column}`"),
                     None => format!("number {} of the targets (counted from 0)", own.place),

@@ -3,7 +3,6 @@
 use tch::{Kind, Tensor};
 
 use super::scaling::{Scaling, is_single};
-use crate::TorchError;
 use crate::data::DataError;
 
 /// Samples that are looked at, the first ones: of rows in the order of time neighbours are the closest.
@@ -33,28 +32,24 @@ impl Lost {
 }
 
 /// The first place of samples, so many of which `get` gives, where more than a tenth of the different
-/// values are lost to rounding once they are scaled.
-///
-/// # Errors
-/// A sample cannot be read.
+/// values are lost to rounding once they are scaled; none also where one cannot be read, which is told when its
+/// turn comes.
 pub(super) fn first(
     samples: usize,
     get: impl Fn(usize) -> Result<Tensor, DataError>,
     scaling: &Scaling,
-) -> Result<Option<Lost>, DataError> {
-    if samples == 0 || is_single(get(0)?.kind()) {
-        return Ok(None);
+) -> Option<Lost> {
+    if samples == 0 || is_single(get(0).ok()?.kind()) {
+        return None;
     }
+    let flat = |x: &Tensor| Vec::<f64>::try_from(x.f_reshape([-1]).ok()?).ok();
     let mut columns: Vec<Vec<(f64, f64)>> = Vec::new();
     let mut rows = samples.min(ROWS);
     let mut row = 0;
     while row < rows {
-        let x = get(row)?;
-        let flat =
-            |x: &Tensor| -> Result<Vec<f64>, TorchError> { Ok(Vec::try_from(x.f_reshape([-1])?)?) };
-        let both = flat(&x)?
-            .into_iter()
-            .zip(flat(&scaling.apply(&x, Kind::Float)?)?);
+        let x = get(row).ok()?;
+        let scaled = flat(&scaling.apply(&x, Kind::Float).ok()?)?;
+        let both = flat(&x)?.into_iter().zip(scaled);
         columns.resize(both.len(), Vec::new());
         for (column, both) in columns.iter_mut().zip(both) {
             column.push(both);
@@ -62,7 +57,8 @@ pub(super) fn first(
         rows = rows.min((NUMBERS / columns.len().max(1)).max(2));
         row += 1;
     }
-    let lost = columns.into_iter().enumerate().filter_map(|(place, own)| {
+    let mut places = columns.into_iter().enumerate();
+    places.find_map(|(place, own)| {
         let [before, after] = distinct(own);
         (after * 10 < before * 9).then_some(Lost {
             place,
@@ -70,8 +66,7 @@ pub(super) fn first(
             before,
             after,
         })
-    });
-    Ok({ lost }.next())
+    })
 }
 
 /// How many different numbers there are, before and after they were scaled.
@@ -93,7 +88,7 @@ mod tests {
 
     fn lost(numbers: &[f64], scaling: &Scaling) -> Option<[usize; 2]> {
         let get = |row: usize| Ok(Tensor::from_slice(&[0.5, numbers[row]]));
-        let lost = first(numbers.len(), get, scaling).unwrap()?;
+        let lost = first(numbers.len(), get, scaling)?;
         assert_eq!((lost.place, lost.rows), (1, numbers.len()));
         Some([lost.before, lost.after])
     }
@@ -109,6 +104,6 @@ mod tests {
             Some([2, 1])
         );
         let none = first(1, |_| Ok(Tensor::from_slice(&[1_i32])), &Scaling::default());
-        assert_eq!(none.unwrap(), None);
+        assert_eq!(none, None);
     }
 }

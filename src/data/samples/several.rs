@@ -90,7 +90,7 @@ impl Several {
         for own in std::iter::once(&table).chain(&test) {
             own.check_targets(inputs)?;
         }
-        let notes = table.notes()?;
+        let notes = table.notes();
         let all: Rows = Arc::new(table);
         if all.is_empty() {
             return Err(DataError::bad_path(path, "there is no sample in it"));
@@ -254,14 +254,14 @@ impl Table {
     }
 
     /// That values of an array which differ are the same to the model, a sentence each.
-    fn notes(&self) -> Result<Vec<String>, DataError> {
+    fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (array, field) in &self.columns {
             if !field.check.rounds() {
                 continue;
             }
             let get = |index| array.get(0, index);
-            if let Some(lost) = rounding::first(array.len(), get, &Scaling::default())? {
+            if let Some(lost) = rounding::first(array.len(), get, &Scaling::default()) {
                 let what = format!(
                     "number {} of `{}` (counted from 0)",
                     lost.place,
@@ -270,7 +270,7 @@ impl Table {
                 notes.push(lost.said(&what, "subtract its mean from it"));
             }
         }
-        Ok(notes)
+        notes
     }
 
     fn cell(array: &Array, field: &Field, index: usize) -> anyhow::Result<Tensor> {

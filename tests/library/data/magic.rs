@@ -18,7 +18,11 @@ fn files(folder: &Path) -> Vec<(&'static str, &'static str, &'static str)> {
     npz(&path("x.npz"), &[("x", array)], CompressionMethod::Stored);
     let x = Tensor::from_slice(&[1.0_f32, 2.0]);
     Tensor::write_safetensors(&[("x", &x)], path("x.safetensors")).unwrap();
-    fs::write(path("x.idx"), [0, 0, 8, 1, 0, 0, 0, 2, 5, 6]).unwrap();
+    fs::write(
+        path("x.idx"),
+        [&[0, 0, 8, 1, 0, 0, 0, 20][..], &[5; 20]].concat(),
+    )
+    .unwrap();
     let mut records = TfRecordWriter::create(&path("x.tfrecord")).unwrap();
     records.write(b"one").unwrap();
     records.finish().unwrap();

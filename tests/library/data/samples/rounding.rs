@@ -134,7 +134,8 @@ fn what_is_lost_where_nothing_is_centred_is_said_with_the_column() {
         said.contains("number 1 of the inputs (counted from 0)"),
         "{said}"
     );
-    Tensor::write_safetensors(&[("x", &x), ("y", &large.select(1, 1))], &path).unwrap();
+    Tensor::write_safetensors(&[("x", &x), ("y", &large.select(1, 1).contiguous())], &path)
+        .unwrap();
     let said = notes(&path, options());
     assert!(
         said.contains("number 0 of the targets") && !said.contains("inputs"),

@@ -189,7 +189,7 @@ mod columns {
     use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
     use parquet::basic::Compression;
 
-    use super::super::super::columns::{arrow, parquet, stream};
+    use super::super::super::columns::{arrow, parquet};
     use super::*;
 
     fn batch(mark: f32, rows: i64) -> RecordBatch {
@@ -210,15 +210,21 @@ mod columns {
     fn the_cache_of_datasets_has_a_test_part_and_files_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        stream(&folder.join("imdb-train.arrow"), &batch(1.0, 6), 4);
-        stream(&folder.join("imdb-test.arrow"), &batch(2.0, 3), 4);
+        arrow(&folder.join("imdb-train.arrow"), &batch(1.0, 6), 4, None);
+        arrow(&folder.join("imdb-test.arrow"), &batch(2.0, 3), 4, None);
         fs::write(folder.join("dataset_info.json"), "{}").unwrap();
         assert_eq!(parts(folder).unwrap(), (6, 3, String::new()));
-        stream(&folder.join("imdb-unsupervised.arrow"), &batch(3.0, 9), 4);
-        stream(
+        arrow(
+            &folder.join("imdb-unsupervised.arrow"),
+            &batch(3.0, 9),
+            4,
+            None,
+        );
+        arrow(
             &folder.join("cache-0123456789abcdef.arrow"),
             &batch(4.0, 6),
             4,
+            None,
         );
         let (train, held_out, said) = parts(folder).unwrap();
         assert_eq!((train, held_out), (6, 3));
@@ -234,8 +240,18 @@ mod columns {
         for (name, rows) in [("train", 6), ("test", 3)] {
             let own = folder.join(name);
             fs::create_dir(&own).unwrap();
-            stream(&own.join("data-00000-of-00001.arrow"), &batch(1.0, rows), 4);
-            stream(&own.join("cache-0123456789abcdef.arrow"), &batch(2.0, 9), 4);
+            arrow(
+                &own.join("data-00000-of-00001.arrow"),
+                &batch(1.0, rows),
+                4,
+                None,
+            );
+            arrow(
+                &own.join("cache-0123456789abcdef.arrow"),
+                &batch(2.0, 9),
+                4,
+                None,
+            );
             fs::write(own.join("state.json"), "{}").unwrap();
         }
         fs::write(folder.join("dataset_dict.json"), "{}").unwrap();
