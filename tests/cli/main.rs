@@ -6,6 +6,8 @@ mod config;
 mod decide;
 mod devices;
 #[cfg(feature = "cli")]
+mod documented;
+#[cfg(feature = "cli")]
 mod files;
 #[cfg(feature = "cli")]
 mod graphs;
@@ -15,6 +17,7 @@ mod launch;
 mod models;
 #[cfg(feature = "cli")]
 mod packages;
+mod peers;
 #[cfg(feature = "cli")]
 mod profile;
 #[cfg(feature = "cli")]

@@ -8,6 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::job::Job;
 use super::resolved::Resolved;
+use super::summary::another_cut;
 use crate::Pipeline;
 use crate::cli::feed::Source;
 use crate::cli::{output, say};
@@ -27,6 +28,10 @@ pub(super) struct Progress {
     begun: (Instant, usize),
     /// Evaluations in a row that end the run.
     patience: usize,
+    /// What to do about a cut that costs time.
+    another_cut: String,
+    /// Batches that are held out, of which fewer may be measured.
+    held_out: usize,
 }
 
 impl Progress {
@@ -42,12 +47,17 @@ impl Progress {
             steps,
             begun: (Instant::now(), 0),
             patience: job.recipe.early_stopping,
+            another_cut: another_cut(job),
+            held_out: job.held_out().map_or(0, |own| own.batches()),
         }
     }
 
     /// What is trained, and with which configuration.
     pub(super) fn about(&self, job: &Job, pipe: &Pipeline, resolved: &Resolved) {
         for line in &resolved.lines {
+            self.say(line);
+        }
+        for line in &job.said {
             self.say(line);
         }
         for note in &job.notes {
@@ -180,6 +190,10 @@ impl Hook for Progress {
         }
     }
 
+    fn cut(&mut self, _: u64, words: &str) {
+        self.say(&format!("note: {words}{}", self.another_cut));
+    }
+
     fn note(&mut self, note: &str) {
         self.say(note);
     }
@@ -211,12 +225,14 @@ impl Hook for Progress {
     fn held_out(&mut self, batches: Option<usize>) {
         let batches = batches.unwrap_or_default();
         self.say(&format!(
-            "all steps are done; measuring the held-out loss ({}{})",
-            count(batches, "batch"),
-            if batches > 1 {
-                "; --held-out-batches N takes fewer"
-            } else {
-                ""
+            "all steps are done; measuring the held-out loss ({})",
+            match batches {
+                few if few < self.held_out => format!(
+                    "{few} of {}; --held-out-batches N takes another number",
+                    count(self.held_out, "batch")
+                ),
+                0 | 1 => count(batches, "batch"),
+                all => format!("{}; --held-out-batches N takes fewer", count(all, "batch")),
             }
         ));
         if self.bar.is_some() {

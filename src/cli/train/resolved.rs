@@ -11,7 +11,7 @@ use crate::cli::feed::remote::is_url;
 use crate::cli::model::sizes;
 use crate::decide::output;
 use crate::models::ExportedModel;
-use crate::{AdamW, OptimizerKind, Pipeline, Sgd};
+use crate::{AdamW, Kernels, OptimizerKind, Pipeline, Sgd};
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
 }
 
 /// What nobody has to be told: defaults, and what stands in a sentence of its own. Whatever they are,
-/// the mini-batch, the optimizer and its rate are told.
+/// the mini-batch and its parts, the optimizer and its rate are told.
 fn usual(recipe: &Recipe) -> Recipe {
     let other = match recipe.optimizer {
         OptimizerKind::Sgd(_) => AdamW::default().into(),
@@ -80,6 +80,8 @@ fn usual(recipe: &Recipe) -> Recipe {
         optimizer: other,
         lr: f64::NAN,
         balance: recipe.balance.clone(),
+        micro: 0,
+        kernels: Some(Kernels::auto()),
         data: recipe.data.clone(),
         chunks: Some(recipe.schedule.default_chunks()),
         ..Recipe::defaults().with_optimizer_in_full()

@@ -216,8 +216,9 @@ fn file(
 ) -> Result<Found, DataError> {
     let arrays = |open: fn(&Path) -> Result<NamedArrays, DataError>| {
         let mut train = open(path)?;
+        let own = options.input_name();
         match test {
-            Some(test) => numbers::found(train.pair()?, Some(open(test)?.pair()?), options),
+            Some(test) => numbers::found(train.pair(own)?, Some(open(test)?.pair(own)?), options),
             None => of_arrays(&mut train, options),
         }
     };
@@ -245,10 +246,11 @@ fn file(
 /// An `.npy` file of inputs is one of a folder's.
 fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    if !["x", "x_train"]
-        .iter()
-        .any(|own| stem.eq_ignore_ascii_case(own))
-    {
+    let is = |own: &str| {
+        let stem = stem.to_ascii_lowercase();
+        stem.strip_suffix("_train").unwrap_or(&stem) == own.to_ascii_lowercase()
+    };
+    if !is("x") && !options.input_name().is_some_and(is) {
         let what = "this is one array, and two are needed: save the inputs as x.npy and the targets \
                     as y.npy beside it, and name their folder";
         return Err(DataError::bad_path(path, what));
@@ -262,8 +264,9 @@ fn npy(folder: &Path, options: &SampleOptions) -> Result<Found, DataError> {
 
 /// Arrays to train on, and those of a test part among them.
 fn of_arrays(arrays: &mut NamedArrays, options: &SampleOptions) -> Result<Found, DataError> {
-    let (pair, test) = (arrays.pair()?, arrays.test()?);
-    Ok(numbers::found(pair, test, options)?.with_notes(arrays.test_left_out()))
+    let own = options.input_name();
+    let (pair, test) = (arrays.pair(own)?, arrays.test(own)?);
+    Ok(numbers::found(pair, test, options)?.with_notes(arrays.test_left_out(own)))
 }
 
 fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
@@ -327,7 +330,7 @@ fn within(all: &BTreeMap<String, PathBuf>) -> Result<Option<&Path>, DataError> {
 fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
     let names: Vec<String> = entries(train)?.into_keys().collect();
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
-        let pair = |folder: &Path| npy_folder(folder)?.pair();
+        let pair = |folder: &Path| npy_folder(folder)?.pair(options.input_name());
         let test = test.map(pair).transpose()?;
         return numbers::found(pair(train)?, test, options);
     }

@@ -112,6 +112,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "target",
             "drop-columns",
             "missing",
+            "shuffle",
             "held-out",
             "held-out-batches",
             "normalise",
@@ -171,7 +172,7 @@ pub(super) fn grouped(arg: Arg) -> Arg {
 }
 
 /// Flags that most people never need: they are in the long help alone.
-const RARE: [&str; 34] = [
+const RARE: [&str; 35] = [
     "all-reduce",
     "augment",
     "checkpoint-keep",
@@ -200,6 +201,7 @@ const RARE: [&str; 34] = [
     "scale-to",
     "set",
     "shard-optimizer",
+    "shuffle",
     "tf32",
     "threads-per-stage",
     "tokenizer",

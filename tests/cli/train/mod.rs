@@ -8,6 +8,7 @@ mod notes;
 mod processes;
 mod report;
 mod schedules;
+mod usual;
 mod wrong_use;
 
 use std::fs;
