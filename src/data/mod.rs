@@ -16,6 +16,7 @@ mod items;
 mod iterated;
 mod lines;
 mod loader;
+mod magic;
 #[cfg(feature = "object-store")]
 mod objects;
 mod padding;

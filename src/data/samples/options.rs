@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tch::Kind;
 
 use super::kept::Kept;
 use super::picture::Picture;
@@ -156,6 +157,8 @@ pub struct SampleOptions {
     pub(super) augment: bool,
     pub(super) count: Option<usize>,
     pub(super) ignored: i64,
+    /// Of inputs, and of targets that are numbers.
+    pub(super) kinds: [Kind; 2],
     pub(super) skip_bad: u64,
     pub(super) kept: Option<Kept>,
 }
@@ -179,6 +182,7 @@ impl Default for SampleOptions {
             augment: true,
             count: None,
             ignored: IGNORED,
+            kinds: [Kind::Float; 2],
             skip_bad: 0,
             kept: None,
         }
@@ -301,6 +305,15 @@ impl SampleOptions {
     /// told so; -100 by default, as in PyTorch.
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignored = index;
+        self
+    }
+
+    /// Inputs and targets of these kinds, where one is of double precision: for a model that computes in it.
+    pub(crate) fn kinds(mut self, kinds: [Kind; 2]) -> Self {
+        self.kinds = kinds.map(|kind| match kind {
+            Kind::Double => kind,
+            _ => Kind::Float,
+        });
         self
     }
 
