@@ -343,6 +343,7 @@ impl<'a> TrainerBuilder<'a> {
             pending: None,
             outcome,
             read: Instant::now(),
+            told: Instant::now(),
             begun: None,
             nonfinite_streak: 0,
             skipped: 0,

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::DataOptions;
 use super::samples::{check, takes, wanted};
 use crate::cli::model::Chosen;
-use crate::data::{Check, Samples};
+use crate::data::{Check, DataError, Samples};
 
 /// The inputs that a path names, as the model takes them and as a run has kept how they are read.
 ///
@@ -25,7 +25,10 @@ pub(in crate::cli) fn unlabelled(
         ));
     };
     let wanted = wanted(chosen, input, target, options).map_err(|error| error.to_string())?;
-    let samples = Samples::unlabelled(path, &wanted).map_err(|error| error.to_string())?;
+    let samples = Samples::unlabelled(path, &wanted).map_err(|error| match error {
+        DataError::Settings(what) => format!("{}: {what}; {}", path.display(), takes(spec)),
+        error => error.to_string(),
+    })?;
     let shaped = samples.shaped(input.shape(), samples.target());
     let shaped = shaped.map_err(|error| format!("{error}: {}", takes(spec)))?;
     Ok(shaped.checked(check(input, "input", None), Check::any("target")))
