@@ -196,17 +196,17 @@ fn explained(job: &Job, error: TrainError) -> Failure {
 fn unlearnt(job: &Job, outcome: &Outcome, why: &str) -> String {
     let skipped = outcome.summary().skipped_updates > 0;
     let remedy = if skipped && job.recipe.precision == Precision::Fp16 {
-        ": try --precision bf16, or scale the data (--normalise standard); while the loss scale falls, \
+        "try --precision bf16, or scale the data (--normalise standard); while the loss scale falls, \
          more steps may help, too"
     } else if skipped {
-        ": scale the data (--normalise standard), or try a smaller --lr"
+        "scale the data (--normalise standard), or try a smaller --lr"
     } else if job.recipe.beyond_the_schedule(0).is_some() {
-        ": see the note above the first step"
+        "see the note above the first step"
     } else {
-        ": the outputs do not depend on the parameters where they are now; try another --seed, a smaller \
+        "the outputs do not depend on the parameters where they are now; try another --seed, a smaller \
          --lr, or scale the data (--normalise standard)"
     };
-    format!("{why}, so nothing was learnt{remedy}")
+    format!("{why}, so nothing was learnt: {remedy}")
 }
 
 /// That a sample is not finite, where one is.
