@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features walk
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -9,6 +9,7 @@ help:
 	@echo "make check    formatting, lints, documentation"
 	@echo "make wheel    a Python wheel of the command: target/packages"
 	@echo "make dist     an archive that runs where it is unpacked: target/packages"
+	@echo "make walk     all ways in, as from a new clone: see src/packaging/walk.sh"
 	@echo "make book     the book as a site: book/book/index.html"
 	@echo "make bench    every benchmark; \`make peers\`: the same beside PyTorch and others"
 	@echo
@@ -18,13 +19,13 @@ help:
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
 # Ctrl-C saves it and stops; make train ARGS="--resume runs/1" goes on.
 train: build
-	target/release/gpipe-rs train $(ARGS)
+	$${CARGO_TARGET_DIR:-target}/release/gpipe-rs train $(ARGS)
 
 test: setup simulated-gpus
 	$${CARGO_TARGET_DIR:-target}/simulated-cuda/self_test
 	cargo test --workspace --locked
 	for example in custom_schedule hello_pipeline plan_from_profile; do \
-		target/debug/examples/$$example >/dev/null || exit 1; done
+		$${CARGO_TARGET_DIR:-target}/debug/examples/$$example >/dev/null || exit 1; done
 
 # Leaves out each wait, event and note to the allocator in turn, and writes the table of who
 # notices into book/src/mutations.md. Some minutes.
@@ -52,6 +53,11 @@ wheel: build
 dist: build
 	python3 src/packaging/pack.py archive $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages
 
+# All ways in, as somebody goes who has just been given a clone: before every release. An hour and a half on
+# two cores. ARGS="--without test" leaves a step out, and src/packaging/walk.sh says what else there is.
+walk:
+	sh src/packaging/walk.sh $(ARGS)
+
 # GPUs made of threads, for `gpipe-rs --simulate-gpus` and the CUDA tests (see
 # src/simulated_cuda/README.md).
 simulated-gpus: setup
@@ -59,9 +65,9 @@ simulated-gpus: setup
 
 # Every benchmark, then one table of what they claim. On an idle machine: about 40 minutes.
 bench: setup
-	rm -f target/tmp/bench-*.json
+	rm -f $${CARGO_TARGET_DIR:-target}/tmp/bench-*.json
 	cargo bench --workspace --locked
-	@python3 benches/summary.py target/tmp
+	@python3 benches/summary.py $${CARGO_TARGET_DIR:-target}/tmp
 
 # The same training here and in PyTorch, torchgpipe and DeepSpeed, sample by sample in
 # turn, then one table (see benches/peers/README.md). ARGS="--w W3 --rounds 3" for a part.
@@ -118,10 +124,11 @@ exported-memory: build
 	test -e "$(LARGE)" || "$$(sh benches/peers/setup.sh)" -W ignore benches/exported/decoder.py "$(LARGE)"
 	python3 benches/exported/memory.py $${CARGO_TARGET_DIR:-target}/release/gpipe-rs "$(LARGE)" $(ARGS)
 
-# Mutates exported programs, bytes and JSON, for ten minutes, then the files of every source of data:
-# each is read or refused.
+# Mutates exported programs, bytes and JSON, for ten minutes, then numbers in them, 100,000 times, each with
+# one step between guarded pages, then the files of every source of data: each is read or refused.
 fuzz: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test exported -- --nocapture mutations_for
+	FUZZ_NUMBERS=$${FUZZ_NUMBERS:-100000} cargo test --workspace --locked --release --test exported -- --nocapture numbers::
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --locked --release --features parquet --test library -- --nocapture data::fuzz::mutations_for
 
 # Lints and tests of the sources that are not built by default: Parquet and Arrow, object stores.

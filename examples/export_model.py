@@ -4,11 +4,15 @@
     gpipe-rs train --model model.pt2 --loss cross-entropy --out runs/mine
     gpipe-rs export --run runs/mine -o weights.safetensors
     python examples/export_model.py model.pt2 weights.safetensors
+
+`check_gradients` is for any model: copy it.
 """
+import copy
 import sys
 import torch
 from torch import nn
 from torch.export import Dim, export, save
+from torch.utils._pytree import tree_leaves
 
 
 class Model(nn.Module):
@@ -30,13 +34,62 @@ class Model(nn.Module):
         return self.head(x)
 
 
-model, ids = Model().train(), torch.zeros(2, 64, dtype=torch.int64)
-if len(sys.argv) == 2:
-    # As many samples as a micro-batch may have.
-    batch = Dim("batch", min=1, max=4096)
-    save(export(model, (ids,), dynamic_shapes=({0: batch},)), sys.argv[1])
-else:
-    from safetensors.torch import load_file
+def gradients(module, inputs):
+    """The gradients of a random sum of the outputs, by parameter; the module stays as it was."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    kept = [(p, p.grad) for p in parameters.values()]
+    buffers = [(b, b.clone()) for b in module.buffers()]
+    torch.manual_seed(0)
+    for p, _ in kept:
+        p.grad = None
+    outputs = [x for x in tree_leaves(module(*inputs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+    torch.manual_seed(1)
+    sum((x * torch.randn_like(x)).sum() for x in outputs).backward()
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+    with torch.no_grad():
+        for p, grad in kept:
+            p.grad = grad
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return found
 
-    model.load_state_dict(load_file(sys.argv[2]), strict=True)
-    print(model.eval()(ids).shape)
+
+def check_gradients(program, model, inputs, tolerance=1e-3):
+    """Compares one backward pass of an exported program with the model's own.
+
+    torch.export records the forward alone: the backward of a torch.autograd.Function, tensor hooks and
+    backward hooks of modules are not in the file, and it would train with other gradients.
+    """
+    wanted = gradients(model, inputs)
+    # A copy has no hooks on its parameters.
+    found = gradients(copy.deepcopy(program.module()), inputs)
+    norms = {name: grad.norm().item() for name, grad in wanted.items()}
+    # A gradient that would be zero but for rounding is compared with the others.
+    least = 1e-3 * max(norms.values(), default=0.0)
+    other = [name for name, norm in norms.items()
+             if not (found[name] - wanted[name]).norm().item() <= tolerance * max(norm, least)]
+    if other:
+        raise RuntimeError(
+            "the exported program has other gradients than the model for " + ", ".join(other) + ": "
+            "torch.export records the forward alone, not the backward of a torch.autograd.Function nor "
+            "hooks; write it with PyTorch's operators, such as x + (x.round() - x).detach() for a rounding "
+            "whose gradient passes straight through"
+        )
+
+
+def main():
+    model, ids = Model().train(), torch.zeros(2, 64, dtype=torch.int64)
+    if len(sys.argv) == 2:
+        # Micro-batches of any number of samples from two on.
+        program = export(model, (ids,), dynamic_shapes=({0: Dim.AUTO},))
+        check_gradients(program, model, (ids,))
+        save(program, sys.argv[1])
+    else:
+        from safetensors.torch import load_file
+
+        model.load_state_dict(load_file(sys.argv[2]), strict=True)
+        print(model.eval()(ids).shape)
+
+
+if __name__ == "__main__":
+    main()

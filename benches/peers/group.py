@@ -1,7 +1,13 @@
-"""The processes of one candidate, and what a sample of its steps is."""
+"""The processes of one candidate, and what a sample of its steps is.
+
+They are stopped (SIGSTOP) unless they run a sample: idle workers of gloo and DeepSpeed poll, and would take time
+from the candidate that is measured and keep the machine from ever being quiet.
+"""
+import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +33,11 @@ def cpu_busy():
     with open("/proc/stat") as f:
         v = [int(x) for x in f.readline().split()[1:]]
     return (sum(v) - v[3] - v[4] - v[7]) / os.sysconf("SC_CLK_TCK")
+
+
+def killed_with_parent():
+    """Ends this process when its parent ends: a stopped one would not notice."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG
 
 
 def whole(told, replicas):
@@ -62,7 +73,8 @@ class Group:
             given = json.dumps(dict(cfg, **more, rank=rank, store=os.path.join(TMP, f"store{PORT[0]}"), port=PORT[0]))
             command = [ours] if cfg["cand"] in OWN else [PYTHON, os.path.join(HERE, "worker.py")]
             self.ps.append(subprocess.Popen(command + [given], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=log, env=env, bufsize=0))
+                                            stderr=log, env=env, bufsize=0,
+                                            preexec_fn=killed_with_parent))
 
     def fail(self, why):
         if self.err:
@@ -92,12 +104,18 @@ class Group:
         return json.loads(got)
 
     def call(self, command, timeout, ps=None):
+        """The answers of `ps`, or of all, which run until all have answered."""
         if self.err:
             return None
+        ps = ps or self.ps
         try:
-            for p in ps or self.ps:
+            for p in ps:
+                p.send_signal(signal.SIGCONT)
                 p.stdin.write(command)
-            return [self.receive(p, timeout) for p in ps or self.ps]
+            answers = [self.receive(p, timeout) for p in ps]
+            for p in ps:
+                p.send_signal(signal.SIGSTOP)
+            return answers
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             self.fail(f"{type(error).__name__} {error}")
 

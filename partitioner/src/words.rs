@@ -1,5 +1,6 @@
 //! Words that go with numbers, numbers that are words, and words that are nearly others.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -166,6 +167,38 @@ pub fn instead(near: Option<&str>, choices: &str) -> String {
     format!(": did you mean `{near}`? {first}{}", letters.as_str())
 }
 
+/// A message that repeats what is in a file, without the middle of words and lines that nobody reads to
+/// their end: words of more than 300 letters, messages of more than 4,000.
+pub fn brief(text: &str) -> Cow<'_, str> {
+    const WORD: (usize, usize) = (200, 60);
+    const WHOLE: (usize, usize) = (3_000, 500);
+    let is_long = |own: &str| own.len() > WORD.0 + WORD.1 + 40 && own.chars().nth(300).is_some();
+    let mut text = Cow::Borrowed(text);
+    if text.split_whitespace().any(is_long) {
+        let words = text.split_inclusive(char::is_whitespace);
+        let words = words.map(|own| {
+            if is_long(own.trim_end()) {
+                without_middle(own, WORD)
+            } else {
+                own.to_owned()
+            }
+        });
+        text = Cow::Owned(words.collect());
+    }
+    if text.chars().nth(4_000).is_some() {
+        text = Cow::Owned(without_middle(&text, WHOLE));
+    }
+    text
+}
+
+/// So many characters of the beginning and of the end.
+fn without_middle(text: &str, (first, last): (usize, usize)) -> String {
+    let count = text.chars().count();
+    let begin: String = text.chars().take(first).collect();
+    let end: String = text.chars().skip(count.saturating_sub(last)).collect();
+    format!("{begin}… ({} characters) …{end}", count - first - last)
+}
+
 /// A time that may be long: `4.20 s`, `18.6 min`, `6.0 h`, `3.5 d`.
 pub fn long_time(time: Micros) -> String {
     let seconds = time.get() / 1e6;
@@ -311,6 +344,22 @@ mod tests {
             assert!(output.stderr.is_empty(), "{output:?}");
             assert_eq!(String::from_utf8(output.stdout).unwrap(), word, "{script}");
         }
+    }
+
+    /// The name of an entry with 100,000 letters was printed whole.
+    #[test]
+    fn words_that_nobody_reads_lose_their_middle() {
+        let short = "data/weights/w: the archive does not have it";
+        assert!(matches!(brief(short), Cow::Borrowed(own) if own == short));
+        let told = brief(&format!("data/{}z: is not\nthere", "é".repeat(100_000))).into_owned();
+        assert!(
+            told.starts_with("data/éé") && told.ends_with("ééz: is not\nthere"),
+            "{told}"
+        );
+        assert!(told.contains("é… (99748 characters) …é"), "{told}");
+        assert!(told.chars().count() < 330);
+        let told = brief(&"word ".repeat(10_000)).into_owned();
+        assert!(told.chars().count() < 3_600 && told.contains("… (46500 characters) …"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tch::Kind;
 
 use super::model::exported::{self, AskedLoss};
+use super::model::flags::Given;
 use super::output::thousands;
 use super::table::{Align, Table};
 use super::{Failure, output};
@@ -60,8 +61,7 @@ fn spec(name: &str, settings: &[String], zoo: &Zoo) -> Result<ModelSpec, String>
             "`{setting}`: the sizes of `{name}` are in the file, as PyTorch exported it"
         ));
     }
-    let spec = exported::read(Path::new(name), AskedLoss::default())?;
-    Ok(spec)
+    exported::read(Path::new(name), AskedLoss::default(), &Given::new())
 }
 
 /// Every entry with its presets: the entry's own name stands for the default sizes.
@@ -138,6 +138,9 @@ fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {
         let names: Vec<&str> = model.names().collect();
         let layers = output::wrapped(&format!("layers  {}", names.join(" ")), output::width(None));
         let _ = write!(text, "{layers}\n\nchecksum {}\n", file.fingerprint());
+        if let Some(note) = exported::note_of_gradients(spec) {
+            let _ = write!(text, "\n{}\n", output::wrapped(&note, output::width(None)));
+        }
         return Ok(text);
     }
     let mut table = Table::new(&[
@@ -285,7 +288,20 @@ fn inputs(spec: &ModelSpec) -> String {
     let named = file.input_names().zip(spec.inputs());
     let one = |one| shapes_of(&batch, std::slice::from_ref(one));
     let named = named.map(|(name, own)| format!("{name} {}", one(own)));
-    let all = named.collect::<Vec<_>>().join(", ");
+    let mut all = named.collect::<Vec<_>>().join(", ");
+    for (name, dimension, sizes) in file.dynamic() {
+        let (least, most) = (sizes.start(), sizes.end());
+        let most = if *most == i64::MAX {
+            "or more".to_owned()
+        } else {
+            format!("to {most}")
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            all,
+            "; dimension {dimension} of {name} may be {least} {most}"
+        );
+    }
     match fixed {
         Some(size) => {
             let samples = count(size, "sample");

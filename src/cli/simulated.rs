@@ -5,9 +5,12 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use anyhow::Context as _;
+use tch::Device;
 
 use super::Failure;
-use crate::torch::{SIMULATE_GPUS, cuda_available, simulated_gpus};
+use crate::torch::{
+    SIMULATE_GPUS, cuda_available, cuda_devices_here, gpus_are_simulated, simulated_gpus,
+};
 
 const FLAG: &str = "--simulate-gpus";
 
@@ -54,6 +57,23 @@ fn without_flag(args: &[OsString]) -> Vec<OsString> {
         }
     }
     rest
+}
+
+/// Tells that there are GPUs, simulated ones among them, where a verb computes on none although nobody
+/// has named the CPU.
+pub(super) fn unused(devices: &[Device]) -> Option<String> {
+    let uses = devices.iter().any(|device| device.is_cuda());
+    let gpus = if uses { 0 } else { cuda_devices_here() };
+    let (are, kind) = match (gpus, gpus_are_simulated()) {
+        (0, _) => return None,
+        (1, false) => ("is", "GPU"),
+        (1, true) => ("is", "simulated GPU"),
+        (_, false) => ("are", "GPUs"),
+        (_, true) => ("are", "simulated GPUs"),
+    };
+    Some(format!(
+        "note: {gpus} {kind} {are} here and unused: --devices cuda"
+    ))
 }
 
 /// Where simulated GPUs are asked for, that they are there: what a verb would hear of them only

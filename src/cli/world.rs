@@ -5,6 +5,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::command::Verb;
@@ -132,17 +134,26 @@ pub(super) fn starts() -> Result<Starts, Failure> {
     })
 }
 
-/// What rank 0 has, in all processes.
+/// What rank 0 makes, in all processes.
 ///
 /// # Errors
 /// A process is lost.
-pub(super) fn by_leader(world: Option<&Arc<World>>, own: bool) -> Result<bool, Failure> {
-    let Some(world) = world else {
-        return Ok(own);
+pub(super) fn of_leader<T: Serialize + DeserializeOwned>(
+    world: Option<&Arc<World>>,
+    make: impl FnOnce() -> T,
+) -> Result<T, Failure> {
+    let Some(own) = world else {
+        return Ok(make());
     };
-    let all = gather_once(world, &[u8::from(own)]);
+    let made = leads(world).then(make);
+    let told = serde_json::to_vec(&made)?;
+    let all = gather_once(own, &told);
     let all = all.map_err(|lost| Failure::Exit(lost.to_string(), lost.exit_code()))?;
-    Ok(all.first().is_some_and(|first| first == &[1]))
+    let first = all
+        .first()
+        .map(|first| serde_json::from_slice::<Option<T>>(first));
+    let made = first.transpose()?.flatten();
+    made.ok_or_else(|| Failure::Run(anyhow::anyhow!("rank 0 has told the others nothing")))
 }
 
 /// Whether this process is the one that writes and prints.

@@ -105,7 +105,9 @@ pub(crate) fn execute<T>(
     run: impl FnOnce(T) -> Result<(), Failure>,
 ) -> ExitCode {
     no_signal_for_large_files();
-    launch::end_with_launcher();
+    if let Err(alone) = launch::end_with_launcher() {
+        return ended(Err(alone));
+    }
     match asked {
         Ok(asked) => ended(run(asked)),
         Err(error) => {

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use gpipe_partitioner::words;
+
 use super::say;
 
 /// What a signal's number is added to in the exit code of what it ended, as shells have it.
@@ -66,7 +68,7 @@ pub(crate) fn ended(result: Result<(), Failure>) -> ExitCode {
     };
     // Whoever asked need not be told.
     if !matches!(failure, Failure::Asked(_)) {
-        say(&format!("error: {}", failure.said()));
+        say(&format!("error: {}", words::brief(&failure.said())));
     }
     ExitCode::from(failure.code())
 }

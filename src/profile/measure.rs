@@ -249,7 +249,7 @@ impl Drop for Stopping<'_> {
     }
 }
 
-fn no_thread(error: &std::io::Error) -> Error {
+pub(super) fn no_thread(error: &std::io::Error) -> Error {
     Error::Build(anyhow::anyhow!(
         "cannot start a thread to measure on: {error}"
     ))

@@ -14,6 +14,8 @@ mod layers;
 mod link;
 mod measure;
 mod measurements;
+#[cfg(feature = "cli")]
+mod once;
 mod options;
 pub(crate) mod others;
 mod sample;
@@ -41,6 +43,8 @@ use watch::Watch;
 pub use doubts::Doubt;
 pub use layers::LayerSpread;
 pub use link::MeasuredLink;
+#[cfg(feature = "cli")]
+pub(crate) use once::layer_times;
 pub use options::ProfileOptions;
 pub use sample::Sample;
 pub use watch::ProfileProgress;

@@ -72,6 +72,15 @@ pub fn cuda_available() -> Result<usize, TorchError> {
     FOUND.get_or_init(find_cuda).clone()
 }
 
+/// Returns the number of CUDA devices, for whoever does not need them: without a driver nothing of
+/// libtorch's CUDA half is loaded.
+pub(crate) fn cuda_devices_here() -> usize {
+    if !ffi::simulates_gpus() && ffi::driver().is_err() {
+        return 0;
+    }
+    cuda_available().unwrap_or(0)
+}
+
 /// The environment variable that asks for simulated GPUs.
 pub(crate) const SIMULATE_GPUS: &str = "GPIPE_SIMULATE_GPUS";
 

@@ -37,6 +37,28 @@ impl Kernels {
     /// oneDNN's kernels from where they begin to be faster, about 10 microseconds.
     pub const ONEDNN: Self = Self::OneDnn { from: 1 << 18 };
 
+    /// Returns the kernels that were measured to be faster on this machine's processor: oneDNN's on
+    /// AMD's with AVX-512, where MKL computes with AVX2, and else libtorch's choice.
+    pub fn auto() -> Self {
+        let processor = std::fs::read_to_string("/proc/cpuinfo");
+        Self::fastest_on(&processor.unwrap_or_default())
+    }
+
+    /// The same of a processor that `/proc/cpuinfo` describes.
+    fn fastest_on(processor: &str) -> Self {
+        let value = |name: &str| {
+            let lines = processor.lines().filter_map(|line| line.split_once(':'));
+            let mut values = lines.filter(|(key, _)| key.trim() == name);
+            values.next().map_or("", |(_, value)| value.trim())
+        };
+        let mut flags = value("flags").split_whitespace();
+        if value("vendor_id") == "AuthenticAMD" && flags.any(|flag| flag == "avx512f") {
+            Self::ONEDNN
+        } else {
+            Self::Libtorch
+        }
+    }
+
     /// The names in texts and files, without numbers.
     pub const NAMES: [&str; 2] = ["libtorch", "onednn"];
 
@@ -125,6 +147,25 @@ mod tests {
         for wrong in ["", "mkl", "onednn:", "onednn:-1", "libtorch:3"] {
             assert!(wrong.parse::<Kernels>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn onednn_is_faster_on_amds_with_avx512_alone() {
+        let on = |vendor: &str, flags: &str| {
+            let text = format!(
+                "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: X: Y\nflags\t\t: fpu {flags} sse\n"
+            );
+            Kernels::fastest_on(&text)
+        };
+        assert_eq!(on("AuthenticAMD", "avx2 avx512f"), Kernels::ONEDNN);
+        for (vendor, flags) in [
+            ("AuthenticAMD", "avx2"),
+            ("GenuineIntel", "avx2 avx512f"),
+            ("GenuineIntel", "avx2"),
+        ] {
+            assert_eq!(on(vendor, flags), Kernels::Libtorch, "{vendor} {flags}");
+        }
+        assert_eq!(Kernels::fastest_on(""), Kernels::Libtorch);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use values::Values;
 pub(crate) use affinity::allowed_cores;
 pub(crate) use clock::thread_time;
 #[cfg(feature = "cli")]
-pub(crate) use device::{SIMULATE_GPUS, simulated_gpus, time_model};
+pub(crate) use device::{SIMULATE_GPUS, cuda_devices_here, simulated_gpus, time_model};
 pub(crate) use device::{
     cores, device_name, device_title, gpus_are_simulated, gpus_take_cpu_time, keep_memory,
     max_concurrent, only_time_passes, prepare, prepare_thread, share_of_cores, shared_cores, turns,

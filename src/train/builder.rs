@@ -339,6 +339,8 @@ impl<'a> TrainerBuilder<'a> {
             writer,
             checkpoints,
             done,
+            before: done,
+            seems_uneven: false,
             seen,
             pending: None,
             outcome,

@@ -1,6 +1,9 @@
 //! Whether the cut is what limits a step: seen from the times of its own stages.
 
-use gpipe_partitioner::{DeviceId, StageId, Timeline};
+use gpipe_partitioner::{CheckedSchedule, DeviceId, StageId, Timeline, simulate};
+
+use super::error::TrainError;
+use crate::StepReport;
 
 /// Devices that idle less than this share of the step because of the cut do not matter.
 const IDLE: f64 = 0.1;
@@ -29,6 +32,18 @@ impl Uneven {
             )
         })
     }
+}
+
+/// The same of a step that has run by this schedule.
+pub(super) fn uneven_step(
+    report: &StepReport,
+    schedule: &CheckedSchedule,
+    balance: &[usize],
+) -> Result<Option<Uneven>, TrainError> {
+    let numbers = report.read()?;
+    let timeline = report.of_first_replica(&numbers.timeline);
+    let costs = timeline.stage_costs(schedule.schedule().stages());
+    Ok(uneven(&simulate(schedule, &costs).timeline, balance))
 }
 
 /// Where devices have so unequal work that a step waits for one of them and

@@ -38,6 +38,12 @@ pub trait Hook {
         let _ = step;
     }
 
+    /// After this step, one of the first, it is known that another cut would be faster: a sentence on
+    /// which stages wait.
+    fn cut(&mut self, step: u64, words: &str) {
+        let _ = (step, words);
+    }
+
     /// Something that is good to know.
     fn note(&mut self, note: &str) {
         let _ = note;
@@ -86,6 +92,10 @@ impl<H: Hook + ?Sized> Hook for &mut H {
 
     fn checkpoint(&mut self, step: u64) {
         (**self).checkpoint(step);
+    }
+
+    fn cut(&mut self, step: u64, words: &str) {
+        (**self).cut(step, words);
     }
 
     fn note(&mut self, note: &str) {
@@ -193,6 +203,10 @@ impl<W: Write> Hook for LogLines<W> {
     fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
         let (step, words) = (evaluation.step, evaluation.words(is_best));
         self.line(format_args!("step {step:>5}  held-out {words}"));
+    }
+
+    fn cut(&mut self, step: u64, words: &str) {
+        self.line(format_args!("step {step:>5}  {words}"));
     }
 
     fn note(&mut self, note: &str) {

@@ -180,37 +180,31 @@ impl Outcome {
         self.records.len() > 1 && is_worse(own.loss_first, held_out.max(own.loss_last))
     }
 
-    /// Says why this call has learnt nothing, where that is so: all its updates were skipped, had the
-    /// learning rate 0 or gradients of 0. A loss of 0 leaves nothing to learn.
+    /// Says why this call has learnt nothing, where that is so: all its updates were skipped, or had
+    /// gradients of 0. A loss of 0 leaves nothing to learn.
     pub fn nothing_learnt(&self) -> Option<String> {
         let own = self.records.get(self.before..).unwrap_or_default();
-        let reasons = [
-            (
-                "were skipped",
-                own.iter().filter(|step| step.skipped).count(),
-            ),
-            (
-                "had the learning rate 0",
-                own.iter().filter(|step| has_no_rate(step)).count(),
-            ),
-            (
-                "had gradients of 0",
-                own.iter().filter(|step| has_no_gradient(step)).count(),
-            ),
-        ];
-        let all: usize = reasons.iter().map(|(_, steps)| steps).sum();
-        if own.is_empty() || all < own.len() {
+        let skipped = own.iter().filter(|step| step.skipped).count();
+        let flat = own.iter().filter(|step| has_no_gradient(step)).count();
+        if own.is_empty() || skipped + flat < own.len() {
             return None;
         }
-        let there = reasons.iter().filter(|(_, steps)| *steps > 0);
-        let said = there.map(|(why, steps)| format!("{steps} of {} updates {why}", own.len()));
+        let reasons = [(skipped, "were skipped"), (flat, "had gradients of 0")];
+        let there = reasons.iter().filter(|(steps, _)| *steps > 0);
+        let said = there.map(|(steps, why)| format!("{steps} of {} updates {why}", own.len()));
         Some(said.collect::<Vec<_>>().join(", "))
     }
 
-    /// What is said of updates that were skipped.
-    fn skipped(&self) -> Option<String> {
+    /// What is said of updates that were skipped, or had no learning rate.
+    fn updates(&self) -> Option<String> {
         let own = self.measured();
         let skipped = own.iter().filter(|step| step.skipped).count();
+        if skipped == 0 && !own.is_empty() && own.iter().all(|step| step.lr <= 0.0) {
+            let all = own.len();
+            return Some(format!(
+                "{all} of {all} had the learning rate 0: nothing was learnt"
+            ));
+        }
         let scale = own.last().and_then(|step| step.loss_scale);
         let scale = scale.map_or_else(String::new, |scale| {
             format!("; the loss scale is down to {scale}")
@@ -239,7 +233,7 @@ impl Outcome {
             lines.push(("diverged", said.to_owned()));
         }
         lines.push(("loss", loss));
-        lines.extend(self.skipped().map(|said| ("updates", said)));
+        lines.extend(self.updates().map(|said| ("updates", said)));
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", decimals(loss, 4)));
         }
@@ -298,14 +292,9 @@ impl Outcome {
     }
 }
 
-/// Whether an update was made whose rate changed nothing.
-fn has_no_rate(step: &StepMetrics) -> bool {
-    !step.skipped && step.lr <= 0.0
-}
-
 /// Whether an update was made by gradients of which none said anything, while there was a loss.
 fn has_no_gradient(step: &StepMetrics) -> bool {
-    !step.skipped && step.lr > 0.0 && step.grad_norm == Some(0.0) && step.loss != 0.0
+    !step.skipped && step.grad_norm == Some(0.0) && step.loss != 0.0
 }
 
 /// Whether a loss is so far above the first one that it is neither noise nor what a trained model loses
@@ -450,7 +439,7 @@ mod tests {
             let records = steps.iter().map(|&own| own.clone()).collect();
             let mut outcome = Outcome::new("run".into(), records);
             outcome.before = before;
-            (outcome.nothing_learnt(), outcome.skipped())
+            (outcome.nothing_learnt(), outcome.updates())
         };
         let (why, said) = of(&[&skipped, &skipped], 0);
         assert_eq!(why.unwrap(), "2 of 2 updates were skipped");
@@ -459,16 +448,18 @@ mod tests {
             "2 of 2 skipped, as the loss or gradients were not finite; the loss scale is down to 256"
         );
         // What the run learnt before is not what this call has learnt.
-        let (why, said) = of(&[&good, &still, &flat, &skipped], 1);
-        assert_eq!(
-            why.unwrap(),
-            "1 of 3 updates were skipped, 1 of 3 updates had the learning rate 0, 1 of 3 updates had \
-             gradients of 0"
-        );
-        assert!(said.unwrap().starts_with("1 of 3 skipped"));
+        let (why, said) = of(&[&good, &flat, &skipped], 1);
+        let both = "1 of 2 updates were skipped, 1 of 2 updates had gradients of 0";
+        assert_eq!(why.unwrap(), both);
+        assert!(said.unwrap().starts_with("1 of 2 skipped"));
         assert_eq!(of(&[&skipped, &good], 0).0, None);
         assert_eq!(of(&[&solved, &solved], 0), (None, None));
         assert_eq!(of(&[&good], 1).0, None);
+        // It was told before the first step, and is told again.
+        let (why, said) = of(&[&good, &still, &still], 1);
+        assert_eq!(why, None);
+        let still = "2 of 2 had the learning rate 0: nothing was learnt";
+        assert_eq!(said.unwrap(), still);
     }
 
     /// It said `loss 4.1 at step 1, 4.1 at step 1`.

@@ -16,7 +16,7 @@ use crate::{GradNorm, Optimizer, Pipeline, StepReport};
 pub(super) struct PendingStep {
     pub(super) step: usize,
     pub(super) report: StepReport,
-    /// Of the last step: what it ran.
+    /// What it ran, where that is looked at.
     pub(super) schedule: Option<CheckedSchedule>,
     samples: usize,
     norm: Option<GradNorm>,
@@ -27,17 +27,17 @@ pub(super) struct PendingStep {
 }
 
 /// Takes the next batch and has devices train on it; nothing at the end of the data. The
-/// host waits only for those that are on the CPU.
+/// host waits only for those that are on the CPU. Where the step `is_looked_at`, it knows what it ran.
 pub(super) fn next(
     pipe: &mut Pipeline,
     optimizer: &mut Optimizer,
     batches: &mut dyn Feed,
     loss: &SharedLoss,
     settings: &Settings,
-    step: usize,
+    (step, is_looked_at): (usize, bool),
 ) -> Result<Option<PendingStep>, TrainError> {
     // A computed schedule may change after a step: what counts is the one before.
-    let schedule = (Some(step) == settings.steps).then(|| pipe.schedule());
+    let schedule = is_looked_at.then(|| pipe.schedule());
     let schedule = schedule.transpose()?;
     let begin = Instant::now();
     let Some(batch) = batches.next_batch() else {

@@ -41,6 +41,10 @@ pub struct Trainer<'a> {
     pub(super) checkpoints: Checkpoints,
     /// Steps that have been done.
     pub(super) done: usize,
+    /// Those of them that were done before this began.
+    pub(super) before: usize,
+    /// Whether the second step found the cut uneven.
+    pub(super) seems_uneven: bool,
     /// Samples of those whose numbers are known.
     pub(super) seen: u64,
     /// The last of them, while its numbers are not there: see [`Trainer::step`].
@@ -197,6 +201,34 @@ impl Trainer<'_> {
         new.iter().for_each(|skipped| self.hooks.warning(skipped));
     }
 
+    fn is_last(&self, step: usize) -> bool {
+        Some(step) == self.settings.steps
+    }
+
+    /// Whether the step tells how even the cut is: the first one warms up.
+    fn tells_cut(&self, step: usize) -> bool {
+        (self.before + 2..=self.before + 3).contains(&step)
+    }
+
+    /// Says that the cut is uneven, early in the run, where two steps in a row are of one mind: one may
+    /// have been disturbed.
+    fn look_at_cut(
+        &mut self,
+        step: usize,
+        report: &StepReport,
+        schedule: &CheckedSchedule,
+    ) -> Result<(), TrainError> {
+        let balance = self.pipe.partition().balance();
+        let uneven = cut::uneven_step(report, schedule, &balance)?;
+        let bubble = self.outcome.median(|record| record.bubble_predicted);
+        let words = uneven.and_then(|own| own.words(bubble));
+        if let Some(words) = words.as_ref().filter(|_| self.seems_uneven) {
+            self.hooks.each(|hook| hook.cut(step as u64, words));
+        }
+        self.seems_uneven = words.is_some();
+        Ok(())
+    }
+
     fn is_left(&self) -> bool {
         self.settings.steps.is_none_or(|steps| self.done < steps)
     }
@@ -209,13 +241,14 @@ impl Trainer<'_> {
     /// numbers of the step before having been looked at.
     fn step(&mut self) -> Result<bool, TrainError> {
         let step = self.done + 1;
+        let is_looked_at = self.is_last(step) || self.tells_cut(step);
         let next = step::next(
             self.pipe,
             self.optimizer,
             &mut *self.batches.0,
             &self.loss,
             &self.settings,
-            step,
+            (step, is_looked_at),
         );
         // Also where this one has failed: what was done is to be in the metrics.
         let told = self.catch_up();
@@ -265,8 +298,10 @@ impl Trainer<'_> {
         if let Some(evaluation) = evaluated? {
             self.tell_evaluated(evaluation);
         }
-        if let Some(schedule) = &pending.schedule {
-            self.compare(step, report, schedule)?;
+        match &pending.schedule {
+            Some(schedule) if self.is_last(step) => self.compare(step, report, schedule)?,
+            Some(schedule) => self.look_at_cut(step, report, schedule)?,
+            None => {}
         }
         self.outcome.memory.clone_from(&report.memory);
         let numbers = report.read()?;

@@ -15,6 +15,7 @@ mod launch;
 mod models;
 #[cfg(feature = "cli")]
 mod packages;
+mod peers;
 #[cfg(feature = "cli")]
 mod profile;
 #[cfg(feature = "cli")]

@@ -5,10 +5,11 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use gpipe::Kernels;
 use gpipe::partitioner::{Plan, Profile};
 use serde_json::Value;
 
-use crate::run::{command, gpipe, succeeded};
+use crate::run::{command, config, gpipe, succeeded};
 
 const GPT: &str = "--model gpt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 \
                    --threads-per-stage 1 --vocab 40 --budget 1";
@@ -363,19 +364,38 @@ fn a_profile_says_whose_kernels_it_was_measured_with() {
         (profile.kernels(), plan.kernels.as_deref()),
         (Some("onednn"), Some("onednn"))
     );
-    let warned = |kernels: &str| {
+    let trained = |flags: &str| {
         let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 1 --vocab 40 \
-                     --threads-per-stage 1 --data synthetic --plan plan.json --kernels";
-        let (_, errors) = succeeded(gpipe(folder, &format!("{train} {kernels}")), train);
+                     --threads-per-stage 1 --data synthetic --plan plan.json";
+        succeeded(gpipe(folder, &format!("{train} {flags}")), train).1
+    };
+    let warned = |kernels: &str| {
+        let errors = trained(&format!("--kernels {kernels}"));
         errors.contains("warning: the plan is for the kernels `onednn`")
     };
     assert!(warned("libtorch") && !warned("onednn"));
+    // Without the flag a run has the plan's, which it was planned with.
+    let taken = |run: &str| {
+        let errors = trained(&format!("--out {run}"));
+        assert!(!errors.contains("warning: the plan"), "{errors}");
+        config(folder, run)["pipeline"]["kernels"].to_string()
+    };
+    assert_eq!(taken("one"), "\"onednn\"");
+    let own = [&["--kernels", "libtorch"][..], &flags].concat();
+    succeeded(profiled(folder, &own), "profile");
+    assert_eq!(taken("other"), "\"libtorch\"");
+    // Without it a profile has those that are faster here.
+    succeeded(profiled(folder, &flags), "profile");
+    let profile = Profile::read(folder.join("profile.json")).unwrap();
+    let kernels = Kernels::auto();
+    let faster = (kernels != Kernels::Libtorch).then(|| kernels.to_string());
+    assert_eq!(profile.kernels(), faster.as_deref());
     let wrong = profiled(folder, &["--kernels", "mkl"]);
     let errors = String::from_utf8_lossy(&wrong.stderr);
     assert!(
         wrong.status.code() == Some(2)
             && errors.contains("`mkl`")
-            && errors.contains("must be libtorch, onednn or onednn:MULTIPLICATIONS"),
+            && errors.contains("must be auto, libtorch, onednn or onednn:MULTIPLICATIONS"),
         "{errors}"
     );
 }

@@ -78,6 +78,40 @@ fn training_on_them_gives_the_losses_of_the_cpu_and_says_where_they_are_from() {
     assert_eq!(json.get("simulated_gpus"), None);
 }
 
+/// Two were asked for, and the run was on the CPU without a word of them.
+#[test]
+fn devices_that_nobody_has_named_and_that_are_not_used_are_told_of() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let simulate = ["--simulate-gpus", "2"];
+    let line = "note: 2 simulated GPUs are here and unused: --devices cuda";
+    let said = |args: &[&str]| succeeded(gpipe(folder, args), args).1;
+    fs::write(folder.join("text.txt"), "the whale! up helm, ".repeat(90)).unwrap();
+    let train: Vec<&str> = TRAIN.split_whitespace().collect();
+    let unnamed = [&simulate[..], &train, &["--out", "unnamed"]].concat();
+    assert_eq!(said(&unnamed).matches(line).count(), 1);
+    for (run, devices) in [("cpus", "cpu,cpu"), ("gpus", "cuda")] {
+        let named = [&simulate[..], &train, &["--out", run, "--devices", devices]].concat();
+        assert!(!said(&named).contains("unused"), "{devices}");
+    }
+    let alone = [&train[..], &["--out", "alone"]].concat();
+    assert!(!said(&alone).contains("simulated GPUs"));
+    for verb in [
+        "profile --quick --layers 1 --d-model 16 --heads 2 --seq 16 --batch 4",
+        "eval --run unnamed",
+        "generate --run unnamed --prompt the --tokens 1",
+    ] {
+        let verb: Vec<&str> = verb.split_whitespace().collect();
+        assert!(
+            said(&[&simulate[..], &verb].concat()).contains(line),
+            "{verb:?}"
+        );
+    }
+}
+
 #[test]
 fn env_and_profiles_say_so() {
     if !built() {

@@ -13,18 +13,22 @@ use crate::support::cpus;
 pub(crate) const MICRO_BATCHES: usize = 3;
 
 /// Those that compute no loss, and were exported for any batch.
-pub(crate) const ALL: [&str; 15] = [
+pub(crate) const ALL: [&str; 19] = [
     "conformer",
     "convnext",
     "decoder",
     "dropout",
     "encoder",
+    "frames",
     "gpt",
+    "grouped",
+    "lengths",
     "lstm",
     "mixture",
     "mlp",
     "mobilenet",
     "resnet",
+    "seq2seq",
     "series",
     "unet",
     "vit",

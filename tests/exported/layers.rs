@@ -46,9 +46,25 @@ fn layers_are_the_modules_of_the_model() {
     // Modules of two lists that take turns are no blocks of either.
     assert_layers("mixture", "embed norms.0 norms.1 norms.2 norms.3 head");
     assert_layers("judged", "first norm second third head");
+    assert_layers("grouped", "embed experts.0 experts.1 head");
+    assert_layers("lengths", "m.embed m.mix m.norm m.head");
     for name in ["dropout", "fixed"] {
         assert_layers(name, "0 3 6 8");
     }
+}
+
+/// A block with two modules of one class was cut within, and of a list of two the second was part of the
+/// first, as the mask that both take is alive between them.
+#[test]
+fn each_block_of_a_list_is_a_layer() {
+    let model = models::exported(path("seq2seq")).unwrap();
+    let names: Vec<_> = model.names().collect();
+    let blocks = names.iter().filter(|own| own.contains("coder"));
+    let wanted = ["encoder.0", "encoder.1", "decoder.0", "decoder.1"];
+    assert_eq!(
+        blocks.collect::<Vec<_>>(),
+        wanted.iter().collect::<Vec<_>>()
+    );
 }
 
 #[test]

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
 
 mod back;
+mod contradictions;
+mod dynamic;
 mod eager;
 mod fixture;
 mod forged;
@@ -9,6 +11,7 @@ mod grid;
 mod layers;
 mod lazy;
 mod losses;
+mod numbers;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;

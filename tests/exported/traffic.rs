@@ -374,7 +374,7 @@ fn graph_of(fixture: &str, layers: &[String]) -> Graph {
         let elements: i64 = sizes.map(|own| size(own).unwrap()).product();
         let element = match meta["dtype"].as_u64() {
             Some(5 | 8) => 8,
-            Some(7) => 4,
+            Some(4 | 7) => 4,
             Some(12) => 1,
             other => panic!("elements of type {other:?}"),
         };

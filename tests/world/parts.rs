@@ -16,6 +16,8 @@ use super::job::PART;
 pub(crate) const PATIENCE: &str = "WORLD_TEST_PATIENCE";
 /// The rank that fails by itself.
 pub(crate) const FAILS: &str = "WORLD_TEST_FAILS";
+/// The beginning of the names of pipes that a process waits at, its rank behind it.
+pub(crate) const GATE: &str = "WORLD_TEST_GATE";
 /// The arguments of the launcher.
 pub(crate) const LAUNCH: &str = "WORLD_TEST_LAUNCH";
 
@@ -38,6 +40,21 @@ fn part() {
             let _ = gpipe::cli::run_with(["gpipe-rs", "env"], &Zoo::builtin());
             in_world(quiet)
         }
+        "late" => {
+            // Until the test opens this, the process is one that is being loaded.
+            said_and_gated();
+            let ended = code(gpipe::cli::run_with(["gpipe-rs", "env"], &Zoo::builtin()));
+            print(&format!("ended with {ended}"));
+            ended
+        }
+        "stopped" => {
+            if env::var("RANK").unwrap() == "1" {
+                let own = std::process::id().to_string();
+                Command::new("kill").args(["-STOP", &own]).status().unwrap();
+            }
+            in_world(quiet)
+        }
+        "probed" => in_world(probed),
         other => panic!("no part `{other}`"),
     });
 }
@@ -171,6 +188,22 @@ fn quiet(world: &World) -> Result<(), Lost> {
     print(&format!("process {}", std::process::id()));
     print("ready");
     Err(heard.recv().unwrap())
+}
+
+/// Says its number, and waits until the test opens its pipe.
+fn said_and_gated() {
+    print(&format!("process {}", std::process::id()));
+    let gate = env::var(GATE).unwrap() + &env::var("RANK").unwrap();
+    std::fs::read(gate).unwrap();
+}
+
+/// Connected, then tried by others, then used.
+fn probed(world: &World) -> Result<(), Lost> {
+    let group = world.group()?;
+    said_and_gated();
+    round(world, &group, 7)?;
+    print("went through");
+    Ok(())
 }
 
 /// The last rank kills itself, but not when all are started again.

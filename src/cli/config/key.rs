@@ -18,6 +18,8 @@ pub(in crate::cli) struct Key<T> {
     pub(super) flag: Option<Flag<T>>,
     pub(super) parse: Box<Parse<T>>,
     pub(super) get: Box<Get<T>>,
+    /// Whether the default follows from other settings.
+    pub(super) by_case: bool,
     pub(super) on_resume: OnResume,
     pub(super) only_for: Option<OnlyFor>,
     pub(super) beside: Option<Beside<T>>,
@@ -110,6 +112,7 @@ impl<T: 'static> Key<T> {
             }),
             parse: Box::new(move |text| Ok(parse(text))),
             get: Box::new(get),
+            by_case: false,
             on_resume: OnResume::Fixed,
             only_for: None,
             beside: Some(Beside {

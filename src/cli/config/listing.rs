@@ -27,6 +27,7 @@ impl<T: 'static> Schema<T> {
             flag: key.flag.as_ref().map(|flag| flag.id.clone()),
             default: (key.get)(defaults)
                 .or_else(|| key.hidden_default.clone())
+                .filter(|_| !key.by_case)
                 .map(|value| value.to_string()),
         });
         keys.collect()

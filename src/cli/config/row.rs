@@ -15,6 +15,7 @@ pub(in crate::cli) struct Row<T, F: Form> {
     clap: fn(Arg) -> Arg,
     help: fn(&str) -> String,
     hides_default: bool,
+    by_case: bool,
     on_resume: OnResume,
     only_for: Option<OnlyFor>,
     /// Keys with whose change the value no longer holds, unless it still fits.
@@ -36,6 +37,7 @@ impl<T: 'static, F: Form> Row<T, F> {
             clap: |arg| arg,
             help: str::to_owned,
             hides_default: false,
+            by_case: false,
             on_resume: OnResume::Noted,
             only_for: None,
             beside: None,
@@ -74,6 +76,13 @@ impl<T: 'static, F: Form> Row<T, F> {
     #[must_use]
     pub(in crate::cli) fn hides_default(mut self) -> Self {
         self.hides_default = true;
+        self
+    }
+
+    /// The default follows from other settings: the row's text says how, and help shows no value.
+    #[must_use]
+    pub(in crate::cli) fn by_case(mut self) -> Self {
+        self.by_case = true;
         self
     }
 
@@ -151,7 +160,8 @@ impl<T: 'static, F: Form> Row<T, F> {
         let flag = self.flag.map(|value_name| {
             let arg = Arg::new(field).long(field.replace('_', "-"));
             let arg = arg.value_name(value_name);
-            let arg = match form.default_text(&default) {
+            let shown = form.default_text(&default).filter(|_| !self.by_case);
+            let arg = match shown {
                 Some(text) => arg.default_value(text),
                 None => arg,
             };
@@ -176,6 +186,7 @@ impl<T: 'static, F: Form> Row<T, F> {
                 let value = form.write((slot.get)(config));
                 value.filter(|value| hidden.as_ref() != Some(value))
             }),
+            by_case: self.by_case,
             on_resume: self.on_resume,
             only_for: self.only_for,
             beside: self.beside.map(|(keys, keep)| Beside {

@@ -53,12 +53,14 @@ impl Feed {
         seed: u64,
         from: Option<&Value>,
     ) -> anyhow::Result<Self> {
-        let drawn = windows.train.random_windows(windows.seq, seed)?;
-        let mut drawn = windows.pace.of(drawn.batch(samples));
-        if let Some(state) = from {
-            drawn = drawn.resume(state);
-        }
-        let loader = drawn.load().map_err(|error| explained(error, spec))?;
+        let (tokens, seq, pace) = (&windows.train, windows.seq, windows.pace);
+        let loader = if windows.shuffle {
+            pace.load(tokens.random_windows(seq, seed)?.batch(samples), from)
+        } else {
+            let side_by_side = tokens.windows(seq)?.batch(samples);
+            pace.load(side_by_side.drop_last().endless(), from)
+        };
+        let loader = loader.map_err(|error| explained(error, spec))?;
         Ok(Self {
             batches: Batches::Windows(loader),
             left: batches,
@@ -158,6 +160,12 @@ impl<'a> HeldOut<'a> {
         }
     }
 
+    /// How many batches there are, measured or not.
+    pub(in crate::cli) fn batches(&self) -> usize {
+        let len = self.from.len();
+        (len - self.left_out.min(len)).div_ceil(self.samples)
+    }
+
     /// Samples that are left out, and how many there are.
     pub(in crate::cli) fn left_out(&self) -> (usize, usize) {
         (self.left_out, self.from.len())
@@ -199,8 +207,7 @@ impl IntoFeed for HeldOut<'_> {
                 Batches::Samples(rows.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?)
             }
         };
-        let len = self.from.len();
-        let all = (len - self.left_out.min(len)).div_ceil(self.samples);
+        let all = self.batches();
         let count = self.most.map_or(all, |most| most.min(all));
         Ok(HeldOutBatches {
             loader,

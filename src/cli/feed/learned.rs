@@ -28,16 +28,24 @@ impl Pace {
         Self { workers, ..self }
     }
 
-    /// Batches at this pace.
-    pub(super) fn of<S: Source, B: Send + 'static>(self, batches: Batches<S, B>) -> Batches<S, B> {
+    /// Batches at this pace, from a saved position or from the beginning.
+    pub(super) fn load<S: Source, B: Send + 'static>(
+        self,
+        batches: Batches<S, B>,
+        from: Option<&Value>,
+    ) -> Result<Loader<B>, DataError> {
         let batches = batches.skip_bad(self.skip_bad);
         let batches = match self.workers {
             Some(workers) => batches.workers(workers),
             None => batches,
         };
-        match self.prefetch {
+        let batches = match self.prefetch {
             Some(prefetch) => batches.prefetch(prefetch),
             None => batches,
+        };
+        match from {
+            Some(state) => batches.resume(state).load(),
+            None => batches.load(),
         }
     }
 }
@@ -183,10 +191,6 @@ fn load<S: Source>(
     pace: Pace,
     from: Option<&Value>,
 ) -> Result<Option<Rows>, DataError> {
-    let batches = batches.map(|batches| pace.of(batches));
-    let batches = batches.map(|batches| match from {
-        Some(state) => batches.resume(state),
-        None => batches,
-    });
-    batches.map(Batches::load).transpose()
+    let loaded = batches.map(|batches| pace.load(batches, from));
+    loaded.transpose()
 }

@@ -83,6 +83,8 @@ pub(super) struct Windows {
     held_out: Option<Tokens>,
     /// Tokens of a window.
     seq: usize,
+    /// Whether they are drawn from anywhere, or come side by side.
+    shuffle: bool,
     pace: Pace,
 }
 
@@ -104,6 +106,7 @@ impl Source {
         }
         if let Self::Text { windows, .. } | Self::Tokens { windows, .. } = &mut source {
             windows.pace = options.pace();
+            windows.shuffle = options.shuffle;
         }
         Ok((chosen, source))
     }

@@ -103,6 +103,7 @@ impl Read {
             train,
             held_out,
             seq,
+            shuffle: true,
             pace: Pace::default(),
         };
         Ok(match (self.text, self.path) {

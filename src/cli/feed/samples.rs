@@ -28,6 +28,7 @@ pub(in crate::cli) struct DataOptions {
     pub(in crate::cli) normalise: Normalise,
     pub(in crate::cli) resize: Option<usize>,
     pub(in crate::cli) augment: bool,
+    pub(in crate::cli) shuffle: bool,
     pub(in crate::cli) seed: u64,
     /// Threads that read and decode; by default as many as suit the data.
     pub(in crate::cli) workers: Option<HowMany>,
@@ -52,6 +53,7 @@ impl Default for DataOptions {
             normalise: Normalise::Auto,
             resize: None,
             augment: true,
+            shuffle: true,
             seed: 0,
             workers: None,
             prefetch: None,
@@ -101,9 +103,12 @@ fn found(
     options: &DataOptions,
 ) -> Result<Option<(Chosen, Learned)>, String> {
     if let Some(path) = path
-        && let Some(several) = several::by_name(chosen, path, options)?
+        && let Some((chosen, several)) = several::by_name(chosen, path, options)?
     {
-        return Ok(Some((several::ignoring(chosen), Learned::Several(several))));
+        return Ok(Some((
+            several::ignoring(&chosen),
+            Learned::Several(several),
+        )));
     }
     let Some([input, target]) = pair(&chosen.spec) else {
         return match path {
@@ -164,11 +169,15 @@ pub(super) fn wanted(
         .seed(own.seed)
         .normalise(own.normalise.clone())
         .augment(own.augment)
+        .shuffle(own.shuffle)
         .missing(own.missing)
         .drop_columns(own.drop_columns.iter().cloned())
         .skip_bad(own.skip_bad as u64);
     if let Some(column) = &own.target {
         options = options.target(column);
+    }
+    if let [name] = &several::names(&chosen.spec)[..] {
+        options = options.input(name);
     }
     if let Some(side) = own.resize {
         options = options.resize(side);
@@ -210,6 +219,10 @@ fn free(chosen: &Chosen, sizes: impl IntoIterator<Item = &'static str>) -> Optio
 
 /// The model with the sizes of the data, where it has such that nobody chose.
 fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
+    if chosen.spec.exported().is_some() {
+        let shapes = [samples.input(), samples.target()];
+        return chosen.resized(&shapes[..chosen.spec.inputs().len()]);
+    }
     let numbers = |shape: &[i64]| shape.iter().product::<i64>().max(1);
     let mut settings = Vec::new();
     if let Some(size) = free(chosen, CLASSES) {
@@ -247,7 +260,11 @@ fn fitted(chosen: &Chosen, samples: &Samples) -> Result<Samples, String> {
     let shaped = samples.shaped(input.shape(), target.shape());
     let shaped = shaped.map_err(|error| {
         let loss = other_loss(chosen, target, samples);
-        format!("{error}: {}{loss}", takes(spec))
+        format!(
+            "{error}: {}{loss}{}",
+            takes(spec),
+            fixed_shape(spec, samples.input())
+        )
     })?;
     let ignored = (chosen.loss().and_then(|own| own.ignored())).unwrap_or(USUAL_IGNORED);
     let input = check(input, "input", None);
@@ -321,6 +338,21 @@ fn other_loss(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> &'stati
              numbers a sample are learnt with --loss mse"
         }
         _ => "",
+    }
+}
+
+/// What lets a program take samples of other sizes, where it takes as many dimensions.
+pub(super) fn fixed_shape(spec: &ModelSpec, there: &[i64]) -> String {
+    let input = spec.inputs().first().filter(|_| spec.exported().is_some());
+    let wanted = input.map_or(&[][..], Synthetic::shape);
+    let differs = |(own, wanted): (&i64, &i64)| own != wanted;
+    match there.iter().zip(wanted).position(differs) {
+        Some(at) if there.len() == wanted.len() => format!(
+            "; it takes other sizes if dimension {} is Dim.DYNAMIC in the dynamic_shapes of its export, and no \
+             --context is chosen",
+            at + 1
+        ),
+        _ => String::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::samples::{DataOptions, check, takes};
 use crate::cli::model::Chosen;
-use crate::data::{Field, Normalise, SampleOptions, Several};
+use crate::data::{DataError, Field, Normalise, SampleOptions, Several};
 use crate::models::USUAL_IGNORED;
 use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 
@@ -12,8 +12,8 @@ use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 const INPUT: &str = "x";
 const TARGET: &str = "y";
 
-/// The arrays that are called as the inputs of the program; none where there are none, or where it
-/// is a program of pairs.
+/// The arrays that are called as the inputs of the program, and the program for their sizes; none where
+/// there are none, or where it is a program of pairs.
 ///
 /// # Errors
 /// What is wrong with them.
@@ -21,7 +21,7 @@ pub(super) fn by_name(
     chosen: &Chosen,
     path: &Path,
     options: &DataOptions,
-) -> Result<Option<Several>, String> {
+) -> Result<Option<(Chosen, Several)>, String> {
     let spec = &chosen.spec;
     let names = names(spec);
     let pair = names == [INPUT, TARGET] || (spec.inputs().len(), spec.targets().len()) == (1, 1);
@@ -30,9 +30,14 @@ pub(super) fn by_name(
     }
     let wanted = SampleOptions::default()
         .held_out(options.held_out)
-        .seed(options.seed);
-    let found = Several::open(path, &fields(chosen, &names), names.len(), &wanted);
-    let found = found.map_err(|error| error.to_string())?;
+        .seed(options.seed)
+        .shuffle(options.shuffle);
+    let told = |error: DataError| error.to_string();
+    let shapes = Several::shapes(path, &fields(chosen, &names)).map_err(told)?;
+    let shapes: Vec<&[i64]> = shapes.iter().flatten().map(Vec::as_slice).collect();
+    let chosen = chosen.resized(&shapes[..shapes.len().min(names.len())])?;
+    let found = Several::open(path, &fields(&chosen, &names), names.len(), &wanted);
+    let found = found.map_err(told)?;
     if found.is_some() && !matches!(options.normalise, Normalise::Auto | Normalise::None) {
         return Err(format!(
             "--normalise {} is for samples of one input, but {}: scale the arrays before, or in the \
@@ -41,11 +46,11 @@ pub(super) fn by_name(
             takes(spec)
         ));
     }
-    Ok(found)
+    Ok(found.map(|found| (chosen, found)))
 }
 
 /// What the program calls its inputs.
-fn names(spec: &ModelSpec) -> Vec<String> {
+pub(super) fn names(spec: &ModelSpec) -> Vec<String> {
     let exported = spec.exported().filter(|_| spec.named_loss().is_some());
     let names = exported.iter().flat_map(|model| model.input_names());
     names.map(str::to_owned).collect()

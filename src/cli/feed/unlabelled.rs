@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::DataOptions;
-use super::samples::{check, takes, wanted};
+use super::samples::{check, fixed_shape, takes, wanted};
 use crate::cli::model::Chosen;
 use crate::data::{Check, DataError, Samples};
+use crate::models::zoo::Synthetic;
 
 /// The inputs that a path names, as the model takes them and as a run has kept how they are read.
 ///
@@ -29,7 +30,15 @@ pub(in crate::cli) fn unlabelled(
         DataError::Settings(what) => format!("{}: {what}; {}", path.display(), takes(spec)),
         error => error.to_string(),
     })?;
-    let shaped = samples.shaped(input.shape(), samples.target());
-    let shaped = shaped.map_err(|error| format!("{error}: {}", takes(spec)))?;
+    let resized = chosen.resized(&[samples.input()])?.spec;
+    let shape = resized
+        .inputs()
+        .first()
+        .map_or(input.shape(), Synthetic::shape);
+    let shaped = samples.shaped(shape, samples.target());
+    let shaped = shaped.map_err(|error| {
+        let fixed = fixed_shape(spec, samples.input());
+        format!("{error}: {}{fixed}", takes(spec))
+    })?;
     Ok(shaped.checked(check(input, "input", None), Check::any("target")))
 }

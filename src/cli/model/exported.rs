@@ -6,11 +6,15 @@ use std::path::Path;
 use gpipe_partitioner::words::count;
 
 use super::Chosen;
+use super::flags::{Given, flag};
 use crate::models::zoo::ModelSpec;
 use crate::models::{ExportedModel, LossKind, NamedLoss};
 
 /// What the name of such a file ends with.
 pub(in crate::cli) const END: &str = "pt2";
+
+/// The size of a program whose sequences may have any length.
+const CONTEXT: &str = "context";
 
 /// What the names of files end with that hold weights or programs of PyTorch's: each is opened and told
 /// what it is.
@@ -49,12 +53,49 @@ pub(in crate::cli) fn is_exported(model: &str) -> bool {
 }
 
 /// The model in a file, and the loss that it is trained with: the one that was asked for, or the
-/// one that it computes itself; none where there is neither.
-pub(in crate::cli) fn read(path: &Path, asked: AskedLoss) -> Result<ModelSpec, String> {
+/// one that it computes itself; none where there is neither. Of its sizes `context` alone may be chosen,
+/// where it was exported for sequences of any length.
+pub(in crate::cli) fn read(
+    path: &Path,
+    asked: AskedLoss,
+    sizes: &Given,
+) -> Result<ModelSpec, String> {
     let model = ExportedModel::open(path).map_err(|error| error.to_string())?;
     let own = || model.computes_a_loss().then(|| LossKind::Output.into());
     let loss = asked.named()?.or_else(own);
-    model.spec(loss).map_err(|error| error.to_string())
+    let spec = model.spec(loss).map_err(|error| error.to_string())?;
+    sizes.iter().try_fold(spec, |spec, (size, value)| {
+        sized(&spec, size, value).map_err(|why| format!("{}: {why}", flag(size)))
+    })
+}
+
+fn sized(spec: &ModelSpec, size: &str, value: &str) -> Result<ModelSpec, String> {
+    if size != CONTEXT {
+        let name = spec.name();
+        return Err(format!(
+            "the sizes of `{name}` are in the file, as PyTorch exported it"
+        ));
+    }
+    let Some(own) = spec.entry().sizes().iter().find(|own| own.name() == size) else {
+        return Err(fixed_context(spec));
+    };
+    let tokens = value.parse::<i64>().ok().filter(|own| *own > 0);
+    let tokens = tokens.ok_or_else(|| format!("must be a whole number of {}", own.about()))?;
+    spec.resized(&[&[tokens]])
+        .map_err(|error| error.to_string())
+}
+
+/// That no other number of tokens can be chosen.
+fn fixed_context(spec: &ModelSpec) -> String {
+    let name = spec.name();
+    match spec.inputs() {
+        [input] if input.is_tokens() => format!(
+            "`{name}` was exported for sequences of {} tokens alone: export it with dynamic_shapes \
+             in which dimension 1 is Dim.DYNAMIC, too",
+            input.shape()[0]
+        ),
+        _ => format!("`{name}` does not take one sequence of tokens; its data decides its sizes"),
+    }
 }
 
 /// Whether the model takes the micro-batches that so many samples are cut into: a program may have
@@ -203,6 +244,22 @@ pub(in crate::cli) fn range(sizes: &RangeInclusive<usize>) -> String {
         (least, most) if least == most => least.to_string(),
         (least, most) => format!("{least} to {most}"),
     }
+}
+
+/// That a program does not have the gradients that parts of it have in Python, if its file shows such.
+pub(in crate::cli) fn note_of_gradients(spec: &ModelSpec) -> Option<String> {
+    let model = spec.exported()?;
+    let (first, others) = model.own_gradients().split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "note: {}: {first}{others}: such gradients are not in the file, as torch.export records the forward \
+         alone, and training has those of PyTorch's operators instead; `check_gradients` of \
+         examples/export_model.py tells in Python which parameters that changes",
+        model.path().display()
+    ))
 }
 
 /// What would let the program take what a mini-batch leaves over.

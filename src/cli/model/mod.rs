@@ -77,16 +77,7 @@ impl Chosen {
 
     /// A program that PyTorch exported.
     fn exported(zoo: &Zoo, model: &str, sizes: &Given, loss: AskedLoss) -> Result<Self, String> {
-        // A file that is not there has no sizes either.
-        if let Some((size, _)) = sizes.first()
-            && Path::new(model).exists()
-        {
-            return Err(format!(
-                "{}: the sizes of `{model}` are in the file, as PyTorch exported it",
-                flag(size)
-            ));
-        }
-        let read = exported::read(Path::new(model), loss);
+        let read = exported::read(Path::new(model), loss, sizes);
         let spec = read.map_err(|why| {
             let flag = if why.starts_with("--") {
                 ""
@@ -98,14 +89,34 @@ impl Chosen {
         Ok(Self {
             zoo: zoo.clone(),
             name: model.to_owned(),
-            settings: Vec::new(),
+            settings: sizes
+                .iter()
+                .map(|(size, value)| format!("{size}={value}"))
+                .collect(),
             spec,
         })
     }
 
-    /// A model all of whose sizes are chosen.
+    /// The model for samples of these shapes, one for each input: a program may take several, unless
+    /// somebody chose its sizes.
+    pub(super) fn resized(&self, items: &[&[i64]]) -> Result<Self, String> {
+        if !self.settings.is_empty() {
+            return Ok(self.clone());
+        }
+        let spec = self
+            .spec
+            .resized(items)
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            spec,
+            ..self.clone()
+        })
+    }
+
+    /// A model all of whose sizes are chosen; those of a program may be other ones for other data.
     pub(super) fn of_spec(zoo: &Zoo, spec: &ModelSpec) -> Self {
         let sizes = sizes(spec).into_iter();
+        let sizes = sizes.filter(|_| spec.exported().is_none());
         Self {
             zoo: zoo.clone(),
             name: spec.name().to_owned(),

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
+use tch::Device;
 
 use super::plan::{choices, limit};
-use super::{Failure, output, say};
+use super::{Failure, output, say, simulated};
 use crate::cli::said::Said;
 use crate::data::Diagnosis;
 use crate::models::zoo::Zoo;
-use crate::{ProfileOptions, Profiled, profile_watched};
+use crate::{Kernels, ProfileOptions, Profiled, profile_watched};
 
 pub(super) use options::Args;
 
@@ -33,6 +34,12 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let (model, sample) = job.sample()?;
     crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
     say(&report::beginning(job.spec(), &options)?);
+    // The default.
+    if args.devices[..] == [Device::Cpu; 2] {
+        simulated::unused(&args.devices)
+            .iter()
+            .for_each(|note| say(note));
+    }
     if let Some(vocabulary) = job.vocabulary() {
         say(&vocabulary);
     }
@@ -136,7 +143,9 @@ fn profile_options(args: &Args, sizes: &[usize]) -> ProfileOptions {
     }
     options.sizes = sizes.to_vec();
     options.precision = args.precision;
-    options.kernels = args.kernels;
+    let on_cpus = args.devices.contains(&Device::Cpu);
+    let auto = || on_cpus.then(Kernels::auto).unwrap_or_default();
+    options.kernels = args.kernels.unwrap_or_else(auto);
     options.low_memory = args.low_memory;
     options.threads_per_stage = args.threads_per_stage;
     options

@@ -99,10 +99,11 @@ pub(in crate::cli) struct Args {
     /// The type of numbers in which layers compute: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,
-    /// Whose kernels compute matrix products and convolutions on the CPU: libtorch or onednn, as
-    /// for `train`.
-    #[arg(long, value_name = "NAME", default_value_t = Kernels::Libtorch, value_parser = values::KERNELS.parse)]
-    pub(super) kernels: Kernels,
+    /// Whose kernels compute matrix products and convolutions on the CPU: auto, libtorch or onednn,
+    /// as for `train`.
+    // See `micro`.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = values::KERNELS_OR_AUTO.parse)]
+    pub(super) kernels: std::option::Option<Kernels>,
     /// Keep only one layer (parameters, gradients and activations) in memory at a time, for models
     /// that do not fit. No other stage competes with it then, as in training: times are a little
     /// too short.

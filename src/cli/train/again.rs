@@ -46,14 +46,21 @@ impl Begun {
         let looked = world::leads(world).then(|| RunFolder::check_free(folder));
         let is_there = matches!(looked, Some(Err(TrainError::Occupied { .. })));
         let folder = folder.clone();
-        Ok(world::by_leader(world, is_there)?.then_some(Self { folder }))
+        Ok(world::of_leader(world, || is_there)?.then_some(Self { folder }))
     }
 
     /// What the command was configured with when it was first given: nothing of the run itself,
-    /// which may be another one's.
-    pub(super) fn below(args: &Args) -> Result<Option<Saved>, Failure> {
+    /// which may be another one's, but what the command leaves to the machine that it comes to.
+    pub(super) fn below(args: &Args, begun: &Resume) -> Result<Option<Saved>, Failure> {
         let Some(path) = &args.resume else {
-            return Ok(None);
+            let (path, text) = begun.config();
+            return Ok(Some(Saved {
+                path: path.to_owned(),
+                text: found_out(text),
+                trained: false,
+                tokenizer: None,
+                samples: None,
+            }));
         };
         let run = RunFolder::open(path).map_err(failure)?;
         let text = run.config().map_err(|error| {
@@ -84,6 +91,19 @@ impl Begun {
             quoted(&self.folder)
         )))
     }
+}
+
+/// What a run has taken where nobody said anything, and which may be another thing on this machine or
+/// in this number of processes.
+fn found_out(config: &str) -> String {
+    let table = config.parse::<toml::Table>().unwrap_or_default();
+    let own = table.get("pipeline").and_then(toml::Value::as_table);
+    let own = own.into_iter().flatten();
+    let own = own.filter(|(key, _)| ["micro", "kernels"].contains(&key.as_str()));
+    let own: toml::Table = own
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    toml::Table::from_iter([("pipeline".to_owned(), own.into())]).to_string()
 }
 
 /// What a command decides wherever it runs: threads follow from the cores, and where the layers are

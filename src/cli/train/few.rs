@@ -14,8 +14,7 @@ const VARIANCE: &str = "running_var";
 
 /// What is to be known of micro-batches that are so small, in a line.
 pub(super) fn note(recipe: &Recipe, spec: &ModelSpec) -> anyhow::Result<Option<String>> {
-    let micro_batches = recipe.micro.saturating_mul(recipe.replicas).max(1);
-    let samples = (recipe.batch / micro_batches).max(1);
+    let samples = (recipe.batch / recipe.micro.max(1)).max(1);
     let Some(places) = fewest_places(spec)?.filter(|own| samples.saturating_mul(*own) <= FEW)
     else {
         return Ok(None);
@@ -28,6 +27,13 @@ pub(super) fn note(recipe: &Recipe, spec: &ModelSpec) -> anyhow::Result<Option<S
         count(samples, "sample"),
         count(values, "value")
     )))
+}
+
+/// The samples of a micro-batch from which on a batch norm has more than a few values; none without a
+/// batch norm.
+pub(super) fn fewest_samples(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
+    let places = fewest_places(spec)?;
+    Ok(places.map(|places| FEW / places.max(1) + 1))
 }
 
 /// The values that a sample gives a batch norm of each channel, where it gives fewest; none without
@@ -46,4 +52,27 @@ fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
         .skip(1)
         .map(|side| (*side as usize >> HALVINGS).max(1));
     Ok(Some(sides.product()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::zoo::Zoo;
+
+    /// With two replicas 8 samples were told as 4: micro-batches are those of all replicas together.
+    #[test]
+    fn micro_batches_of_replicas_have_the_samples_that_they_have() {
+        let spec = Zoo::builtin().spec("resnet50", ["image=32"]).unwrap();
+        let told = |replicas| {
+            let recipe = Recipe {
+                batch: 32,
+                micro: 4,
+                replicas,
+                ..Recipe::defaults()
+            };
+            note(&recipe, &spec).unwrap().unwrap()
+        };
+        assert!(told(1).contains("8 samples give it"), "{}", told(1));
+        assert_eq!(told(2), told(1));
+    }
 }

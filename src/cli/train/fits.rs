@@ -31,6 +31,7 @@ impl Recipe {
             normalise: self.normalise.clone(),
             resize: self.resize,
             augment: self.augment,
+            shuffle: self.shuffle,
             seed: self.seed,
             workers: self.workers,
             prefetch: self.prefetch,

@@ -64,9 +64,10 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
              {measured}, or `profile --precision {precision}`)"
         ));
     }
-    let (kernels, measured) = (recipe.kernels.to_string(), plan.kernels.as_deref());
-    let measured = measured.unwrap_or("libtorch");
-    if measured != kernels {
+    let measured = plan.kernels.as_deref().unwrap_or("libtorch");
+    let kernels = recipe.kernels.or_else(|| measured.parse().ok());
+    let asked = recipe.kernels.map(|own| own.to_string());
+    if let Some(kernels) = asked.filter(|own| own != measured) {
         say(&format!(
             "warning: the plan is for the kernels `{measured}`, and this run computes with `{kernels}`: \
              it may not be the best one (--kernels {measured}, or `profile --kernels {kernels}`)"
@@ -109,6 +110,7 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         recompute: Recompute::of_stages(&plan.recompute),
         offload: Offload::of_stages(&plan.offload),
         cuda_graphs: plan.cuda_graphs,
+        kernels,
         replicas: plan.replicas,
         // Each has one leaf at least.
         tree: recipe.tree.max(plan.replicas),

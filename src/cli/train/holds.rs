@@ -56,8 +56,7 @@ fn activations(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
         return Ok(());
     }
     let size = |name: &str| spec.settings().count(name).unsigned_abs();
-    let parts = recipe.micro.saturating_mul(recipe.replicas.max(1)).max(1);
-    let samples = (recipe.batch / parts).max(1) as u64;
+    let samples = (recipe.batch / recipe.micro.max(1)).max(1) as u64;
     // Those of all blocks are there when the first backward begins, unless they are computed again.
     let blocks = match (&recipe.recompute, recipe.processes) {
         (Recompute::Never, 0 | 1) => size("layers"),

@@ -8,15 +8,16 @@ use gpipe_partitioner::words::count;
 use tch::Device;
 
 use super::configured::Saved;
+use super::decided::decided;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, configured, few, from_plan, holds, moved};
+use super::{check, config, configured, few, from_plan, holds, moved, usual};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
-use crate::cli::{Failure, failure, input};
+use crate::cli::{Failure, failure, input, simulated};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::torch::{simulated_gpus, time_model};
 use crate::train::peak_flops;
@@ -29,6 +30,8 @@ pub(super) struct Job {
     pub(super) args: Args,
     /// With what the plan says in place of what is said without it.
     pub(super) recipe: Recipe,
+    /// What was chosen where nobody said anything, and why.
+    pub(super) said: Vec<String>,
     /// What a higher layer of the configuration made void, in words.
     pub(super) notes: Vec<String>,
     pub(super) zoo: Zoo,
@@ -88,10 +91,12 @@ impl Job {
         same.map_err(Failure::Usage)?;
         let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
         let recipe = match &plan {
-            Some(plan) => {
-                let recipe = on_its_devices(recipe, plan, &origins, processes);
-                from_plan::applied(&recipe, plan, &chosen)?
-            }
+            Some(plan) => on_its_devices(recipe, plan, &origins, processes),
+            None => recipe,
+        };
+        let (recipe, mut said) = usual::filled(recipe, &origins, &chosen, weights.is_some())?;
+        let recipe = match &plan {
+            Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
             None => recipe,
         };
         let schema = config::schema(zoo);
@@ -126,6 +131,7 @@ impl Job {
             weights.check(&source)?;
         }
         holds::check(&recipe, &chosen.spec)?;
+        let named_devices = origins.of("pipeline.devices").is_some();
         let mut notes = origins.notes;
         notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);
@@ -133,17 +139,24 @@ impl Job {
         // Of each process as many.
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
+        notes.extend(exported::note_of_gradients(&chosen.spec));
         notes.extend(idle(&recipe));
         notes.extend(few::note(&recipe, &chosen.spec)?);
         notes.extend(check::patience(&recipe));
         let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
         check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;
         notes.extend(held_out.and_then(|own| left_out(&recipe, &chosen, own)));
+        let (recipe, cut) = decided(recipe, &chosen, world)?;
+        said.extend(cut);
+        if !named_devices {
+            said.extend(simulated::unused(&recipe.devices));
+        }
         Ok(Self {
             other,
             tokens,
             args: args.clone(),
             recipe,
+            said,
             notes,
             zoo: zoo.clone(),
             chosen,
@@ -350,7 +363,9 @@ fn held_out<'a>(
         // Their micro-batches are none larger than those of a whole batch.
         (_, Some(model)) => *model.micro_batch_sizes().start() == 1,
     };
-    let (batch, most) = (recipe.batch, recipe.held_out_batches);
+    // What is measured once, at the end, is to take a part of what training took.
+    let once = (recipe.eval_every == 0).then_some(recipe.steps);
+    let (batch, most) = (recipe.batch, recipe.held_out_batches.or(once));
     match other {
         Some(other) => other.batches(batch, most, takes),
         None => source.held_out(batch, most, takes),

@@ -5,6 +5,7 @@ mod asked;
 mod check;
 mod config;
 mod configured;
+mod decided;
 mod few;
 mod fits;
 mod from_plan;
@@ -19,6 +20,7 @@ mod resolved;
 mod resumed;
 mod rows;
 mod summary;
+mod usual;
 
 use std::sync::Arc;
 
@@ -73,8 +75,8 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         (None, None) => None,
     };
     let below = match (&begun, &resume) {
-        (Some(_), _) => Begun::below(args)?,
-        (None, resume) => resume.as_ref().map(resumed::saved).transpose()?,
+        (Some(_), Some(resume)) => Begun::below(args, resume)?,
+        (_, resume) => resume.as_ref().map(resumed::saved).transpose()?,
     };
     let mut job = match &resume {
         Some(resume) => {
@@ -152,6 +154,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         };
     }
     let beginning = beginning(&job)?.filter(|_| !job.args.json);
+    let beginning = beginning.filter(|own| writes(&outcome, own.vocabulary.len()));
     let sample = beginning.map(|own| sample::generate(&mut pipe, &own, job.recipe.seed, &stop));
     // Nothing is left that a signal could cut short.
     drop(stop);
@@ -200,8 +203,6 @@ fn unlearnt(job: &Job, outcome: &Outcome, why: &str) -> String {
          more steps may help, too"
     } else if skipped {
         "scale the data (--normalise standard), or try a smaller --lr"
-    } else if job.recipe.beyond_the_schedule(0).is_some() {
-        "see the note above the first step"
     } else {
         "the outputs do not depend on the parameters where they are now; try another --seed, a smaller \
          --lr, or scale the data (--normalise standard)"
@@ -235,6 +236,14 @@ fn beginning(job: &Job) -> Result<Option<Beginning<'_>>, Failure> {
         tokens,
         seq,
     }))
+}
+
+/// Whether the model writes more than random tokens: those of a text are this far from equally likely
+/// where it has learnt no more than how often each comes.
+fn writes(outcome: &Outcome, vocabulary: usize) -> bool {
+    const KNOWS_NOTHING: f64 = 0.7;
+    let last = outcome.records.last().map_or(f64::NAN, |own| own.loss);
+    last < KNOWS_NOTHING * (vocabulary as f64).ln()
 }
 
 /// The library's trainer for a job.

@@ -7,6 +7,7 @@ use gpipe_partitioner::words::count;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::job::Job;
+use super::summary::another_cut;
 use crate::Pipeline;
 use crate::cli::feed::Source;
 use crate::cli::{output, say};
@@ -28,6 +29,10 @@ pub(super) struct Progress {
     interval: Interval,
     /// Evaluations in a row that end the run.
     patience: usize,
+    /// What to do about a cut that costs time.
+    another_cut: String,
+    /// Batches that are held out, of which fewer may be measured.
+    held_out: usize,
 }
 
 impl Progress {
@@ -44,6 +49,8 @@ impl Progress {
             begun: (Instant::now(), 0),
             interval: Interval::default(),
             patience: job.recipe.early_stopping,
+            another_cut: another_cut(job),
+            held_out: job.held_out().map_or(0, |own| own.batches()),
         }
     }
 
@@ -69,6 +76,9 @@ impl Progress {
             recipe.recompute,
             recipe.optimizer.name(),
         ));
+        for line in &job.said {
+            self.say(line);
+        }
         if let Some(parts) = job.source.parts() {
             self.say(&format!("data: {} ({parts})", job.source.name()));
         }
@@ -186,6 +196,10 @@ impl Hook for Progress {
         }
     }
 
+    fn cut(&mut self, _: u64, words: &str) {
+        self.say(&format!("note: {words}{}", self.another_cut));
+    }
+
     fn note(&mut self, note: &str) {
         self.say(note);
     }
@@ -217,12 +231,14 @@ impl Hook for Progress {
     fn held_out(&mut self, batches: Option<usize>) {
         let batches = batches.unwrap_or_default();
         self.say(&format!(
-            "all steps are done; measuring the held-out loss ({}{})",
-            count(batches, "batch"),
-            if batches > 1 {
-                "; --held-out-batches N takes fewer"
-            } else {
-                ""
+            "all steps are done; measuring the held-out loss ({})",
+            match batches {
+                few if few < self.held_out => format!(
+                    "{few} of {}; --held-out-batches N takes another number",
+                    count(self.held_out, "batch")
+                ),
+                0 | 1 => count(batches, "batch"),
+                all => format!("{}; --held-out-batches N takes fewer", count(all, "batch")),
             }
         ));
         if self.bar.is_some() {

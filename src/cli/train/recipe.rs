@@ -69,7 +69,9 @@ settings! {
         /// else CPU stages, 4 the first four of these. Names may repeat; each has a thread of its own.
         devices: Vec<Device> = rows::devices();
 
-        /// How many micro-batches each batch is split into.
+        /// How many micro-batches each batch is split into. By default 4 for each device, and 8 on one;
+        /// batches may have fewer samples, and models with batch norm have fewer where its statistics
+        /// would be noise.
         micro: usize = rows::micro();
 
         /// Schedule: {names}. It changes speed and memory, never numbers.
@@ -80,7 +82,8 @@ settings! {
         chunks: Option<usize> = rows::chunks(zoo);
 
         /// Layers of each stage, such as 3,5. As many numbers as devices times chunks; by default
-        /// balanced by parameters.
+        /// balanced by parameters, and models with convolutions and programs of a .pt2 by a quick
+        /// timing of their layers.
         balance: Option<Vec<usize>> = rows::balance(zoo);
 
         /// Computes forwards again instead of keeping activations: never, except-last or always. All
@@ -90,10 +93,11 @@ settings! {
         /// Type of numbers that layers compute in: f32, bf16 or fp16. fp16 has loss scaling. Parameters are always in single precision.
         precision: Precision = rows::precision();
 
-        /// Whose kernels compute matrix products and convolutions on the CPU: libtorch (which
-        /// itself chooses between MKL and oneDNN) or onednn, which can be twice as fast (on AMD
-        /// processors, and for small convolutions on one thread). The last bits differ.
-        kernels: Kernels = rows::kernels();
+        /// Whose kernels compute matrix products and convolutions on the CPU: auto, libtorch or onednn.
+        /// libtorch itself chooses between MKL and oneDNN. oneDNN's can be twice as fast on AMD
+        /// processors, and `auto` takes them where those have AVX-512, and with --plan those that it was measured
+        /// with. The last bits differ: runs write down which were taken, and resume with these.
+        kernels: Option<Kernels> = rows::kernels();
 
         /// Captures the passes of stages on CUDA devices as CUDA graphs, for models of many small
         /// kernels. It changes no numbers; activations are then not measured.
@@ -184,8 +188,11 @@ settings! {
         optimizer: OptimizerKind =
             flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into()).fixed();
 
-        /// Learning rate: the highest of the schedule.
-        lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003);
+        /// Learning rate: the highest of the schedule; by default what is usual for the case. With `adamw`
+        /// and `adam` that is 0.003 from random numbers (0.001 for models with convolutions, 0.0003 from 50 million parameters on), 0.001 from the
+        /// weights of a .pt2, and 0.00005 from --weights; with `sgd` 0.1 from random numbers, else
+        /// 0.01.
+        lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003).by_case();
 
         /// Weight decay (by default 0.01 of `adamw`, else 0). `adamw` multiplies weights by 1 - lr * W in
         /// each step; `adam` and `sgd` add W times the weight to the gradient.
@@ -283,11 +290,17 @@ settings! {
             .fixed()
             .hides_default();
 
+        /// Whether each epoch has the samples in another order, which the seed decides. Else they come in
+        /// the order of the data, and the last ones are held out; of a text come the windows side by side
+        /// instead of some drawn from anywhere.
+        shuffle: bool = flag("data.shuffle", "BOOL", Truth, true).hides_default();
+
         /// Share of the data that is held out, if it has no test part. The end of a text, or samples drawn
         /// by the seed from other data. 0 holds out none.
         held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
 
-        /// Held-out batches on which the loss is measured; by default all, and 0 measures none.
+        /// Held-out batches on which the loss is measured; by default all, and 0 measures none. Without
+        /// --eval-every no more than there are steps.
         held_out_batches: Option<usize> =
             flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
 

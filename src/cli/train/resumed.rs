@@ -8,6 +8,7 @@ use super::configured::Saved;
 use super::job::Job;
 use super::options::Args;
 use super::recipe::Recipe;
+use crate::Kernels;
 use crate::cli::config::diff;
 use crate::cli::trained::{saved_samples, saved_tokenizer, saved_vocabulary};
 use crate::cli::world::leads;
@@ -88,7 +89,11 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn
     let own = &from.extras().config;
     let new = diff(
         &schema(&job.zoo),
-        &Recipe::defaults(),
+        &Recipe {
+            // Those before there was a choice.
+            kernels: Some(Kernels::Libtorch),
+            ..Recipe::defaults()
+        },
         &moved(own, resolved),
         resolved,
     )?;

@@ -29,7 +29,8 @@ pub(super) fn devices() -> Row<Recipe, impl Form<Value = Vec<Device>>> {
 }
 
 pub(super) fn micro() -> Row<Recipe, impl Form<Value = usize>> {
-    flag("pipeline.micro", "M", values::COUNT, 4)
+    flag("pipeline.micro", "M", values::COUNT, 8)
+        .by_case()
         .sets(Setting::MicroBatches, |builder, micro, _| {
             builder.micro_batches(*micro)
         })
@@ -122,16 +123,11 @@ pub(super) fn precision() -> Row<Recipe, impl Form<Value = Precision>> {
     })
 }
 
-pub(super) fn kernels() -> Row<Recipe, impl Form<Value = Kernels>> {
-    flag(
-        "pipeline.kernels",
-        "NAME",
-        values::KERNELS,
-        Kernels::Libtorch,
+pub(super) fn kernels() -> Row<Recipe, impl Form<Value = Option<Kernels>>> {
+    flag("pipeline.kernels", "NAME", values::KERNELS_OR_AUTO, None).sets(
+        Setting::Kernels,
+        if_given(|builder, kernels: &Kernels| builder.kernels(*kernels)),
     )
-    .sets(Setting::Kernels, |builder, kernels, _| {
-        builder.kernels(*kernels)
-    })
 }
 
 pub(super) fn cuda_graphs() -> Row<Recipe, impl Form<Value = bool>> {

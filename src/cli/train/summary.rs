@@ -205,7 +205,9 @@ fn profile_command(recipe: &Recipe) -> String {
     let usual = devices == [Device::Cpu; 2];
     let precision =
         (recipe.precision != Precision::default()).then(|| recipe.precision.to_string());
-    let kernels = (recipe.kernels != Kernels::default()).then(|| recipe.kernels.to_string());
+    // `profile` takes those that are faster here, too.
+    let kernels = recipe.kernels.filter(|own| *own != Kernels::auto());
+    let kernels = kernels.map(|own| own.to_string());
     let threads = recipe.threads_per_stage.map(|own| own.to_string());
     let scaled = recipe.normalise != Normalise::Auto;
     let dropped = (!recipe.drop_columns.is_empty()).then(|| recipe.drop_columns.join(","));
@@ -256,6 +258,15 @@ fn plan_commands(recipe: &Recipe) -> String {
     )
 }
 
+/// What to do about a cut that costs time.
+pub(super) fn another_cut(job: &Job) -> String {
+    if job.plan.is_some() {
+        return "; the plan was made from other times than these: profile again".to_owned();
+    }
+    let commands = plan_commands(&job.recipe);
+    format!("; {commands} by time, for `train --plan plan.json`")
+}
+
 /// What is told of the whole run, and what to do about it.
 fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let mut lines = outcome.lines();
@@ -278,15 +289,7 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             ("plan", _) if job.simulated_gpus().is_none() && is_far(&outcome.summary()) => {
                 *text += PROFILE_AGAIN
             }
-            ("cut", Some(_)) => {
-                *text += "; the plan was made from other times than these: profile again";
-            }
-            ("cut", None) => {
-                *text = format!(
-                    "{text}; {} by time, for `train --plan plan.json`",
-                    plan_commands(&job.recipe)
-                );
-            }
+            ("cut", _) => *text += &another_cut(job),
             _ => {}
         }
     }

@@ -35,6 +35,8 @@ const DROPOUT: &str = "dropout";
 /// Another one, where positions are no parameters.
 const CONTEXT: &str = "context";
 const ROTARY: &str = "llama";
+/// Where they are, sequences may be shorter than the table of them.
+const POSITIONS: &str = "positions";
 
 /// Whether two texts are the same number.
 fn same(one: &str, other: &str) -> bool {
@@ -80,7 +82,7 @@ pub(in crate::cli) fn read(
             model
         )));
     }
-    let mut sizes = sizes(&read.spec);
+    let mut sizes = shortened(sizes(&read.spec), given);
     for (size, value) in given {
         let own = sizes.iter().find(|(own, _)| own == size);
         let free = size == DROPOUT || (size == CONTEXT && name == ROTARY);
@@ -103,6 +105,25 @@ pub(in crate::cli) fn read(
         note: read.prefix.map(|own| wrapped(path, &own)),
     };
     Ok((chosen, weights))
+}
+
+/// The sizes of weights with the shorter context that was asked for, if any: their table of positions
+/// stays whole.
+fn shortened(mut own: Given, asked: &Given) -> Given {
+    let of = |all: &Given, name: &str| {
+        let mut all = all.iter();
+        let (_, value) = all.find(|(size, _)| size == name)?;
+        value.trim().parse::<i64>().ok()
+    };
+    let has_table = own.iter().any(|(size, _)| size == POSITIONS);
+    if let (Some(table), Some(context), true) = (of(&own, CONTEXT), of(asked, CONTEXT), has_table)
+        && (1..table).contains(&context)
+    {
+        own.retain(|(size, _)| size != CONTEXT && size != POSITIONS);
+        own.push((CONTEXT.to_owned(), context.to_string()));
+        own.push((POSITIONS.to_owned(), table.to_string()));
+    }
+    own
 }
 
 /// That all numbers are such.
@@ -139,6 +160,14 @@ fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
         ))
     })?;
     let note = program.prefix(&read).map(|own| wrapped(&file, own));
+    let note = note.or_else(|| {
+        let prefix = program.missing_prefix(&read)?;
+        Some(format!(
+            "note: --weights {}: every name of the program begins with `{prefix}`, as where a wrapper of \
+             the model was exported: the names are taken with it",
+            file.display()
+        ))
+    });
     let all = program.weights(read);
     Ok(Weights {
         all: all.map_err(|error| wrong(format!("{error:#}")))?,

@@ -12,7 +12,7 @@ use tch::{Device, TchError, Tensor};
 use super::feed;
 use super::input::{self, DeviceList};
 use super::models::shapes;
-use super::{Failure, room, say};
+use super::{Failure, room, say, simulated};
 use crate::models::hugging_face::{self, TokenizerFiles};
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
@@ -287,6 +287,10 @@ impl Trained {
                 self.spec.name(),
                 count(model.len(), "layer")
             )));
+        }
+        // The default: somebody may have named no other since they know of none.
+        if devices == [Device::Cpu] {
+            simulated::unused(devices).iter().for_each(|note| say(note));
         }
         let mut builder = Pipeline::builder(model)
             .devices(devices)

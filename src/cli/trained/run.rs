@@ -272,7 +272,9 @@ fn exported_program(
     let fingerprint = config.get("model").and_then(|own| own.get("fingerprint"));
     let fingerprint = fingerprint.and_then(toml::Value::as_str);
     exported::check_there(&path.display().to_string(), fingerprint)?;
-    let spec = exported::read(path, asked)?;
+    let size = |name: &str| config.get("model")?.get(name)?.as_integer();
+    let context = size("context").map(|own| ("context".to_owned(), own.to_string()));
+    let spec = exported::read(path, asked, &context.into_iter().collect())?;
     exported::check_same(&spec, fingerprint)?;
     Ok(spec)
 }
@@ -316,6 +318,8 @@ fn options(config: &toml::Table) -> DataOptions {
         workers: how_many("workers"),
         prefetch: how_many("prefetch"),
         seed: seed.unwrap_or_default(),
+        shuffle: (value("data", "shuffle").and_then(toml::Value::as_bool))
+            .unwrap_or(defaults.shuffle),
         ..defaults
     }
 }

@@ -10,13 +10,11 @@ use super::safetensors::Safetensors;
 use crate::data::{DataError, Source};
 
 /// What inputs and targets are called, in small letters.
-const PAIRS: [[&str; 2]; 2] = [["x", "y"], ["x_train", "y_train"]];
+const PAIR: [&str; 2] = ["x", "y"];
+/// How the names of arrays that are trained on end.
+const TRAIN: [&str; 2] = ["", "_train"];
 /// The same of what is not trained on.
-const TESTS: [[&str; 2]; 3] = [
-    ["x_test", "y_test"],
-    ["x_val", "y_val"],
-    ["x_valid", "y_valid"],
-];
+const TESTS: [&str; 3] = ["_test", "_val", "_valid"];
 
 /// Arrays by name.
 pub(in crate::data) struct NamedArrays {
@@ -73,15 +71,15 @@ impl NamedArrays {
         }
     }
 
-    /// Inputs and targets to train on.
+    /// Inputs and targets to train on; `own` is what the model calls its input, if that is known.
     ///
     /// # Errors
     /// There are none of those names, or not as many of each.
-    pub(in crate::data) fn pair(&mut self) -> Result<[Array; 2], DataError> {
+    pub(in crate::data) fn pair(&mut self, own: Option<&str>) -> Result<[Array; 2], DataError> {
         let names = self.names();
-        match find(&names, &PAIRS) {
+        match find(&names, &pairs(own, &TRAIN)) {
             Some(pair) => self.both(&pair),
-            None => Err(DataError::bad_path(&self.path, no_pair(&names))),
+            None => Err(DataError::bad_path(&self.path, no_pair(&names, own))),
         }
     }
 
@@ -89,16 +87,19 @@ impl NamedArrays {
     ///
     /// # Errors
     /// There are several, and none of them is called so.
-    pub(in crate::data) fn inputs(&mut self) -> Result<Array, DataError> {
+    pub(in crate::data) fn inputs(&mut self, own: Option<&str>) -> Result<Array, DataError> {
         let names = self.names();
-        let called = PAIRS.iter().chain(&TESTS).map(|[x, _]| *x);
-        let mut spelt = called.filter_map(|x| names.iter().find(|own| own.eq_ignore_ascii_case(x)));
+        let called = [pairs(own, &TRAIN), pairs(own, &TESTS)].concat();
+        let spelt = |[x, _]: &[String; 2]| names.iter().find(|own| own.eq_ignore_ascii_case(x));
+        let mut spelt = called.iter().filter_map(spelt);
         let only = || names.first().filter(|_| names.len() == 1);
         if let Some(name) = spelt.next().or_else(only) {
             return self.array(name);
         }
         let names = listed(names.iter().map(String::as_str));
-        let what = format!("there is no array `x`; there are {names}: save the inputs as `x`");
+        let wanted = inputs_called(own);
+        let what =
+            format!("there is no array {wanted}; there are {names}: save the inputs as {wanted}");
         Err(DataError::bad_path(&self.path, what))
     }
 
@@ -106,8 +107,11 @@ impl NamedArrays {
     ///
     /// # Errors
     /// As [`NamedArrays::pair`].
-    pub(in crate::data) fn test(&mut self) -> Result<Option<[Array; 2]>, DataError> {
-        let test = find(&self.names(), &TESTS);
+    pub(in crate::data) fn test(
+        &mut self,
+        own: Option<&str>,
+    ) -> Result<Option<[Array; 2]>, DataError> {
+        let test = find(&self.names(), &pairs(own, &TESTS));
         test.map(|pair| self.both(&pair)).transpose()
     }
 
@@ -160,21 +164,42 @@ impl NamedArrays {
 }
 
 /// What is said of these arrays, among which are no inputs and targets.
-fn no_pair(names: &[String]) -> String {
+fn no_pair(names: &[String], own: Option<&str>) -> String {
+    let wanted = inputs_called(own);
     if let Some(weight) = names.iter().find(|name| name.ends_with(".weight")) {
         return format!(
-            "it has the weights of a model (`{weight}` and others), and no arrays `x` and `y`: give it \
+            "it has the weights of a model (`{weight}` and others), and no arrays {wanted} and `y`: give it \
              as --weights, and name data here"
         );
     }
     format!(
-        "there are no arrays `x` and `y`; there are {}: save the inputs as `x` and the targets as `y`",
+        "there are no arrays {wanted} and `y`; there are {}: save the inputs as {wanted} and the targets as \
+         `y`",
         listed(names.iter().map(String::as_str))
     )
 }
 
+/// What inputs are to be called, in messages.
+fn inputs_called(own: Option<&str>) -> String {
+    let [x, _] = PAIR;
+    match own.filter(|own| !own.eq_ignore_ascii_case(x)) {
+        Some(own) => format!("`{own}` or `{x}`"),
+        None => format!("`{x}`"),
+    }
+}
+
+/// What inputs and targets may be called, with these endings: inputs as the model calls them first.
+fn pairs(own: Option<&str>, endings: &[&str]) -> Vec<[String; 2]> {
+    let [x, y] = PAIR;
+    let inputs = own.into_iter().chain([x]);
+    let pair = |x: &str, ending: &str| [x, y].map(|name| format!("{name}{ending}"));
+    inputs
+        .flat_map(|x| endings.iter().map(move |ending| pair(x, ending)))
+        .collect()
+}
+
 /// The first of these pairs that is there, as it is spelt there.
-fn find(names: &[String], pairs: &[[&str; 2]]) -> Option<[String; 2]> {
+fn find(names: &[String], pairs: &[[String; 2]]) -> Option<[String; 2]> {
     let spelt = |wanted: &str| {
         let mut own = names
             .iter()

@@ -197,10 +197,10 @@ fn file(
 ) -> Result<Found, DataError> {
     let arrays = |open: fn(&Path) -> Result<NamedArrays, DataError>| {
         let mut train = open(path)?;
-        let pair = train.pair()?;
+        let pair = train.pair(options.input_name())?;
         let test = match test {
-            Some(test) => Some(open(test)?.pair()?),
-            None => train.test()?,
+            Some(test) => Some(open(test)?.pair(options.input_name())?),
+            None => train.test(options.input_name())?,
         };
         numbers::found(pair, test, options)
     };
@@ -228,10 +228,11 @@ fn file(
 /// An `.npy` file of inputs is one of a folder's.
 fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    if !["x", "x_train"]
-        .iter()
-        .any(|own| stem.eq_ignore_ascii_case(own))
-    {
+    let is = |own: &str| {
+        let stem = stem.to_ascii_lowercase();
+        stem.strip_suffix("_train").unwrap_or(&stem) == own.to_ascii_lowercase()
+    };
+    if !is("x") && !options.input_name().is_some_and(is) {
         let what = "this is one array, and two are needed: save the inputs as x.npy and the targets \
                     as y.npy beside it, and name their folder";
         return Err(DataError::bad_path(path, what));
@@ -241,8 +242,8 @@ fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
 
 fn npy(folder: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let mut arrays = npy_folder(folder)?;
-    let pair = arrays.pair()?;
-    let test = arrays.test()?;
+    let pair = arrays.pair(options.input_name())?;
+    let test = arrays.test(options.input_name())?;
     numbers::found(pair, test, options)
 }
 
@@ -291,7 +292,7 @@ fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
 fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
     let names: Vec<String> = entries(train)?.into_keys().collect();
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
-        let pair = |folder: &Path| npy_folder(folder)?.pair();
+        let pair = |folder: &Path| npy_folder(folder)?.pair(options.input_name());
         let test = test.map(pair).transpose()?;
         return numbers::found(pair(train)?, test, options);
     }

@@ -244,19 +244,25 @@ pub(super) fn absent(known: &[i64], names: &[String]) -> Vec<String> {
 pub(super) fn untrained(
     known: &[i64],
     held: usize,
-    (names, seed): (&[String], u64),
+    (names, order): (&[String], Option<u64>),
 ) -> Option<String> {
     if held == 0 || known.is_empty() {
         return None;
     }
-    let source = Made::new(known.len(), Ok);
     let range = 0..known.len() - held;
-    let trained = RandomPart {
-        source,
-        range: range.clone(),
-        seed,
+    let origin = |index| match order {
+        None => index,
+        Some(seed) => {
+            let (source, range) = (Made::new(known.len(), Ok), range.clone());
+            let drawn = RandomPart {
+                source,
+                range,
+                seed,
+            };
+            drawn.origin(index)
+        }
     };
-    let trained: BTreeSet<i64> = range.map(|index| known[trained.origin(index)]).collect();
+    let trained: BTreeSet<i64> = range.clone().map(|index| known[origin(index)]).collect();
     let all: BTreeSet<i64> = known.iter().copied().collect();
     let left = all.difference(&trained);
     let left = left.filter_map(|class| names.get(usize::try_from(*class).ok()?));

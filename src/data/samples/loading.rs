@@ -11,8 +11,8 @@ use crate::data::{Batches, Dataset, Source, Stack as _};
 /// Which samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Those to train on, without end: all of an epoch in another order each time, whole batches
-    /// alone.
+    /// Those to train on, without end: all of an epoch in another order each time, or in that of the
+    /// data, whole batches alone.
     Train,
     /// Those that are held out, once.
     HeldOut,
@@ -24,10 +24,10 @@ pub(crate) enum Part {
 type Both = (Values, Values);
 
 impl Samples {
-    /// Batches to train on, without end: all samples of an epoch in another order each time, whole
-    /// batches alone.
+    /// Batches to train on, without end: all samples of an epoch in another order each time, or in that
+    /// of the data ([`SampleOptions::shuffle`](super::SampleOptions::shuffle)), whole batches alone.
     pub fn batches(&self, size: usize) -> Batches<impl Source + use<>, (Tensor, Tensor)> {
-        let train = Dataset::new(Arc::clone(&self.train)).shuffle(usize::MAX, self.seed);
+        let train = Dataset::new(shuffled(&self.train, self.order));
         train.batch(size).drop_last().endless()
     }
 
@@ -63,7 +63,7 @@ impl Samples {
                 (x.into(), y.into())
             })
         };
-        Some(loaded(source, part, (size, self.seed), collate))
+        Some(loaded(source, part, (size, self.order), collate))
     }
 }
 
@@ -71,15 +71,24 @@ impl Samples {
 pub(super) fn loaded<T: Send + 'static>(
     source: &Arc<dyn Source<Item = T>>,
     part: Part,
-    (size, seed): (usize, u64),
+    (size, order): (usize, Option<u64>),
     collate: impl Fn(Vec<T>) -> anyhow::Result<Both> + Send + Sync + 'static,
 ) -> Batches<Arc<dyn Source<Item = T>>, Both> {
-    let source = Arc::clone(source);
     if part != Part::Train {
-        return Dataset::new(source).batch_with(size, collate);
+        return Dataset::new(Arc::clone(source)).batch_with(size, collate);
     }
-    let shuffled = Dataset::new(source).shuffle(usize::MAX, seed);
-    let shuffled: Arc<dyn Source<Item = T>> = Arc::new(shuffled);
-    let batches = Dataset::new(shuffled).batch_with(size, collate);
+    let batches = Dataset::new(shuffled(source, order)).batch_with(size, collate);
     batches.drop_last().endless()
+}
+
+/// In an order of the seed, another one each epoch; as they are without one.
+fn shuffled<T: Send + 'static>(
+    source: &Arc<dyn Source<Item = T>>,
+    order: Option<u64>,
+) -> Arc<dyn Source<Item = T>> {
+    let source = Arc::clone(source);
+    match order {
+        Some(seed) => Arc::new(Dataset::new(source).shuffle(usize::MAX, seed)),
+        None => source,
+    }
 }

@@ -39,6 +39,7 @@ use gpipe_partitioner::words::count;
 use serde_json::{Value, json};
 use tch::Tensor;
 
+use super::stages::Range;
 use super::{DataError, RandomPart, Source};
 
 #[cfg(feature = "images")]
@@ -86,7 +87,8 @@ pub struct Samples {
     all: Pairs,
     input: Vec<i64>,
     target: Vec<i64>,
-    seed: u64,
+    /// The seed of the order; none where it is that of the data.
+    order: Option<u64>,
     about: [&'static str; 2],
     /// Above 0 where no sample is of the first classes.
     least_label: i64,
@@ -194,7 +196,7 @@ impl Samples {
             Labels::Counted(own) => (Some(own.classes), Vec::new(), own.least),
             Labels::Numbers => (None, Vec::new(), 0),
         };
-        let (all, seed) = (found.plain.len(), options.seed);
+        let (all, order) = (found.plain.len(), options.order());
         let held = match found.test {
             Some(_) => 0,
             None => (all as f64 * options.held_out) as usize,
@@ -209,9 +211,9 @@ impl Samples {
                 options.held_out
             ));
         }
-        notes.extend(labels::untrained(&found.known, held, (&names, seed)));
+        notes.extend(labels::untrained(&found.known, held, (&names, order)));
         let absent = labels::absent(&found.known, &names);
-        let part = |source: &Pairs, range| part(source, range, seed);
+        let part = |source: &Pairs, range| part(source, range, order);
         let scaling = match &options.kept {
             Some(kept) => {
                 kept.scaling.check(&found.input)?;
@@ -265,7 +267,7 @@ impl Samples {
             all: made(found.plain),
             input: found.input,
             target: found.target,
-            seed,
+            order,
             about: found.about,
             least_label,
             may_ignore: found.may_ignore && classes.is_some(),
@@ -380,19 +382,22 @@ impl Samples {
     }
 }
 
-/// Some items of a source that the seed draws, or all of them as they are.
+/// Some items of a source, which the seed draws where there is one, or all of them as they are.
 fn part<T: Send + 'static>(
     source: &Arc<dyn Source<Item = T>>,
     range: std::ops::Range<usize>,
-    seed: u64,
+    order: Option<u64>,
 ) -> Arc<dyn Source<Item = T>> {
     let source = Arc::clone(source);
     if range.len() == source.len() {
         return source;
     }
-    Arc::new(RandomPart {
-        source,
-        range,
-        seed,
-    })
+    match order {
+        Some(seed) => Arc::new(RandomPart {
+            source,
+            range,
+            seed,
+        }),
+        None => Arc::new(Range { source, range }),
+    }
 }

@@ -146,9 +146,11 @@ pub struct SampleOptions {
     pub(super) scaled_targets: bool,
     pub(super) held_out: f64,
     pub(super) seed: u64,
+    pub(super) shuffle: bool,
     pub(super) normalise: Normalise,
     pub(super) classes: bool,
     pub(super) integers: bool,
+    pub(super) input: Option<String>,
     pub(super) image: Option<[i64; 3]>,
     pub(super) resize: Option<usize>,
     pub(super) augment: bool,
@@ -167,9 +169,11 @@ impl Default for SampleOptions {
             scaled_targets: false,
             held_out: 0.1,
             seed: 0,
+            shuffle: true,
             normalise: Normalise::Auto,
             classes: true,
             integers: false,
+            input: None,
             image: Some([3, 224, 224]),
             resize: None,
             augment: true,
@@ -209,7 +213,8 @@ impl SampleOptions {
     }
 
     /// The share of the samples that is held out where the data has no test part of its own, a
-    /// tenth by default; 0 holds out none. Which they are the seed decides.
+    /// tenth by default; 0 holds out none. The seed decides which; without
+    /// [`SampleOptions::shuffle`] the last ones are.
     pub fn held_out(mut self, share: f64) -> Self {
         self.held_out = share;
         self
@@ -219,6 +224,18 @@ impl SampleOptions {
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
+    }
+
+    /// Whether the samples of each epoch come in another order, as they do by default; else they come
+    /// in that of the data.
+    pub fn shuffle(mut self, shuffle: bool) -> Self {
+        self.shuffle = shuffle;
+        self
+    }
+
+    /// The seed of the order; none where it is that of the data.
+    pub(super) fn order(&self) -> Option<u64> {
+        self.shuffle.then_some(self.seed)
     }
 
     /// How inputs are scaled.
@@ -237,6 +254,16 @@ impl SampleOptions {
     pub fn integers(mut self) -> Self {
         self.integers = true;
         self
+    }
+
+    /// What the array of inputs may be called besides `x`.
+    pub fn input(mut self, name: impl Into<String>) -> Self {
+        self.input = Some(name.into());
+        self
+    }
+
+    pub(super) fn input_name(&self) -> Option<&str> {
+        self.input.as_deref()
     }
 
     /// The size of what images become; 3 × 224 × 224 by default. They have one or three channels.

@@ -24,7 +24,7 @@ const NAMES: [[&str; 2]; 3] = [
 #[derive(Debug, Clone)]
 struct Records {
     all: Arc<TfRecords>,
-    names: [&'static str; 2],
+    names: [String; 2],
     /// Numbers of an input, where it is no image.
     numbers: usize,
     /// What an image becomes.
@@ -90,7 +90,9 @@ impl Records {
         };
         let first = first.map_err(wrong)?;
         let has = |wanted: &str| first.names().any(|name| name == wanted);
-        let names = NAMES.into_iter().find(|[x, y]| has(x) && has(y));
+        let own = options.input_name().map(|own| [own, NAMES[0][1]]);
+        let mut names = own.into_iter().chain(NAMES);
+        let names = names.find(|[x, y]| has(x) && has(y));
         let names = names.ok_or_else(|| DataError::Bad {
             place: place.clone(),
             what: format!(
@@ -106,7 +108,7 @@ impl Records {
         };
         Ok(Self {
             all: Arc::new(records),
-            names,
+            names: names.map(str::to_owned),
             numbers,
             picture,
             seed: None,
@@ -129,11 +131,11 @@ impl Records {
     /// The target of a sample.
     fn y(&self, index: usize) -> Result<Tensor, DataError> {
         let example = self.example(index)?;
-        numbers(&example, self.names[1]).map_err(|error| self.wrong(index, error.into()))
+        numbers(&example, &self.names[1]).map_err(|error| self.wrong(index, error.into()))
     }
 
     fn x(&self, example: &Example, epoch: u64, index: usize) -> anyhow::Result<Tensor> {
-        let name = self.names[0];
+        let name = &self.names[0];
         if let Some((_, picture)) = &self.picture {
             let mut random = self.seed.map(|seed| Random::of_item(seed, epoch, index));
             let bytes = example.byte_string(name)?;
@@ -168,7 +170,7 @@ impl Source for Records {
     fn get(&self, epoch: u64, index: usize) -> Result<Pair, DataError> {
         let example = self.example(index)?;
         let pair = || -> anyhow::Result<Pair> {
-            let y = numbers(&example, self.names[1])?;
+            let y = numbers(&example, &self.names[1])?;
             let y = match y.numel() {
                 1 => y.f_reshape([-1; 0]).map_err(TorchError::from)?,
                 _ => y,

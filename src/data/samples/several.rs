@@ -42,7 +42,8 @@ pub(crate) struct Several {
     held_out: Option<Rows>,
     all: Rows,
     inputs: usize,
-    seed: u64,
+    /// The seed of the order; none where it is that of the data.
+    order: Option<u64>,
     data: String,
 }
 
@@ -97,19 +98,39 @@ impl Several {
             None => (all.len() as f64 * options.held_out) as usize,
         };
         let trained = all.len() - held;
-        let seed = options.seed;
+        let order = options.order();
         let held_out = match test {
             Some(test) => Some(Arc::new(test) as Rows),
-            None => (held > 0).then(|| part(&all, trained..all.len(), seed)),
+            None => (held > 0).then(|| part(&all, trained..all.len(), order)),
         };
         Ok(Some(Self {
-            train: part(&all, 0..trained, seed),
+            train: part(&all, 0..trained, order),
             held_out,
             inputs,
-            seed,
+            order,
             data: all.identity(),
             all,
         }))
+    }
+
+    /// The shape of an item of each field's array; none where [`Several::open`] finds none.
+    ///
+    /// # Errors
+    /// They cannot be read, or have not as many items.
+    pub(crate) fn shapes(
+        path: &Path,
+        fields: &[Field],
+    ) -> Result<Option<Vec<Vec<i64>>>, DataError> {
+        let Some((mut arrays, _)) = kinds::arrays(path)? else {
+            return Ok(None);
+        };
+        for names in choices(fields) {
+            if let Some(found) = arrays.all(&names, &TRAIN)? {
+                let shapes = found.iter().map(|array| array.shape()[1..].to_vec());
+                return Ok(Some(shapes.collect()));
+            }
+        }
+        Ok(None)
     }
 
     /// What the arrays of a path are called; none where it is none of arrays.
@@ -181,8 +202,20 @@ impl Several {
             let targets = inputs_first.split_off(inputs.min(inputs_first.len()));
             Ok((Values::from(inputs_first), Values::from(targets)))
         };
-        Some(loaded(source, part, (size, self.seed), collate))
+        Some(loaded(source, part, (size, self.order), collate))
     }
+}
+
+/// What the arrays of the fields may be called, all first names first.
+fn choices(fields: &[Field]) -> impl Iterator<Item = Vec<String>> {
+    let choices = fields.iter().map(|field| field.names.len()).max();
+    (0..choices.unwrap_or(0)).map(|choice| {
+        let name = |field: &Field| {
+            let own = field.names.get(choice).or(field.names.last());
+            own.cloned().unwrap_or_default()
+        };
+        fields.iter().map(name).collect()
+    })
 }
 
 impl Table {
@@ -192,13 +225,7 @@ impl Table {
         fields: &[Field],
         endings: &[&str],
     ) -> Result<Option<(Vec<String>, Self)>, DataError> {
-        let choices = fields.iter().map(|field| field.names.len()).max();
-        for choice in 0..choices.unwrap_or(0) {
-            let name = |field: &Field| {
-                let own = field.names.get(choice).or(field.names.last());
-                own.cloned().unwrap_or_default()
-            };
-            let names: Vec<String> = fields.iter().map(name).collect();
+        for names in choices(fields) {
             if let Some(table) = Self::named(arrays, &names, fields, endings)? {
                 return Ok(Some((names, table)));
             }

@@ -60,8 +60,10 @@ impl Samples {
                 Some(What::Folder) => images(path, kept, &options)?,
                 Some(What::Table | What::Columns) => rows(path, kept, options.missing)?,
                 Some(What::Npy) => inputs(Array::npy(path)?),
-                Some(What::Npz) => inputs(NamedArrays::npz(path)?.inputs()?),
-                Some(What::Safetensors) => inputs(NamedArrays::safetensors(path)?.inputs()?),
+                Some(What::Npz) => inputs(NamedArrays::npz(path)?.inputs(options.input_name())?),
+                Some(What::Safetensors) => {
+                    inputs(NamedArrays::safetensors(path)?.inputs(options.input_name())?)
+                }
                 Some(What::Idx) => inputs(Idx::open(path)?),
                 Some(What::TfRecord) | None => {
                     let what = format!("not a format that inputs are read from: {KNOWN}");

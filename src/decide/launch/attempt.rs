@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::super::say;
 use super::children::{Failed, Plan, Running};
 use super::output::Forwarding;
 
@@ -17,6 +18,9 @@ use super::output::Forwarding;
 /// end once they were told to (SIGTERM), before they are killed.
 const BY_THEMSELVES: Duration = Duration::from_secs(1);
 const ONCE_TOLD: Duration = Duration::from_secs(5);
+/// A process that is stopped (SIGSTOP) is killed after so long: that is how long the processes of a run
+/// wait for one of them, once they have met.
+const STOPPED: Duration = Duration::from_secs(10);
 /// What is printed at the very end is waited for so long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// This Ctrl-C kills.
@@ -45,6 +49,16 @@ enum Next {
     Nothing,
     Tell(Instant),
     Kill(Instant),
+}
+
+impl Next {
+    /// When.
+    fn at(self) -> Option<Instant> {
+        match self {
+            Self::Nothing => None,
+            Self::Tell(at) | Self::Kill(at) => Some(at),
+        }
+    }
 }
 
 impl Attempt {
@@ -87,7 +101,9 @@ impl Attempt {
                 }
             }
         }
-        let ended = self.until_all_have_ended(&mut running);
+        // One alone keeps nobody waiting.
+        let waited_for = plan.size > 1;
+        let ended = self.until_all_have_ended(&mut running, waited_for);
         if ended.is_err() {
             all(&running, Signal::KILL);
         }
@@ -95,7 +111,12 @@ impl Attempt {
         Ok(ended?)
     }
 
-    fn until_all_have_ended(&mut self, running: &mut [Running]) -> io::Result<Ended> {
+    /// `waited_for`: whether others wait for a process that is stopped.
+    fn until_all_have_ended(
+        &mut self,
+        running: &mut [Running],
+        waited_for: bool,
+    ) -> io::Result<Ended> {
         let mut first: Option<Failed> = None;
         let mut next = Next::Nothing;
         loop {
@@ -120,18 +141,20 @@ impl Attempt {
                 return Ok(first.map_or(Ended::Well, Ended::Badly));
             }
             next = escalated(running, first, next);
-            self.wait(running, next);
+            let stopped = if waited_for { stopped(running) } else { None };
+            let until = [next.at(), stopped].into_iter().flatten().min();
+            self.wait(running, until);
         }
     }
 
-    /// Waits for something to happen, and passes signals on.
-    fn wait(&mut self, running: &[Running], next: Next) {
-        let event = match next {
-            Next::Nothing => self
+    /// Waits for something to happen, until then at most, and passes signals on.
+    fn wait(&mut self, running: &[Running], until: Option<Instant>) {
+        let event = match until {
+            None => self
                 .signals
                 .recv()
                 .map_err(|_| RecvTimeoutError::Disconnected),
-            Next::Tell(at) | Next::Kill(at) => {
+            Some(at) => {
                 let left = at.saturating_duration_since(Instant::now());
                 self.signals.recv_timeout(left)
             }
@@ -139,7 +162,7 @@ impl Attempt {
         let (number, signal) = match event {
             Ok(SIGINT) => (SIGINT, Signal::INT),
             Ok(SIGTERM) => (SIGTERM, Signal::TERM),
-            // A process has ended, or it is time.
+            // A process has ended, stops or goes on, or it is time.
             _ => return,
         };
         self.asked_to_end += 1;
@@ -153,6 +176,35 @@ fn all(running: &[Running], signal: Signal) {
     for process in running {
         process.signal(signal);
     }
+}
+
+/// Says which processes are stopped, and kills those that are for too long. *Returns* when the next one
+/// will be.
+fn stopped(running: &mut [Running]) -> Option<Instant> {
+    for process in running.iter_mut() {
+        if let Some(signal) = process.newly_stopped() {
+            say(&format!(
+                "rank {} is stopped (signal {signal}), and the others wait for it: it is killed in \
+                 {} s, unless `kill -CONT {}` has it go on",
+                process.rank,
+                STOPPED.as_secs(),
+                process.id()
+            ));
+        }
+    }
+    let now = Instant::now();
+    let mut next = None;
+    for process in running.iter() {
+        let Some(at) = process.stopped().map(|since| since + STOPPED) else {
+            continue;
+        };
+        if at <= now {
+            process.signal(Signal::KILL);
+        } else {
+            next = Some(next.map_or(at, |next: Instant| next.min(at)));
+        }
+    }
+    next
 }
 
 /// Ends the processes that are left when one has failed, more firmly from time to time.

@@ -6,10 +6,14 @@ use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
 
-use rustix::process::{Pid, Signal, getppid, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, getppid, kill_process, kill_process_group,
+    waitid,
+};
 
-use super::super::failure::BY_SIGNAL;
+use super::super::failure::{BY_SIGNAL, Failure};
 use super::address::Address;
 use super::output::{Forwarding, Stream};
 
@@ -66,6 +70,7 @@ impl Plan {
             rank,
             child,
             is_over: false,
+            stopped: None,
         })
     }
 
@@ -97,6 +102,8 @@ pub(super) struct Running {
     pub(super) rank: usize,
     child: Child,
     is_over: bool,
+    /// Since when it is stopped, as by SIGSTOP.
+    stopped: Option<Instant>,
 }
 
 impl Running {
@@ -112,6 +119,27 @@ impl Running {
         let status = self.child.try_wait()?;
         self.is_over = status.is_some();
         Ok(status)
+    }
+
+    /// Since when it is stopped, as by SIGSTOP.
+    pub(super) fn stopped(&self) -> Option<Instant> {
+        self.stopped.filter(|_| !self.is_over)
+    }
+
+    /// Notes whether it was stopped or goes on. *Returns* the signal that has stopped it, once.
+    pub(super) fn newly_stopped(&mut self) -> Option<i32> {
+        let id = WaitId::Pid(Pid::from_child(&self.child));
+        let asked = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        // Of one that has ended there is nothing to say.
+        let status = waitid(id, asked).ok().flatten().filter(|_| !self.is_over)?;
+        let by = status.stopping_signal();
+        self.stopped = by.map(|_| Instant::now());
+        by
+    }
+
+    /// Its number.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends it a signal; one that has ended is not there any more. Its number is its own until
@@ -178,12 +206,24 @@ impl fmt::Display for Failed {
 
 /// Where this process was started by `launch`: it is to end as by SIGTERM when the launcher is
 /// killed, who can then tell it nothing.
-pub(crate) fn end_with_launcher() {
+///
+/// # Errors
+/// The launcher is gone already: it was killed while this process was loaded.
+pub(crate) fn end_with_launcher() -> Result<(), Failure> {
     let launcher = std::env::var(LAUNCHED).ok();
-    let launcher = launcher.and_then(|number| number.parse().ok());
-    let parent = getppid().map(|pid| pid.as_raw_nonzero().get());
-    if launcher.is_some() && launcher == parent {
-        #[cfg(target_os = "linux")]
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    let launcher: Option<i32> = launcher.and_then(|number| number.parse().ok());
+    // What such a process starts has these words, too, but is in the group of that process.
+    let leads_group = getpgid(None).is_ok_and(|group| group == getpid());
+    let Some(launcher) = launcher.filter(|_| leads_group) else {
+        return Ok(());
+    };
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    // From here on its end is told: it is asked for behind that.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) == Some(launcher) {
+        return Ok(());
     }
+    let code = BY_SIGNAL + Signal::TERM.as_raw();
+    let why = format!("process {launcher}, the `launch` that started this one, is gone");
+    Err(Failure::Exit(why, u8::try_from(code).unwrap_or(1)))
 }

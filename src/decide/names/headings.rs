@@ -112,6 +112,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "target",
             "drop-columns",
             "missing",
+            "shuffle",
             "held-out",
             "held-out-batches",
             "normalise",
@@ -208,7 +209,7 @@ const SHORT: [(&str, &[&str]); 1] = [(
 )];
 
 /// Flags of other verbs that most people never need.
-const RARE: [&str; 34] = [
+const RARE: [&str; 35] = [
     "all-reduce",
     "augment",
     "checkpoint-keep",
@@ -237,6 +238,7 @@ const RARE: [&str; 34] = [
     "scale-to",
     "set",
     "shard-optimizer",
+    "shuffle",
     "tf32",
     "threads-per-stage",
     "tokenizer",

@@ -10,6 +10,7 @@ use super::counter::StepCounter;
 use super::modes;
 use super::parts::{self, Part};
 use super::program::{Argument, Modes, Node, Origin, Program, Role, Scalar, ValueId, What};
+use super::trusted::Trusted;
 use crate::torch::layers::BatchNorm;
 use crate::torch::{Given, Number, Operator};
 
@@ -61,6 +62,11 @@ pub(super) enum Work {
         operands: Vec<Operand>,
         output: usize,
     },
+    /// Input, weight, ends.
+    GroupedMm {
+        operands: [Operand; 3],
+        output: usize,
+    },
 }
 
 /// A call of an operator.
@@ -69,18 +75,34 @@ pub(super) struct Call {
     train: Result<Operator, String>,
     /// Where it is another one.
     eval: Option<Result<Operator, String>>,
+    /// What libtorch does not check itself.
+    trusted: Option<Trusted>,
     pub(super) tensors: Vec<Operand>,
     pub(super) numbers: Vec<Operand>,
     pub(super) outputs: Vec<usize>,
 }
 
 impl Call {
-    pub(super) fn operator(&self, train: bool) -> anyhow::Result<&Operator> {
+    fn operator(&self, train: bool) -> anyhow::Result<&Operator> {
         let own = match &self.eval {
             Some(eval) if !train => eval,
             _ => &self.train,
         };
         own.as_ref().map_err(|why| anyhow::anyhow!("{why}"))
+    }
+
+    /// Runs the operator.
+    pub(super) fn run(
+        &self,
+        train: bool,
+        tensors: &[&Tensor],
+        numbers: &[Number],
+    ) -> anyhow::Result<Vec<Option<Tensor>>> {
+        if let Some(own) = &self.trusted {
+            own.check(tensors)?;
+        }
+        let operator = self.operator(train)?;
+        Ok(operator.run(tensors, numbers, self.outputs.len())?)
     }
 }
 
@@ -185,6 +207,15 @@ impl<'a> Compiler<'a> {
                     output: self.only_output(node)?,
                 })
             }
+            What::GroupedMm => {
+                let mut values = node.inputs();
+                let mut next = || values.next().context("it takes three tensors");
+                let values = [next()?, next()?, next()?];
+                Ok(Work::GroupedMm {
+                    operands: values.map(|own| self.operand(own)),
+                    output: self.only_output(node)?,
+                })
+            }
             What::Count => Ok(Work::Elements {
                 tensor: self.first(node)?,
                 output: self.only_output(node)?,
@@ -246,6 +277,7 @@ impl<'a> Compiler<'a> {
         Ok(Work::Operator(Call {
             train,
             eval,
+            trusted: Trusted::of(node)?,
             tensors,
             numbers,
             outputs: node.outputs.iter().map(|own| self.slot(*own)).collect(),

@@ -4,7 +4,8 @@
 //! several of a class, such as a block of a transformer. Containers, and modules that are there
 //! once, are looked into. Nodes that belong to no unit (a sum in the model's own `forward`), and
 //! units without parameters, go with the unit before or behind them, so that the fewest bytes
-//! cross the cut ([`least`]). Cuts at which more tensors are alive than on both sides are dropped.
+//! cross the cut ([`least`]). Cuts at which more tensors are alive than on both sides are dropped, unless
+//! they are between neighbours of a list.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -28,7 +29,12 @@ pub(super) struct Stretch {
 
 /// The layers, in order; all nodes are in one of them. Nodes between units may change places.
 pub(super) fn cut(program: &mut Program) -> Vec<Stretch> {
-    let (mut all, within) = units(program);
+    let modules = Modules::of(&program.nodes);
+    let (mut all, within) = units(program, &modules);
+    let neighbours: HashSet<(String, String)> = (all.windows(2))
+        .filter(|pair| modules.are_of_a_list(&pair[0].name, &pair[1].name))
+        .map(|pair| (pair[0].name.clone(), pair[1].name.clone()))
+        .collect();
     if all.is_empty() {
         return vec![Stretch {
             name: "model".to_owned(),
@@ -36,15 +42,14 @@ pub(super) fn cut(program: &mut Program) -> Vec<Stretch> {
         }];
     }
     share_the_rest(&mut all, &within, program);
-    without_peaks(&mut all, &Alive::of(program));
+    without_peaks(&mut all, &Alive::of(program), &neighbours);
     name(&mut all);
     all
 }
 
 /// The units with parameters, without what is between them; and of each node whether it goes on
 /// with the unit, be it any, of the node before.
-fn units(program: &Program) -> (Vec<Stretch>, Vec<bool>) {
-    let modules = Modules::of(&program.nodes);
+fn units(program: &Program, modules: &Modules<'_>) -> (Vec<Stretch>, Vec<bool>) {
     let mut all: Vec<Stretch> = Vec::new();
     let (mut within, mut before) = (Vec::new(), None);
     for (number, node) in program.nodes.iter().enumerate() {
@@ -161,7 +166,7 @@ fn cost_of(value: &ValueInfo) -> u64 {
     }
     let size = |size: &Size| match size {
         Size::Fixed(fixed) => *fixed,
-        Size::Symbol(_) | Size::Other => GUESS,
+        Size::Symbol(_) | Size::Computed(_) => GUESS,
     };
     let sizes: Vec<i64> = match (&value.example, &value.sizes) {
         (Some(example), _) => example.clone(),
@@ -177,13 +182,17 @@ fn cost_of(value: &ValueInfo) -> u64 {
         .saturating_add(1)
 }
 
-/// Drops cuts at which more is alive than at the cuts on both sides.
-fn without_peaks(all: &mut Vec<Stretch>, alive: &Alive) {
+/// Drops cuts at which more is alive than at the cuts on both sides, but for those between neighbours of a
+/// list: what several blocks take, such as a mask, is made behind the cut in front of the first one, so
+/// that more is alive between two.
+fn without_peaks(all: &mut Vec<Stretch>, alive: &Alive, neighbours: &HashSet<(String, String)>) {
     loop {
         let count = |stretch: &Stretch| alive.count(stretch.nodes.start);
         let peak = (1..all.len().saturating_sub(1)).find(|at| {
             let own = count(&all[*at]);
-            *at > 1 && own > count(&all[at - 1]) && own > count(&all[at + 1])
+            let names = (all[at - 1].name.clone(), all[*at].name.clone());
+            let is_peak = own > count(&all[at - 1]) && own > count(&all[at + 1]);
+            *at > 1 && is_peak && !neighbours.contains(&names)
         });
         let Some(peak) = peak else {
             return;
@@ -263,19 +272,38 @@ impl<'a> Modules<'a> {
         if self.members.get(class).is_none_or(|all| all.len() == 1) {
             return true;
         }
-        // One of several, such as the stages of a network, that has blocks in it.
+        // One of several, such as the stages of a network, that is or has a list of blocks.
+        let class = |own: &str| self.classes.get(own).copied();
+        let is_list = (children.windows(2)).all(|pair| class(pair[0]) == class(pair[1]));
+        let listed = children.iter().flat_map(|own| {
+            // A list that is not called itself is in the paths of its members alone.
+            let below = own.strip_prefix(path).unwrap_or(own);
+            let is_member = below.trim_start_matches('.').contains('.');
+            if is_list || is_member || self.is_container(own) {
+                self.members_of(own)
+            } else {
+                Vec::new()
+            }
+        });
         let mut seen = HashSet::new();
-        let members = children.iter().flat_map(|own| self.members_of(own));
-        let blocks = members.filter(|own| !self.children(own).is_empty());
-        blocks
-            .filter_map(|own| self.classes.get(own))
-            .any(|class| !seen.insert(class))
+        let mut blocks = listed.filter(|own| !self.children(own).is_empty());
+        blocks.any(|own| !seen.insert(class(own)))
     }
 
     /// Whether it is one of PyTorch's lists of modules.
     fn is_container(&self, path: &str) -> bool {
         let class = self.classes.get(path);
         class.is_some_and(|class| class.starts_with("torch.nn.modules.container."))
+    }
+
+    /// Whether two units are of one class, with numbers in the same list.
+    fn are_of_a_list(&self, one: &str, other: &str) -> bool {
+        let list = |path: &'_ str| {
+            let (list, number) = path.rsplit_once('.').unwrap_or(("", path));
+            number.parse::<usize>().ok().map(|_| list.to_owned())
+        };
+        let class = |path| self.classes.get(path);
+        list(one).is_some() && list(one) == list(other) && class(one) == class(other)
     }
 
     /// What is in a list of modules; of another module, itself.

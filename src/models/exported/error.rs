@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gpipe_partitioner::words::brief;
 use thiserror::Error;
 
 /// Why a `.pt2` file was not taken.
@@ -57,14 +58,14 @@ pub(super) type Result<T> = std::result::Result<T, ExportedReason>;
 
 pub(super) fn damaged(part: impl Into<String>, why: impl Into<String>) -> ExportedReason {
     ExportedReason::Damaged {
-        part: part.into(),
-        why: why.into(),
+        part: brief(&part.into()).into_owned(),
+        why: brief(&why.into()).into_owned(),
     }
 }
 
 pub(super) fn unsupported(place: impl Into<String>, what: impl Into<String>) -> ExportedReason {
     ExportedReason::Unsupported {
-        place: place.into(),
-        what: what.into(),
+        place: brief(&place.into()).into_owned(),
+        what: brief(&what.into()).into_owned(),
     }
 }

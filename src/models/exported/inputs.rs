@@ -87,7 +87,7 @@ impl Check {
                         );
                         self.within(name, &shape, symbol, *size)?;
                     }
-                    Size::Other => {}
+                    Size::Computed(_) => {}
                 }
             }
         }
@@ -124,7 +124,7 @@ fn shown(sizes: &[Size]) -> String {
     let one = |size: &Size| match size {
         Size::Fixed(fixed) => fixed.to_string(),
         Size::Symbol(symbol) => symbol.to_string(),
-        Size::Other => "?".to_owned(),
+        Size::Computed(_) => "?".to_owned(),
     };
     let all: Vec<_> = sizes.iter().map(one).collect();
     format!("[{}]", all.join(", "))

@@ -7,6 +7,7 @@ use gpipe_partitioner::words::count;
 use tch::{Kind, Tensor, nn};
 
 use super::compile::{Compiler, Operand, Step, Work};
+use super::grouped::grouped_mm;
 use super::inputs::Check;
 use super::parts::Part;
 use super::program::{Modes, Program, Role, ValueId};
@@ -159,8 +160,13 @@ impl Layer for Stretch {
     }
 
     fn graph_safe(&self) -> bool {
-        let effects =
-            |step: &Step| matches!(step.work, Work::BatchNorm { .. } | Work::Counts { .. });
+        // A batch norm and a counter change buffers, and the rows of an expert are counted on the host.
+        let effects = |step: &Step| {
+            matches!(
+                step.work,
+                Work::BatchNorm { .. } | Work::Counts { .. } | Work::GroupedMm { .. }
+            )
+        };
         let travels = |own: &(Operand, bool)| own.1;
         !self.steps.iter().any(effects)
             && !self.inputs.iter().any(|own| own.1)
@@ -189,12 +195,11 @@ impl Run {
     fn step(&mut self, step: &Step, ctx: &Context) -> anyhow::Result<()> {
         match &step.work {
             Work::Operator(call) => {
-                let operator = call.operator(ctx.train())?;
                 let tensors = call.tensors.iter().map(|own| self.tensor(own));
                 let tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
                 let numbers = call.numbers.iter().map(|own| self.number(own));
                 let numbers = numbers.collect::<anyhow::Result<Vec<_>>>()?;
-                let made = operator.run(&tensors, &numbers, call.outputs.len())?;
+                let made = call.run(ctx.train(), &tensors, &numbers)?;
                 for (slot, made) in call.outputs.iter().zip(made) {
                     self.slots[*slot] = made.map_or(Slot::Empty, Slot::Tensor);
                 }
@@ -245,6 +250,12 @@ impl Run {
                 let numbers = numbers.collect::<anyhow::Result<Vec<_>>>()?;
                 let number = what.apply(&numbers).map_err(anyhow::Error::msg)?;
                 self.slots[*output] = Slot::Number(number);
+            }
+            Work::GroupedMm { operands, output } => {
+                let [input, weight, ends] = operands;
+                let (input, weight) = (self.tensor(input)?, self.tensor(weight)?);
+                let made = grouped_mm(input, weight, self.tensor(ends)?)?;
+                self.slots[*output] = Slot::Tensor(made);
             }
         }
         Ok(())

@@ -8,21 +8,31 @@
 //! |---|---|
 //! | `archive` | the zip archive: entries by name |
 //! | `schema`, `read`, `arguments`, `operators` | from JSON to a program of numbered values |
-//! | `weights` | the tensors in the archive |
+//! | `backward` | what the file shows of gradients that it does not have |
+//! | `weights`, `form` | the tensors in the archive, and whether they are those of the program |
 //! | `cut`, `least` | which nodes are a layer |
 //! | `parts` | what each layer takes, gives and owns |
 //! | `compile`, `layer` | from nodes to steps, and running them |
+//! | `grouped` | the product of experts, which is no operator of libtorch |
+//! | `trusted`, `recurrent` | what operators are given that do not check it themselves |
 //! | `modes`, `counter` | training and evaluation, buffers that count steps |
+//! | `dynamic` | dimensions whose sizes the data decides |
+//! | `expression` | sizes that are computed from others |
 //! | `inputs` | whether inputs are those that the model was exported for |
 //! | `model`, `spec` | the file as a model with its data and a loss, as one of the zoo |
 //! | `state_dict` | trained weights as Python takes them back |
 
 mod archive;
 mod arguments;
+mod backward;
 mod compile;
 mod counter;
 mod cut;
+mod dynamic;
 mod error;
+mod expression;
+mod form;
+mod grouped;
 mod inputs;
 mod layer;
 mod least;
@@ -33,10 +43,12 @@ mod other_kinds;
 mod parts;
 mod program;
 mod read;
+mod recurrent;
 mod scalars;
 mod schema;
 mod spec;
 mod state_dict;
+mod trusted;
 mod weights;
 
 use std::path::Path;
@@ -158,6 +170,7 @@ impl Exported {
         drop(json);
         let mut program = read::read(program)?;
         let weights = Weights::open(archive, &own)?;
+        weights.check(&program)?;
         let parts = parts::split(&mut program, &weights)?;
         Ok(Self {
             check: Check::of(&program),

@@ -1,5 +1,7 @@
 //! A file that was read, before anything is made of it.
 
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,8 +9,8 @@ use tch::Tensor;
 
 use super::archive::Source;
 use super::error::{ExportedError, Result};
-use super::program::{Size, ValueId};
-use super::{Exported, modes, spec, state_dict};
+use super::program::{Size, ValueId, ValueInfo};
+use super::{Exported, dynamic, modes, spec, state_dict};
 use crate::models::loss_kind::{LossKind, NamedLoss};
 use crate::models::zoo::ModelSpec;
 use crate::torch::Sequential;
@@ -35,6 +37,10 @@ use crate::torch::Sequential;
 pub struct ExportedModel {
     path: PathBuf,
     pub(super) own: Arc<Exported>,
+    /// By symbol the sizes of the inputs: the example's, or those of [`ExportedModel::resized`].
+    pub(super) sizes: Arc<HashMap<Arc<str>, i64>>,
+    /// Whether classes are in the other dimension of an output that may have them in two.
+    pub(super) turned: bool,
 }
 
 impl ExportedModel {
@@ -51,6 +57,8 @@ impl ExportedModel {
         })?;
         Ok(Self {
             path: path.to_owned(),
+            sizes: Arc::new(own.program.symbols()),
+            turned: false,
             own: Arc::new(own),
         })
     }
@@ -77,14 +85,15 @@ impl ExportedModel {
 
     /// The program as a model of the [zoo](crate::models::zoo), whose name is the file's: with
     /// made-up inputs and targets of its shapes, and a loss function. Where sizes besides the
-    /// samples' are dynamic, they are the example's.
+    /// samples' are dynamic, they are the example's, or those of [`ExportedModel::resized`]. The tokens
+    /// of a sequence, if they are dynamic, are its size `context`.
     ///
     /// Without a loss there are no targets, and training fails.
     ///
     /// # Errors
     /// Inputs whose dimension 0 is not the samples, or a loss that does not fit the outputs.
     pub fn spec(&self, loss: Option<NamedLoss>) -> std::result::Result<ModelSpec, ExportedError> {
-        self.with_path(spec::spec(self, loss, false))
+        self.with_path(spec::spec(self, loss))
     }
 
     /// The same with the classes in the other dimension of an output that may have them in two:
@@ -92,7 +101,11 @@ impl ExportedModel {
     pub(crate) fn turned(&self, loss: NamedLoss) -> Option<ModelSpec> {
         let has_two = spec::has_two_class_dimensions(&self.own.program);
         let cross_entropy = loss.kind() == LossKind::CrossEntropy;
-        (has_two && cross_entropy).then(|| spec::spec(self, Some(loss), true).ok())?
+        let turned = Self {
+            turned: true,
+            ..self.clone()
+        };
+        (has_two && cross_entropy).then(|| turned.spec(Some(loss)).ok())?
     }
 
     /// Whether one of its outputs is a single number, which is then taken for its loss:
@@ -105,6 +118,33 @@ impl ExportedModel {
     /// Why it cannot be trained, where its file says that it cannot.
     pub fn no_training(&self) -> Option<String> {
         modes::eval_only(&self.own.program)
+    }
+
+    /// The same for samples of these shapes, one for each input, where dimensions besides the samples'
+    /// were exported as dynamic.
+    ///
+    /// # Errors
+    /// A size is none for which the model was exported.
+    pub fn resized(&self, items: &[&[i64]]) -> std::result::Result<Self, ExportedError> {
+        let sizes = self.with_path(dynamic::bound(&self.own.program, &self.sizes, items))?;
+        Ok(Self {
+            sizes: Arc::new(sizes),
+            ..self.clone()
+        })
+    }
+
+    /// The dynamic dimensions of inputs besides the samples': the input's name, the dimension, and the
+    /// sizes that it may have.
+    pub fn dynamic(&self) -> Vec<(&str, usize, RangeInclusive<i64>)> {
+        dynamic::dimensions(&self.own.program)
+    }
+
+    /// What has a gradient of its own in Python, as far as the file shows it: a
+    /// `torch.autograd.Function`, a backward hook of a module. `torch.export` records the forward
+    /// alone, so that the program has the gradients of PyTorch's operators instead. Hooks on tensors
+    /// leave no trace in a file.
+    pub fn own_gradients(&self) -> &[String] {
+        &self.own.program.own_gradients
     }
 
     /// What `forward` calls its inputs, in order.
@@ -123,7 +163,7 @@ impl ExportedModel {
     }
 
     /// The fewest and the most samples that a micro-batch may have.
-    pub fn micro_batch_sizes(&self) -> std::ops::RangeInclusive<usize> {
+    pub fn micro_batch_sizes(&self) -> RangeInclusive<usize> {
         let (min, max) = match self.batch() {
             Some(Size::Fixed(size)) => (Some(*size), Some(*size)),
             Some(Size::Symbol(symbol)) => match self.own.program.ranges.get(&**symbol) {
@@ -183,8 +223,8 @@ impl ExportedModel {
     /// [`Pipeline::load`]: crate::Pipeline::load
     ///
     /// # Errors
-    /// A name is missing or not the model's; a tensor has another shape, or is whole numbers in place
-    /// of others; tied weights differ.
+    /// A name is missing that is not tied to one that is there, or one is not the model's; a tensor has
+    /// another shape, or is whole numbers in place of others; tied weights differ.
     pub fn weights(
         &self,
         state_dict: Vec<(String, Tensor)>,
@@ -199,6 +239,12 @@ impl ExportedModel {
         state_dict::prefix(&self.own, state_dict)
     }
 
+    /// What stands before every name of the program and of no name of a `state_dict`, as a wrapper of the
+    /// model was exported, such as one that returns its logits; [`ExportedModel::weights`] adds it.
+    pub fn missing_prefix(&self, state_dict: &[(String, Tensor)]) -> Option<&str> {
+        state_dict::missing_prefix(&self.own, state_dict)
+    }
+
     /// Writes [`ExportedModel::state_dict`] as safetensors, for `load_state_dict(load_file(path))`;
     /// a file that is there is replaced.
     ///
@@ -210,6 +256,14 @@ impl ExportedModel {
         weights: &[(String, Tensor)],
     ) -> anyhow::Result<()> {
         state_dict::save(path.as_ref(), &self.state_dict(weights)?)
+    }
+
+    /// The shape of a value, samples first; none where it is not known.
+    pub(super) fn shape(&self, value: &ValueInfo) -> Option<Vec<i64>> {
+        let own = dynamic::shape(value, &self.sizes);
+        // What a function is that is not known is not known for other sizes.
+        let is_example = || *self.sizes == self.own.program.symbols();
+        own.or_else(|| value.example.clone().filter(|_| is_example()))
     }
 
     fn with_path<T>(&self, result: Result<T>) -> std::result::Result<T, ExportedError> {

@@ -2,6 +2,7 @@
 
 use super::error::{Result, unsupported};
 use super::program::{Scalar, What};
+use super::trusted;
 
 /// Operators that reach outside of tensors, or behind autograd.
 const REFUSED: &[&str] = &[
@@ -14,7 +15,6 @@ const REFUSED: &[&str] = &[
     "_resize_output_",
     "requires_grad_",
     "retain_grad",
-    "_backward",
     "_use_cudnn_rnn_flatten_weight",
     "record_stream",
     "_print",
@@ -75,6 +75,9 @@ fn of_libtorch(operator: &str, place: &str) -> Result<What> {
             format!("`{operator}` is no operator's name"),
         ));
     };
+    if (namespace, name) == ("transformers", "grouped_mm_fallback") {
+        return Ok(What::GroupedMm);
+    }
     if namespace != "aten" {
         return Err(unsupported(
             place,
@@ -84,7 +87,7 @@ fn of_libtorch(operator: &str, place: &str) -> Result<What> {
     match name {
         "sym_size" => return Ok(What::Size),
         "sym_numel" => return Ok(What::Count),
-        name if REFUSED.contains(&name) => {
+        name if REFUSED.contains(&name) || trusted::is_inner(name, overload) => {
             return Err(unsupported(
                 place,
                 format!("`{operator}` is not allowed in a program"),

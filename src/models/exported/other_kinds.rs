@@ -4,7 +4,7 @@ use super::error::ExportedReason;
 
 /// How a program comes about.
 pub(crate) const EXPORT: &str = "in Python, write `save(export(model.train(), (x,), \
-                                 dynamic_shapes=({0: Dim(\"batch\")},)), \"model.pt2\")`, all of \
+                                 dynamic_shapes=({0: Dim.AUTO},)), \"model.pt2\")`, all of \
                                  torch.export, with x a batch of 2 samples or more";
 
 /// A pickle, with which files of `torch.save` of before 1.6 begin.

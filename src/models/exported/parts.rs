@@ -180,7 +180,7 @@ impl Finder<'_> {
                     return self.lost.push(value);
                 }
             }
-            What::Operator { .. } => return self.lost.push(value),
+            What::Operator { .. } | What::GroupedMm => return self.lost.push(value),
         }
         self.repeated.push(node);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tch::Kind;
 
+use super::form::Form;
 use super::schema::Range;
 
 /// A value of the program: a tensor or a number.
@@ -32,8 +33,8 @@ pub(super) struct ValueInfo {
 pub(super) enum Size {
     Fixed(i64),
     Symbol(Arc<str>),
-    /// Computed from symbols.
-    Other,
+    /// Computed from symbols: see [`super::expression`].
+    Computed(Arc<str>),
 }
 
 /// Where a value comes from.
@@ -54,6 +55,7 @@ pub(super) struct Variable {
     pub(super) name: String,
     pub(super) role: Role,
     pub(super) value: ValueId,
+    pub(super) form: Form,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +101,8 @@ pub(super) enum What {
     Size,
     /// How many elements a tensor has.
     Count,
+    /// Rows times the matrices of their experts: see [`super::grouped`].
+    GroupedMm,
     /// Arithmetic on numbers.
     Scalar(Scalar),
 }
@@ -157,9 +161,23 @@ pub(super) struct Program {
     pub(super) outputs: Vec<ValueId>,
     pub(super) nodes: Vec<Node>,
     pub(super) ranges: HashMap<String, Range>,
+    /// What has a gradient of its own in Python, as far as the file shows it.
+    pub(super) own_gradients: Vec<String>,
 }
 
 impl Program {
+    /// What the symbols of the inputs' shapes were of the example.
+    pub(super) fn symbols(&self) -> HashMap<Arc<str>, i64> {
+        let inputs = self.inputs.iter().map(|id| &self.values[id.0]);
+        let dimensions = inputs.flat_map(|input| input.sizes.iter().zip(&input.example));
+        let dimensions = dimensions.flat_map(|(sizes, example)| sizes.iter().zip(example));
+        let known = |(size, example): (&Size, &i64)| match size {
+            Size::Symbol(symbol) => Some((Arc::clone(symbol), *example)),
+            _ => None,
+        };
+        dimensions.filter_map(known).collect()
+    }
+
     /// Whether nothing but variables is changed in place: only then is a copy as good as a view.
     pub(super) fn changes_variables_alone(&self) -> bool {
         self.nodes.iter().all(|node| {
@@ -210,6 +228,7 @@ impl Node {
             What::Operator { name, overload } => format!("{name}.{overload}"),
             What::Size => "aten::sym_size".to_owned(),
             What::Count => "aten::sym_numel".to_owned(),
+            What::GroupedMm => "transformers::grouped_mm_fallback".to_owned(),
             What::Scalar(what) => format!("{what:?} of sizes"),
         }
     }

@@ -8,12 +8,13 @@ use serde_json::Value;
 
 use super::arguments::{self, Names};
 use super::error::{Result, damaged, unsupported};
-use super::operators;
+use super::form::{Form, place};
 use super::program::{
     Argument, Modes, Module, Node, Origin, Program, Role, Size, ValueId, ValueInfo, Variable, What,
 };
 use super::schema::{self, ExportedProgram, Graph, InputSpec, Named, SymInt, TensorMeta};
 use super::weights::kind_of;
+use super::{backward, operators};
 
 /// How deep subgraphs may lie in each other.
 const MAX_DEPTH: usize = 16;
@@ -42,6 +43,7 @@ pub(super) fn read(program: ExportedProgram) -> Result<Program> {
             outputs: Vec::new(),
             nodes: Vec::new(),
             ranges: program.range_constraints,
+            own_gradients: Vec::new(),
         },
     };
     let mut names = Names::default();
@@ -124,7 +126,15 @@ impl Reader {
         let number = self.program.variables.len();
         let value = self.value(&arg.name, Origin::Variable(number), graph)?;
         names.add(&arg.name, value)?;
-        self.program.variables.push(Variable { name, role, value });
+        let meta = graph.tensor_values.get(&arg.name);
+        let meta = meta.ok_or_else(|| damaged(place(&name), "has no sizes in the program"))?;
+        let form = Form::of(meta, &name)?;
+        self.program.variables.push(Variable {
+            name,
+            role,
+            value,
+            form,
+        });
         Ok(())
     }
 
@@ -176,6 +186,9 @@ impl Reader {
         if let Some(kind) = node.target.strip_prefix("torch.ops.higher_order.") {
             return self.inline(kind, node, &place, names, modes, depth);
         }
+        let own_gradient = backward::own_gradient(node, &module).filter(|_| !modes.no_grad);
+        let told = &mut self.program.own_gradients;
+        told.extend(own_gradient.filter(|own| !told.contains(own)));
         let what = operators::what(&node.target, &place)?;
         let mut given = Vec::new();
         for input in &node.inputs {
@@ -191,7 +204,7 @@ impl Reader {
             outputs.push(id);
         }
         let numbers = |id: &ValueId| self.program.values[id.0].is_number;
-        let computes_numbers = !matches!(what, What::Operator { .. });
+        let computes_numbers = !matches!(what, What::Operator { .. } | What::GroupedMm);
         if outputs.iter().any(|id| numbers(id) != computes_numbers) {
             return Err(unsupported(
                 place,
@@ -298,10 +311,10 @@ fn tensor_name(arg: &Value) -> Option<&str> {
 fn sizes_of(meta: &TensorMeta) -> Vec<Size> {
     let sizes = meta.sizes.iter();
     sizes
-        .map(|size| match (size.fixed(), size.symbol()) {
-            (Some(fixed), _) => Size::Fixed(fixed),
+        .map(|size| match (size, size.symbol()) {
+            (SymInt::AsInt(fixed), _) => Size::Fixed(*fixed),
             (_, Some(symbol)) => Size::Symbol(symbol.into()),
-            _ => Size::Other,
+            (SymInt::AsExpr(own), _) => Size::Computed(own.expr_str.as_str().into()),
         })
         .collect()
 }

@@ -8,9 +8,11 @@ use super::ExportedModel;
 use super::error::{Result, unsupported};
 use super::program::{Argument, Node, Origin, Program, Size, ValueId, ValueInfo};
 use crate::models::loss_kind::{LossKind, NamedLoss, class_dimensions, is_float};
-use crate::models::zoo::{Entry, Instance, ModelSpec, Synthetic, Zoo};
+use crate::models::zoo::{Entry, Instance, ModelSpec, Settings, Synthetic, Zoo};
 use crate::torch::{LossFn, Values, on_values};
 
+/// The size of a model whose sequences have any number of tokens.
+pub(super) const CONTEXT: &str = "context";
 /// Truths: false and true.
 const TRUTHS: i64 = 2;
 /// Whole numbers of which nothing says how large they may be are made up below this: they may be
@@ -42,33 +44,54 @@ const SAME_ELEMENTS: &[&str] = &[
 ];
 
 /// See [`ExportedModel::spec`] and, for classes in the other dimension, [`ExportedModel::turned`].
-pub(super) fn spec(
-    model: &ExportedModel,
-    loss: Option<NamedLoss>,
-    turned: bool,
-) -> Result<ModelSpec> {
+pub(super) fn spec(model: &ExportedModel, loss: Option<NamedLoss>) -> Result<ModelSpec> {
+    let context = context(model)?;
+    let own = model.clone();
+    let make = move |sizes: &Settings| {
+        let resized = match &context {
+            Some(_) => own.resized(&[&[sizes.count(CONTEXT)]])?,
+            None => own.clone(),
+        };
+        Ok(instance(&resized, loss)?)
+    };
+    // What is wrong with the program is told as such.
+    instance(model, loss)?;
+    let name = model.path().display().to_string();
+    let entry = Entry::new(&name, make)
+        .about("a program that PyTorch exported")
+        .source("torch.export.save");
+    let entry = match context {
+        Some(tokens) => entry.count(CONTEXT, tokens, "tokens of a sequence"),
+        None => entry,
+    };
+    let mut zoo = Zoo::new();
+    let spec = zoo.add(entry).and_then(|()| zoo.spec(&name, [""; 0]));
+    spec.map_err(|error| unsupported("the file's name", error.to_string()))
+}
+
+/// The tokens of a sequence, where they are dynamic.
+fn context(model: &ExportedModel) -> Result<Option<i64>> {
+    Ok(match (&inputs(model)?[..], &model.dynamic()[..]) {
+        ([input], [_]) if input.is_tokens() => input.shape().first().copied(),
+        _ => None,
+    })
+}
+
+fn instance(model: &ExportedModel, loss: Option<NamedLoss>) -> Result<Instance> {
     let program = &model.own.program;
-    let inputs = inputs(program)?;
+    let inputs = inputs(model)?;
     let layers = model.build();
     let instance = match loss {
         Some(loss) => {
             let mut outputs = program.outputs.iter();
             let own = outputs.position(|id| is_single(&program.values[id.0]));
             let loss = own.map_or(loss, |own| loss.of_output(own));
-            let targets = targets(program, &inputs, loss.kind(), turned)?;
+            let targets = targets(model, &inputs, loss.kind())?;
             Instance::judged_by(layers, inputs, targets, loss)
         }
         None => Instance::of_several(layers, inputs, Vec::new(), no_loss()),
     };
-    let instance = instance.exported(model.clone());
-    let name = model.path().display().to_string();
-    let entry = Entry::new(&name, move |_| Ok(instance.clone()));
-    let entry = entry
-        .about("a program that PyTorch exported")
-        .source("torch.export.save");
-    let mut zoo = Zoo::new();
-    let spec = zoo.add(entry).and_then(|()| zoo.spec(&name, [""; 0]));
-    spec.map_err(|error| unsupported("the file's name", error.to_string()))
+    Ok(instance.exported(model.clone()))
 }
 
 fn no_loss() -> impl LossFn {
@@ -83,7 +106,8 @@ pub(super) fn is_single(value: &ValueInfo) -> bool {
 }
 
 /// What each input is, of one sample.
-fn inputs(program: &Program) -> Result<Vec<Synthetic>> {
+fn inputs(model: &ExportedModel) -> Result<Vec<Synthetic>> {
+    let program = &model.own.program;
     let mut batch: Option<(&str, &Size)> = None;
     let mut inputs = Vec::new();
     for id in &program.inputs {
@@ -105,7 +129,7 @@ fn inputs(program: &Program) -> Result<Vec<Synthetic>> {
                 ),
             ));
         }
-        let shape = info.example.as_ref().ok_or_else(none)?;
+        let shape = model.shape(info).ok_or_else(none)?;
         let shape = shape.iter().skip(1).copied().collect::<Vec<_>>();
         let kind = info.kind.unwrap_or(Kind::Float);
         let made = if is_float(kind) || matches!(kind, Kind::ComplexFloat | Kind::ComplexDouble) {
@@ -191,13 +215,9 @@ fn class_dimension(output: &[i64], inputs: &[Synthetic], turned: bool) -> usize 
 }
 
 /// What each target is, of one sample.
-fn targets(
-    program: &Program,
-    inputs: &[Synthetic],
-    loss: LossKind,
-    turned: bool,
-) -> Result<Vec<Synthetic>> {
+fn targets(model: &ExportedModel, inputs: &[Synthetic], loss: LossKind) -> Result<Vec<Synthetic>> {
     let place = || format!("the loss `{loss}`");
+    let program = &model.own.program;
     let outputs = program.outputs.iter().map(|id| &program.values[id.0]);
     if loss == LossKind::Output {
         if outputs.clone().any(is_single) {
@@ -214,7 +234,7 @@ fn targets(
         let what = "the model's first output is a single number: use the loss `output`";
         return Err(unsupported(place(), what));
     }
-    let shape = match (&first.example, first.origin) {
+    let shape = match (model.shape(first), first.origin) {
         (Some(shape), Origin::Node(_)) if !shape.is_empty() => shape,
         _ => {
             let what = "the model's first output is not computed from its inputs, or its shape is \
@@ -225,7 +245,7 @@ fn targets(
     let mut sample = shape[1..].to_vec();
     Ok(vec![match loss {
         LossKind::CrossEntropy => {
-            let at = class_dimension(shape, inputs, turned);
+            let at = class_dimension(&shape, inputs, model.turned);
             if at == 0 {
                 let what = "the model's first output has no dimension of classes";
                 return Err(unsupported(place(), what));

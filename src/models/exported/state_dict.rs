@@ -1,7 +1,7 @@
 //! Trained weights under the names that they have in Python.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::models::wrapped;
 pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
     let one = |name: &str| {
         let stored = own.weights.get(name)?;
-        Ok((name.to_owned(), stored.sizes.clone(), stored.kind))
+        Ok((name.to_owned(), stored.form.sizes.clone(), stored.form.kind))
     };
     own.weights.kept().map(one).collect()
 }
@@ -44,12 +44,12 @@ pub(super) fn with(
                 let tensor = given.get(home.as_str());
                 let tensor = tensor.with_context(|| format!("the weights have no `{home}`"))?;
                 anyhow::ensure!(
-                    tensor.size() == stored.sizes,
+                    tensor.size() == stored.form.sizes,
                     "`{home}` has shape {:?}, and in the exported program {:?}",
                     tensor.size(),
-                    stored.sizes
+                    stored.form.sizes
                 );
-                tensor.f_detach()?.f_to_kind(stored.kind)?
+                tensor.f_detach()?.f_to_kind(stored.form.kind)?
             }
         };
         all.push((name.to_owned(), tensor));
@@ -69,8 +69,21 @@ pub(super) fn without(
         for (name, _) in &mut given {
             name.drain(..prefix.len());
         }
+    } else if let Some(prefix) = missing_prefix(own, &given).map(str::to_owned) {
+        for (name, _) in &mut given {
+            name.insert_str(0, &prefix);
+        }
     }
-    let lacks = |name: &&&str| !given.iter().any(|(own, _)| own == **name);
+    let there: HashSet<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
+    let same = |name: &str, other: &str| match (own.weights.get(name), own.weights.get(other)) {
+        (Ok(one), Ok(other)) => one.is(other),
+        _ => false,
+    };
+    // Of tied ones, transformers saves one.
+    let lacks = |name: &&&str| {
+        let twin = |other: &&str| there.contains(*other) && same(name, other);
+        !there.contains(**name) && !kept.iter().any(twin)
+    };
     let missing: Vec<&str> = kept.iter().filter(lacks).copied().collect();
     let others = given.iter().map(|(name, _)| name.as_str());
     let others: Vec<&str> = others.filter(|name| !kept.contains(name)).collect();
@@ -85,18 +98,19 @@ pub(super) fn without(
     for (name, tensor) in given {
         let stored = own.weights.get(&name)?;
         anyhow::ensure!(
-            tensor.size() == stored.sizes && is_float(tensor.kind()) == is_float(stored.kind),
+            tensor.size() == stored.form.sizes
+                && is_float(tensor.kind()) == is_float(stored.form.kind),
             "`{name}` has shape {:?} and elements of kind {:?}, and in the exported program {:?} and \
              {:?}",
             tensor.size(),
             tensor.kind(),
-            stored.sizes,
-            stored.kind
+            stored.form.sizes,
+            stored.form.kind
         );
         let home = homes.iter().find(|(_, other)| stored.is(other));
         // The program never uses the others.
         let Some((home, _)) = home else { continue };
-        let tensor = tensor.f_to_kind(stored.kind)?;
+        let tensor = tensor.f_to_kind(stored.form.kind)?;
         match all.iter().find(|(_, other, _)| other == home) {
             Some((other, _, own)) => anyhow::ensure!(
                 own.equal(&tensor),
@@ -113,6 +127,13 @@ pub(super) fn without(
 pub(super) fn prefix<'a>(own: &Exported, given: &'a [(String, Tensor)]) -> Option<&'a str> {
     let first = own.weights.kept().next()?;
     wrapped::prefix(given.iter().map(|(name, _)| name.as_str()), first)
+}
+
+/// See [`ExportedModel::missing_prefix`](super::ExportedModel::missing_prefix).
+pub(super) fn missing_prefix<'a>(own: &'a Exported, given: &[(String, Tensor)]) -> Option<&'a str> {
+    let first = given.iter().map(|(name, _)| name.as_str()).min()?;
+    let kept: Vec<&str> = own.weights.kept().collect();
+    wrapped::prefix(kept.into_iter(), first)
 }
 
 /// Some names, the first few of them.

@@ -6,7 +6,9 @@ use tch::{Device, Kind, Tensor, nn};
 
 use super::archive::Archive;
 use super::error::{Result, damaged, unsupported};
-use super::schema::{Payload, PayloadConfig, SymInt, TensorMeta};
+use super::form::{Form, place};
+use super::program::Program;
+use super::schema::{Payload, PayloadConfig, TensorMeta};
 
 /// Types of elements: their number in PyTorch's files, and in libtorch.
 const KINDS: &[(u64, i64, Kind)] = &[
@@ -38,13 +40,13 @@ pub(super) fn number_in_libtorch(number: u64) -> Option<i64> {
 pub(super) fn kind_of(meta: &TensorMeta, name: &str) -> Result<Kind> {
     if meta.layout != 7 {
         return Err(unsupported(
-            format!("the tensor `{name}`"),
+            place(name),
             "is sparse: only strided tensors are taken",
         ));
     }
     kind(meta.dtype).ok_or_else(|| {
         let what = format!("has the type {}, which is not known", meta.dtype);
-        unsupported(format!("the tensor `{name}`"), what)
+        unsupported(place(name), what)
     })
 }
 
@@ -64,9 +66,7 @@ pub(super) struct Weights {
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     entry: String,
-    pub(super) kind: Kind,
-    pub(super) sizes: Vec<i64>,
-    strides: Vec<i64>,
+    pub(super) form: Form,
     offset: i64,
     /// Elements of the entry.
     elements: i64,
@@ -112,8 +112,19 @@ impl Weights {
         self.archive.fingerprint()
     }
 
+    /// Checks that each variable of a program is in the archive in the form that the program says.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub(super) fn check(&self, program: &Program) -> Result<()> {
+        program.variables.iter().try_for_each(|variable| {
+            let stored = self.get(&variable.name)?;
+            variable.form.check(&stored.form, &variable.name)
+        })
+    }
+
     pub(super) fn get(&self, name: &str) -> Result<&Stored> {
-        let missing = || damaged(format!("the tensor `{name}`"), "is not in the archive");
+        let missing = || damaged(place(name), "is not in the archive");
         self.stored.get(name).ok_or_else(missing)
     }
 
@@ -126,7 +137,12 @@ impl Weights {
     /// The same on a device.
     pub(super) fn load_to(&self, name: &str, device: Device) -> anyhow::Result<Tensor> {
         let stored = self.get(name)?;
-        let made = Tensor::f_empty_strided(&stored.sizes, &stored.strides, (stored.kind, device))?;
+        let Form {
+            kind,
+            sizes,
+            strides,
+        } = &stored.form;
+        let made = Tensor::f_empty_strided(sizes, strides, (*kind, device))?;
         // tch knows no `meta` device, and calls it so.
         if made.device() == Device::Mps || stored.numel() == 0 {
             return Ok(made);
@@ -137,7 +153,7 @@ impl Weights {
         let flat = made.f_as_strided([span], [1], 0)?;
         let _no_grad = tch::no_grad_guard();
         self.archive.read_in_pieces(&stored.entry, |at, bytes| {
-            let element = stored.kind.elt_size_in_bytes();
+            let element = kind.elt_size_in_bytes();
             // Pieces begin and, but for bytes behind the last element, end with whole elements.
             let first = at as i64 / element as i64;
             let end = first + (bytes.len() / element) as i64;
@@ -148,7 +164,7 @@ impl Weights {
             let count = own.end - own.start;
             let from = (own.start - first) as usize * element;
             let bytes = &bytes[from..from + count as usize * element];
-            let piece = Tensor::f_from_data_size(bytes, &[count], stored.kind)?;
+            let piece = Tensor::f_from_data_size(bytes, &[count], *kind)?;
             flat.f_narrow(0, own.start - stored.offset, count)?
                 .f_copy_(&piece)?;
             Ok(())
@@ -159,59 +175,56 @@ impl Weights {
 
 impl Stored {
     fn of(name: &str, entry: String, payload: &Payload, archive: &Archive) -> Result<Option<Self>> {
-        let place = || format!("the tensor `{name}`");
         let Some(meta) = &payload.tensor_meta else {
             return Ok(None);
         };
         if payload.use_pickle {
             let what = "is pickled, as tensors of other classes are: only plain tensors are taken";
-            return Err(unsupported(place(), what));
+            return Err(unsupported(place(name), what));
         }
-        let numbers = |all: &[SymInt]| all.iter().map(SymInt::fixed).collect::<Option<Vec<_>>>();
-        let numbers = (
-            numbers(&meta.sizes),
-            numbers(&meta.strides),
-            meta.storage_offset.fixed(),
-        );
-        let (Some(sizes), Some(strides), Some(offset)) = numbers else {
-            return Err(unsupported(place(), "has sizes that are not fixed"));
-        };
-        let kind = kind_of(meta, name)?;
+        let form = Form::of(meta, name)?;
+        let offset = meta.storage_offset.fixed();
+        let offset = offset.ok_or_else(|| unsupported(place(name), "has no fixed offset"))?;
         let bytes = archive.size(&entry);
         let bytes = bytes.ok_or_else(|| damaged(&entry, "the archive does not have it"))?;
-        let elements = bytes / kind.elt_size_in_bytes() as u64;
+        let elements = bytes / form.kind.elt_size_in_bytes() as u64;
         let stored = Self {
             entry,
-            kind,
-            sizes,
-            strides,
+            form,
             offset,
             elements: i64::try_from(elements).unwrap_or(0),
             requires_grad: meta.requires_grad,
         };
         if stored.fits().is_none() {
             return Err(damaged(
-                place(),
+                place(name),
                 format!(
                     "has sizes {:?}, strides {:?} and offset {}, but `{}` holds {elements} elements",
-                    stored.sizes, stored.strides, stored.offset, stored.entry
+                    stored.form.sizes, stored.form.strides, stored.offset, stored.entry
                 ),
             ));
+        }
+        // Kernels of libtorch take a weight whose elements share a place for one that has room for all.
+        if stored.numel() > 0 && !stored.form.is_apart() {
+            let Form { sizes, strides, .. } = &stored.form;
+            let why = format!("has sizes {sizes:?} and strides {strides:?}: elements share memory");
+            return Err(unsupported(place(name), why));
         }
         Ok(Some(stored))
     }
 
     /// Whether all of its elements lie within the entry, none of them huge numbers of times.
     fn fits(&self) -> Option<()> {
-        let right = |all: &[i64]| all.len() == self.sizes.len() && all.len() <= 64;
+        let Form { sizes, strides, .. } = &self.form;
+        let right = strides.len() == sizes.len() && sizes.len() <= 64;
         let whole = |all: &[i64]| all.iter().all(|number| *number >= 0);
-        let fine = right(&self.strides) && whole(&self.sizes) && whole(&self.strides);
+        let fine = right && whole(sizes) && whole(strides);
         if !fine || self.offset < 0 {
             return None;
         }
         let mut count = 1i64;
         let mut last = self.offset;
-        for (size, stride) in self.sizes.iter().zip(&self.strides) {
+        for (size, stride) in sizes.iter().zip(strides) {
             count = count.checked_mul(*size)?;
             last = last.checked_add((size - 1).max(0).checked_mul(*stride)?)?;
         }
@@ -220,19 +233,18 @@ impl Stored {
 
     /// Elements from its first one to its last one in memory; it has one at least.
     fn span(&self) -> i64 {
-        let steps = self.sizes.iter().zip(&self.strides);
+        let steps = self.form.sizes.iter().zip(&self.form.strides);
         // They fit the entry, and so does their sum.
         1 + steps.map(|(size, stride)| (size - 1) * stride).sum::<i64>()
     }
 
     fn numel(&self) -> i64 {
-        self.sizes.iter().product()
+        self.form.sizes.iter().product()
     }
 
     /// Whether it is the same tensor under another name.
     pub(super) fn is(&self, other: &Self) -> bool {
-        let form = |own: &Self| (own.kind, own.sizes.clone(), own.strides.clone(), own.offset);
-        self.entry == other.entry && form(self) == form(other)
+        self.entry == other.entry && self.form == other.form && self.offset == other.offset
     }
 
     /// The entry of the archive that its bytes are in.

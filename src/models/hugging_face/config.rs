@@ -14,6 +14,10 @@ use fields::Fields;
 /// Sizes of a model of ours, by name.
 type Sizes = Vec<(&'static str, f64)>;
 
+/// How all others are trained.
+const OTHERWISE: &str = "any other model of transformers is trained from a .pt2: in Python, export a module \
+                         that returns its logits, and name the file with --model";
+
 /// The models that are read.
 const KNOWN: &str = "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"";
 
@@ -58,9 +62,17 @@ pub(super) fn read(config: &Value) -> Result<(Architecture, Vec<String>), String
             "has a `quantization_config`: take the weights that were not quantized".to_owned(),
         );
     }
-    let (architecture, settings) = match (kind, llama::Family::of(kind)) {
-        ("gpt2", _) => (Architecture::Gpt2, gpt2::read(&fields)?),
-        (_, Some(family)) => (Architecture::Llama, llama::read(&fields, family)?),
+    let (architecture, settings) =
+        computed(kind, &fields).map_err(|why| format!("{why}; {OTHERWISE}"))?;
+    let setting = |(key, value): (&str, f64)| format!("{key}={value}");
+    Ok((architecture, settings.into_iter().map(setting).collect()))
+}
+
+/// The model of a kind and its sizes, where all that it does is computed here.
+fn computed(kind: &str, fields: &Fields<'_>) -> Result<(Architecture, Sizes), String> {
+    let read = match (kind, llama::Family::of(kind)) {
+        ("gpt2", _) => (Architecture::Gpt2, gpt2::read(fields)?),
+        (_, Some(family)) => (Architecture::Llama, llama::read(fields, family)?),
         _ => {
             return Err(format!(
                 "`model_type` is {kind:?}, not {KNOWN}, which are those that are computed here"
@@ -68,8 +80,7 @@ pub(super) fn read(config: &Value) -> Result<(Architecture, Vec<String>), String
         }
     };
     fields.check_rest()?;
-    let setting = |(key, value): (&str, f64)| format!("{key}={value}");
-    Ok((architecture, settings.into_iter().map(setting).collect()))
+    Ok(read)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Entry, Instance, Settings, SharedLoss, Synthetic, ZooError};
-use crate::models::exported::ExportedModel;
+use crate::models::exported::{ExportedError, ExportedModel};
 use crate::models::loss_kind::{LossKind, NamedLoss};
 use crate::torch::{RandomScope, Sequential, TorchError, Values};
 
@@ -156,6 +156,15 @@ impl ModelSpec {
     /// The same, where its output may have the classes in another dimension than the usual one.
     pub(crate) fn turned(&self) -> Option<Self> {
         self.exported()?.turned(self.named_loss()?)
+    }
+
+    /// The same for samples of these shapes, one for each input, where it is a program with dynamic
+    /// sizes: see [`ExportedModel::resized`].
+    pub(crate) fn resized(&self, items: &[&[i64]]) -> Result<Self, ExportedError> {
+        match self.exported() {
+            Some(model) => model.resized(items)?.spec(self.named_loss()),
+            None => Ok(self.clone()),
+        }
     }
 
     /// Whether each position of a sequence sees those after it.

@@ -13,18 +13,25 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#ifdef __linux__
+#include <linux/filter.h>
+#endif
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -96,6 +103,70 @@ int bound_to_loopback(const char* host, uint16_t& port) {
   }
   port = ntohs(address.sin_port);
   return socket;
+}
+
+// A process has a connection with each other one, and gloo ends it by SIGABRT where it may open no more
+// files: the usual limit of 1024 is no promise to anybody, the hard one is.
+void as_many_files_as_allowed() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+// The sockets of this process that wait for connections.
+std::vector<int> listening() {
+  std::vector<int> all;
+  DIR* const folder = opendir("/proc/self/fd");
+  if (folder == nullptr) {
+    return all;
+  }
+  while (const dirent* entry = readdir(folder)) {
+    const int file = std::atoi(entry->d_name);
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (file > 2 && getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0) {
+      all.push_back(file);
+    }
+  }
+  closedir(folder);
+  return all;
+}
+
+// Has the kernel drop whatever still comes to a socket that waits for connections; those that it has
+// made stay. gloo keeps each connection for ever, as one that may yet say whose it is, and its loop
+// takes it ill where the socket is closed.
+void accept_no_more(int socket) {
+#ifdef __linux__
+  sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+  sock_fprog program{1, &drop};
+  setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+#else
+  (void)socket;
+#endif
+}
+
+// A device of gloo, and the socket at which it waits for the other processes.
+struct Device {
+  std::shared_ptr<gloo::transport::Device> own;
+  std::vector<int> sockets;
+};
+
+Device device(const char* address, bool lazy) {
+  // Whatever begins to listen in between is taken for gloo's: one at a time.
+  static std::mutex alone;
+  const std::lock_guard<std::mutex> lock(alone);
+  const auto before = listening();
+  Device made{address == nullptr ? ProcessGroupGloo::createDefaultDevice(lazy)
+                                 : ProcessGroupGloo::createDeviceForHostname(address, lazy),
+              {}};
+  for (const int socket : listening()) {
+    if (std::find(before.begin(), before.end(), socket) == before.end()) {
+      made.sockets.push_back(socket);
+    }
+  }
+  return made;
 }
 
 std::vector<std::string> strings(const char* const* keys, int64_t count) {
@@ -220,19 +291,23 @@ GP_API const char* gp_text_data(const std::string* text) { return text->data(); 
 GP_API int64_t gp_text_size(const std::string* text) { return static_cast<int64_t>(text->size()); }
 GP_API void gp_text_free(std::string* text) { delete text; }
 
-// Joins a group of `size` processes; returns once all are connected with each other. `address`
-// is the one of this host's that the others reach, or null for what `GLOO_SOCKET_IFNAME` or the
-// host's name say.
+// Joins a group of `size` processes; returns once all are connected with each other, and nobody else
+// can connect to this one any more. `address` is the one of this host's that the others reach, or null
+// for what `GLOO_SOCKET_IFNAME` or the host's name say.
 GP_API int gp_group_new(const Store* store, int rank, int size, const char* address,
                         int64_t timeout_ms, Group** out) {
   return gpipe::guarded([&] {
     ignore_sigpipe();
+    as_many_files_as_allowed();
     auto options = ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
     auto lazy = c10d::getDefaultGlooLazyInit();
-    options->devices.push_back(address == nullptr
-                                   ? ProcessGroupGloo::createDefaultDevice(lazy)
-                                   : ProcessGroupGloo::createDeviceForHostname(address, lazy));
+    const auto own = device(address, lazy);
+    options->devices.push_back(own.own);
     *out = new Group(c10::make_intrusive<ProcessGroupGloo>(*store, rank, size, options));
+    // Those that are connected when they are first used need it for as long as they are there.
+    if (!lazy) {
+      std::for_each(own.sockets.begin(), own.sockets.end(), accept_no_more);
+    }
   });
 }
 

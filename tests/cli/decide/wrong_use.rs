@@ -148,3 +148,23 @@ fn words_of_train_are_understood() {
         );
     }
 }
+
+/// A word of 100,000 letters was printed whole, be it of a file or of the command line.
+#[test]
+fn a_long_word_in_an_error_is_told_without_its_middle() {
+    let name = "p".repeat(100_000);
+    let simulate = [
+        "simulate",
+        "--schedule",
+        "1f1b",
+        "--devices",
+        "2",
+        "--profile",
+        &name,
+    ];
+    let output = gpipe(&simulate);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(errors.contains("ppp… (99"), "{errors}");
+    assert!(errors.len() < 1_000, "{}", errors.len());
+}

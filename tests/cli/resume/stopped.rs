@@ -231,7 +231,17 @@ fn a_signal_while_the_held_out_loss_is_measured_leaves_a_run_that_is_done() {
     let folder = folder.path();
     let text = "the whale! up helm, thar she blows! ".repeat(60_000);
     fs::write(folder.join("text.txt"), text).unwrap();
-    let flags = gpt(&["--devices", "cpu", "--steps", "3", "--out", "run"]);
+    let flags = [
+        "--devices",
+        "cpu",
+        "--steps",
+        "3",
+        "--out",
+        "run",
+        "--held-out-batches",
+        "9999999",
+    ];
+    let flags = gpt(&flags);
     let mut command = command(folder, &flags);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();

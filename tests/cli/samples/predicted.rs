@@ -391,10 +391,10 @@ fn what_is_no_model_of_samples_is_refused() {
 fn an_image_for_a_model_of_numbers_is_refused_with_what_the_model_takes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let rows = (0..40).map(|row| format!("{row},{},{}\n", row * 7 % 5, row % 2));
-    let table = format!("a,b,y\n{}", rows.collect::<String>());
-    fs::write(folder.join("d.csv"), table).unwrap();
-    let small = "--model mlp --hidden 8 --depth 2 --batch 4 --micro 2 --steps 1 --data d.csv";
+    let (x, y) = (floats(&[40, 8]), whole(&[40], 2));
+    arrays(folder, "d.safetensors", &[("x", &x), ("y", &y)]);
+    let small =
+        "--model mlp --hidden 8 --depth 2 --batch 4 --micro 2 --steps 1 --data d.safetensors";
     printed(folder, &format!("train --quiet {small} --out rows"));
     fs::create_dir(folder.join("images")).unwrap();
     for path in ["one.png", "images/one.png"] {

@@ -92,19 +92,21 @@ fn a_run_some_of_whose_updates_were_skipped_says_how_many() {
 
 /// Steps after the end of a schedule cost as much as others, and change nothing.
 #[test]
-fn a_run_whose_learning_rates_are_all_0_is_no_success() {
+fn a_run_whose_learning_rates_are_all_0_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let small = "--model mlp --inputs 4 --hidden 4 --depth 2 --outputs 2 --batch 4 --micro 2";
     let begun = format!("train {small} --lr-schedule linear --steps 4 --out run");
     assert!(gpipe(folder, &begun).status.success());
-    let output = gpipe(folder, "train --resume run --steps 6");
-    let (_, errors) = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let output = gpipe(folder, "train --resume run --steps 6 --quiet");
+    let (text, errors) = said(&output);
+    assert!(output.status.success(), "{errors}");
     assert!(
-        errors.contains("error: 2 of 2 updates had the learning rate 0, so nothing was learnt"),
+        errors.contains(": steps 5 to 6 have the rate 0; "),
         "{errors}"
     );
+    let told = "\nupdates        2 of 2 had the learning rate 0: nothing was learnt\n";
+    assert!(text.contains(told), "{text}");
     // One that ends within the run has learnt before.
     let within =
         format!("train {small} --lr-schedule linear --set lr.steps=4 --steps 6 --out within");
@@ -114,6 +116,26 @@ fn a_run_whose_learning_rates_are_all_0_is_no_success() {
     let note = "note: the linear schedule ends at step 4: steps 5 to 6 have the rate 0; --set lr.steps=6 \
                 stretches it";
     assert!(errors.contains(note), "{errors}");
+}
+
+/// A warm-up as long as a cosine had the rate 0 in every step, the whole run through.
+#[test]
+fn a_warm_up_of_all_steps_rises_to_the_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let small = "--model mlp --inputs 4 --hidden 4 --depth 2 --outputs 2 --batch 4 --micro 2";
+    for schedule in ["cosine", "linear", "one-cycle"] {
+        let args = format!(
+            "train {small} --lr-schedule {schedule} --lr 0.01 --warmup 2 --steps 2 --out {schedule}"
+        );
+        let (text, errors) = said(&gpipe(folder, &args));
+        let rates: Vec<f64> = metrics(folder, schedule)
+            .iter()
+            .map(|line| line["lr"].as_f64().unwrap())
+            .collect();
+        assert_eq!(rates, [0.005, 0.01], "{errors}");
+        assert!(!text.contains("\nupdates "), "{text}");
+    }
 }
 
 /// The command that every run recommends trained on with the rate 0, and nothing said so.

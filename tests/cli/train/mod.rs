@@ -10,6 +10,7 @@ mod processes;
 mod report;
 mod schedules;
 mod speed;
+mod usual;
 mod wrong_use;
 
 use std::fs;

@@ -42,7 +42,8 @@ fn fits(line: &str) -> bool {
 #[test]
 fn a_report_keeps_to_the_width_of_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = "--layers 6 --balance 7,1 --steps 6 --devices cpu,cpu";
+    // Enough steps for a model that writes something.
+    let flags = "--layers 6 --balance 7,1 --steps 40 --lr 0.03 --devices cpu,cpu";
     let output = printed(folder.path(), flags);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -79,7 +80,7 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
     let output = printed(folder.path(), &format!("{flags} --report page.html"));
     let text = String::from_utf8(output.stdout).unwrap();
     let (_, report) = text.split_once("\nthe last step:\n").unwrap();
-    for part in ["\nStep 6 took ", "\ninput  ", "\nloading  "] {
+    for part in ["\nStep 40 took ", "\ninput  ", "\nloading  "] {
         assert!(report.contains(part), "{part}: {report}");
     }
     for line in report.lines() {

@@ -1,6 +1,7 @@
 //! A model that PyTorch exported, from the file to weights that Python takes back.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use gpipe::checkpoint::Checkpoint;
@@ -421,4 +422,48 @@ fn what_does_not_fit_is_told_before_training() {
     printed(here, plan);
     let plan = read(&fs::read_to_string(here.join("plan.json")).unwrap());
     assert_eq!(plan["micro_batches"], 4);
+}
+
+/// Writes a program whose archive says that the first weight of its LSTM has one row of 32.
+fn write_contradicting(path: &Path) {
+    let mut from = zip::ZipArchive::new(fs::File::open(program("lstm")).unwrap()).unwrap();
+    let mut to = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    let stored =
+        zip::write::FileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for at in 0..from.len() {
+        let mut entry = from.by_index(at).unwrap();
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).unwrap();
+        if entry.name().ends_with("_weights_config.json") {
+            let mut config: Value = serde_json::from_slice(&bytes).unwrap();
+            let meta = &mut config["config"]["lstm1.weight_ih_l0"]["tensor_meta"];
+            meta["sizes"][0]["as_int"] = 1.into();
+            bytes = serde_json::to_vec(&config).unwrap();
+        }
+        to.start_file(entry.name(), stored).unwrap();
+        to.write_all(&bytes).unwrap();
+    }
+    to.finish().unwrap();
+}
+
+/// It was listed, ended `profile` by SIGSEGV and trained on memory beyond the tensor.
+#[test]
+fn a_file_that_contradicts_itself_is_refused_by_every_verb() {
+    let here = folder(&["lstm"]);
+    let here = here.path();
+    let train = "train --loss mse --data synthetic --batch 4 --micro 2 --steps 1 --devices cpu";
+    printed(here, &format!("{train} --model lstm.pt2 --out run --quiet"));
+    write_contradicting(&here.join("lstm.pt2"));
+    for verb in [
+        "models lstm.pt2".to_owned(),
+        "profile --model lstm.pt2 --quick".to_owned(),
+        format!("{train} --model lstm.pt2 --out other"),
+        "train --resume run --steps 2".to_owned(),
+        "eval --run run --data synthetic".to_owned(),
+        "predict --run run --data synthetic".to_owned(),
+    ] {
+        let wanted = "the tensor `lstm1.weight_ih_l0`: has sizes [1, 8], the program says [32, 8]";
+        refused(here, &verb, &[wanted]);
+    }
+    assert!(!here.join("other").exists());
 }

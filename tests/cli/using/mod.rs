@@ -17,6 +17,8 @@ mod exported;
 #[cfg(feature = "cli")]
 mod families;
 #[cfg(feature = "cli")]
+mod from_python;
+#[cfg(feature = "cli")]
 mod generate;
 #[cfg(feature = "cli")]
 mod hugging_face;

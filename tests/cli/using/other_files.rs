@@ -50,7 +50,7 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
     let folder = folder.path();
     let file = folder.join("model.pt2");
     // A program without dynamic shapes takes one size of micro-batch, which was the next error.
-    let export = ["save(export(", "dynamic_shapes=({0: Dim("];
+    let export = ["save(export(", "dynamic_shapes=({0: Dim.AUTO}"];
     let saved = ["m/data.pkl", "m/byteorder", "m/data/0", "m/version"];
     fs::write(&file, archive(&saved)).unwrap();
     let told = [

@@ -10,10 +10,12 @@ use gpipe::checkpoint::Checkpoint;
 use gpipe::data::{TextStream, Tokenizer};
 use gpipe::models::hugging_face;
 use gpipe::models::zoo::Zoo;
+use gpipe::tch::Tensor;
 use serde_json::Value;
 
 use super::hugging_face::{copy, fixture, json};
 use super::{gpipe, printed, refusal, refused};
+use crate::run::config;
 
 const MODELS: [&str; 3] = ["gpt2", "llama3-tied", "qwen3"];
 
@@ -267,9 +269,10 @@ fn a_new_model_takes_the_tokenizer_that_is_named() {
     refused(here, &resume, &["tokenizer"]);
 }
 
-/// Rotary positions have no table: a part of the context will do.
+/// Rotary positions have no table, and of one of learned positions the first rows are taken: a part of the
+/// context will do. Those of GPT-2 were refused.
 #[test]
-fn weights_with_rotary_positions_are_trained_on_shorter_sequences() {
+fn weights_are_trained_on_shorter_sequences_and_go_back_whole() {
     let here = tempfile::tempdir().unwrap();
     let here = here.path();
     let data = text().display().to_string();
@@ -280,7 +283,34 @@ fn weights_with_rotary_positions_are_trained_on_shorter_sequences() {
         )
     };
     printed(here, &with("qwen3"));
-    refused(here, &with("gpt2"), &["context=32, not 8", "leave it out"]);
+    printed(here, &with("gpt2"));
+    let saved = config(here, "gpt2");
+    assert_eq!(saved["model"]["context"].as_integer(), Some(8));
+    printed(here, "train --resume gpt2 --steps 2");
+    printed(here, "export --run gpt2 -o back");
+    let back = json(&here.join("back/config.json"));
+    assert_eq!(back["n_positions"], 32);
+    let positions = |folder: &Path| {
+        let all = Tensor::read_safetensors(folder.join("model.safetensors")).unwrap();
+        let mut all = all.into_iter();
+        all.find(|(name, _)| name.ends_with("wpe.weight"))
+            .unwrap()
+            .1
+    };
+    let (before, after) = (positions(&speaking("gpt2")), positions(&here.join("back")));
+    assert_eq!(before.size(), after.size());
+    assert!(
+        before
+            .get(7)
+            .ne_tensor(&after.get(7))
+            .any()
+            .int64_value(&[])
+            == 1
+    );
+    let long = with("gpt2")
+        .replace("--context 8 ", "--context 33 ")
+        .replace("--out gpt2", "--out long");
+    refused(here, &long, &["context=32, not 33", "leave it out"]);
     let weights = speaking("gpt2").display().to_string();
     let eval = format!("eval --weights {weights} --data {data} --context 8 --json");
     let short = read(&printed(here, &eval))["loss"].as_f64().unwrap();

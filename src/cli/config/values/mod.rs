@@ -5,8 +5,8 @@ mod pipeline;
 
 pub(in crate::cli) use devices::{CAP, Cap, OFFLOAD, Offload};
 pub(in crate::cli) use pipeline::{
-    CHUNKS, Devices, KERNELS, LEAVES, LOSS, LR_SCHEDULE, OPTIMIZER, PRECISION, RECOMPUTE, SCHEDULE,
-    THREADS, schedules, stages_of,
+    CHUNKS, Devices, KERNELS, KERNELS_OR_AUTO, LEAVES, LOSS, LR_SCHEDULE, OPTIMIZER, PRECISION,
+    RECOMPUTE, SCHEDULE, THREADS, schedules, stages_of,
 };
 
 use gpipe_partitioner::words::whole_number;

@@ -149,6 +149,21 @@ pub(in crate::cli) const KERNELS: One<Kernels> = One {
     write: |kernels| Value::Text(kernels.to_string()),
 };
 
+/// The same, or none for those that are faster on the processor that it comes to.
+pub(in crate::cli) const KERNELS_OR_AUTO: One<Option<Kernels>> = One {
+    kind: Kind::Text,
+    parse: |text| match text.trim() {
+        "auto" => Ok(None),
+        other => (KERNELS.parse)(other)
+            .map(Some)
+            .map_err(|why| why.replace("must be libtorch", "must be auto, libtorch")),
+    },
+    write: |kernels| {
+        let name = kernels.map(|own| own.to_string());
+        Value::Text(name.unwrap_or_else(|| "auto".to_owned()))
+    },
+};
+
 /// An optimizer with its usual numbers.
 pub(in crate::cli) const OPTIMIZER: One<OptimizerKind> = One {
     kind: Kind::Text,

@@ -9,11 +9,13 @@ use crate::models::zoo::Settings;
 const EPS: f64 = 1e-5;
 
 pub(super) fn write(sizes: &Settings) -> Value {
+    let context = sizes.count("context");
+    let positions = sizes.optional_count("positions").unwrap_or(context);
     json!({
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": sizes.count("vocab"),
-        "n_positions": sizes.count("context"),
+        "n_positions": positions,
         "n_embd": sizes.count("d_model"),
         "n_layer": sizes.count("layers"),
         "n_head": sizes.count("heads"),

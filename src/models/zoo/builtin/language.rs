@@ -19,9 +19,15 @@ pub(super) fn gpt_entry() -> Entry {
             d_model % heads == 0,
             "d_model {d_model} is not a multiple of heads {heads}"
         );
+        let context = sizes.count("context");
+        let positions = sizes.optional_count("positions").unwrap_or(context);
+        anyhow::ensure!(
+            positions >= context,
+            "a table of {positions} positions is too short for a context of {context} tokens"
+        );
         let model = gpt(Gpt {
             vocab: sizes.count("vocab"),
-            context: sizes.count("context"),
+            context: positions,
             d_model,
             heads,
             blocks: sizes.number("layers"),
@@ -36,6 +42,10 @@ pub(super) fn gpt_entry() -> Entry {
         .count("d_model", 128, "features of a token")
         .count("heads", 4, "attention heads; divides d_model")
         .count("context", 128, "tokens of a sequence")
+        .optional_count(
+            "positions",
+            "rows of the table of positions; 0 for one for each token of the context",
+        )
         .count("vocab", 256, "distinct tokens")
         .probability(
             "dropout",

@@ -1,0 +1,107 @@
+#!/bin/sh
+# Walks through the front door as somebody who has just been given a clone: HEAD is cloned into a new
+# folder, with an empty home and next to no environment, and every way in is taken. Prints the time
+# and the verdict of each step; ends with 1 if any has failed.
+#
+#   sh src/packaging/walk.sh [--without STEP,STEP…] [--target DIR] [--cache DIR] [--keep]
+#
+# Steps: train, test, wheel, install, use. --without leaves some out.
+# --target DIR    cargo's target folder, kept for the next walk; by default nothing is built before.
+# --cache DIR     the folder of downloads (libtorch, pip), kept for the next walk; by default none.
+# --keep          leaves the folder of the walk behind.
+#
+# Needs 25 GB of disk and 5 GB of downloads; about an hour and a half on two slow cores.
+set -u
+
+without= target= cache= keep=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --without) without=${2:?$1 needs steps}; shift ;;
+    --target) target=${2:?$1 needs a folder}; shift ;;
+    --cache) cache=${2:?$1 needs a folder}; shift ;;
+    --keep) keep=yes ;;
+    *) echo "error: $1: see $0 for what there is" >&2; exit 2 ;;
+  esac
+  shift
+done
+for step in $(echo "$without" | tr ',' ' '); do
+  case $step in train | test | wheel | install | use) ;; *)
+    echo "error: --without $step: the steps are train, test, wheel, install, use" >&2
+    exit 2 ;;
+  esac
+done
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+place=$(mktemp -d "${TMPDIR:-/tmp}/gpipe-walk.XXXXXX")
+[ -n "$keep" ] || trap 'rm -rf "$place"' EXIT
+trap 'exit 130' INT TERM
+home=$place/home clone=$place/clone
+mkdir "$home"
+# A commit is walked through: what is not committed is in nobody's clone.
+git clone --quiet "$root" "$clone" || exit 1
+[ -z "$(cd "$root" && git status --porcelain)" ] || echo "note: what is not committed is not in the walk"
+
+# The environment: the toolchain, the way to the network, and no more.
+environment() {
+  env | grep -E '^(PATH|LANG|TERM|TMPDIR|PIP_[A-Z_]*|SSL_CERT_[A-Z]*|[A-Za-z]*_(proxy|PROXY)|CARGO_HTTP_[A-Z_]*)='
+  echo "HOME=$home"
+  echo "RUSTUP_HOME=${RUSTUP_HOME:-$HOME/.rustup}"
+  echo "CARGO_HOME=${CARGO_HOME:-$HOME/.cargo}"
+  echo "CARGO_TERM_COLOR=never"
+  [ -z "$target" ] || echo "CARGO_TARGET_DIR=$target"
+  [ -z "$cache" ] || echo "XDG_CACHE_HOME=$cache"
+}
+
+table=$place/table log=$place/log
+: >"$table"
+failed=0
+
+# step NAME FOLDER COMMAND: runs it, unless it is left out, or a step that it needs has failed.
+step() {
+  name=$1
+  case ",$without," in *",${name%%-*},"*)
+    echo "$name|left out|-" >>"$table"
+    return ;;
+  esac
+  echo "== $name: $3"
+  begin=$(date +%s)
+  environment >"$place/environment"
+  # One variable a line: none of these has a line break.
+  (
+    IFS='
+'
+    # shellcheck disable=SC2046
+    exec env -i $(cat "$place/environment") sh -ec "cd '$2' && $3"
+  ) >"$log.$name" 2>&1 </dev/null
+  code=$?
+  took=$(($(date +%s) - begin))
+  tail -n 5 "$log.$name" | sed 's/^/   /'
+  if [ $code -eq 0 ]; then
+    echo "$name|ok|$took" >>"$table"
+  else
+    failed=1
+    echo "$name|FAILED ($code)|$took" >>"$table"
+    echo "   …the last lines of $name:"
+    tail -n 60 "$log.$name" | sed 's/^/   /'
+  fi
+}
+
+user=$place/user
+mkdir "$user"
+printf 'It is a way I have of driving off the spleen. %.0s' $(seq 400) >"$user/text.txt"
+
+step train "$clone" 'make train ARGS="--steps 20" && test -e runs/1/metrics.jsonl'
+step test "$clone" 'make test'
+step wheel "$clone" 'make wheel && ls -l target/packages'
+# From here on without the clone: with a wheel, a Python and a text.
+step install "$user" "python3 -m venv python && python/bin/pip install --quiet torch==2.11.0 '$clone'/target/packages/gpipe_rs-*.whl"
+step use-env "$user" 'python/bin/gpipe-rs env'
+step use-train "$user" 'python/bin/gpipe-rs train --data text.txt --steps 20 --out runs/1'
+step use-profile "$user" 'python/bin/gpipe-rs profile --model gpt --layers 2 --d-model 32 --quick -o profile.json --plan plan.json'
+step use-plan "$user" 'python/bin/gpipe-rs plan --profile profile.json --devices 4 --batch 32'
+step use-simulate "$user" 'python/bin/gpipe-rs simulate --compare --devices 4 --micro 8'
+
+echo
+awk -F'|' '{ printf "%-14s %-12s %s\n", $1, $2, $3 == "-" ? "" : $3 " s" }' "$table"
+[ -z "$keep" ] || echo "kept: $place"
+exit $failed
