@@ -1,6 +1,8 @@
 //! Words that go with numbers, numbers that are words, and words that are nearly others.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::units::Micros;
@@ -21,6 +23,36 @@ pub fn all(number: usize, noun: &str) -> String {
         1 => format!("the only {noun}"),
         _ => format!("all {}", count(number, noun)),
     }
+}
+
+/// Returns a word of a command as a shell (`bash`, `zsh`) reads it back: a name of a folder with blanks,
+/// quotes or `$( )` is in quotes, and what would steer a terminal is written as `\u001b`.
+pub fn quoted(word: impl AsRef<OsStr>) -> String {
+    let word = word.as_ref().to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./,:=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into_owned();
+    }
+    if !word.chars().any(steers) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut text = "$'".to_owned();
+    for c in word.chars() {
+        // Writing to a string cannot fail.
+        let _ = match c {
+            c if steers(c) => write!(text, "\\u{:04x}", u32::from(c)),
+            '\'' | '\\' => write!(text, "\\{c}"),
+            c => write!(text, "{c}"),
+        };
+    }
+    text + "'"
+}
+
+/// Whether a character would steer a terminal: control characters, and those that turn the direction of
+/// writing.
+pub fn steers(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || c.is_control()
 }
 
 /// The longest text that is compared with names: what is longer is none of them with a slip.
@@ -288,6 +320,34 @@ mod tests {
         for text in ["3,5", "4.5", "x", "1e9", "-1e3", "nan", "inf"] {
             let error = whole_number(text, 1 << 20).unwrap_err();
             assert_eq!(error, format!("`{text}` is not a whole number"));
+        }
+    }
+
+    /// The command that a run recommends did not work for a folder with a blank, and did what a
+    /// hostile name said.
+    #[test]
+    fn a_shell_reads_back_what_is_quoted() {
+        for word in ["runs/1", "a=b,c:d@e%f+g", "ä/β"] {
+            assert_eq!(quoted(word), word);
+        }
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted(Path::new("x/my run")), "'x/my run'");
+        assert_eq!(quoted("$'\\\u{1b}"), r"$'$\'\\\u001b'");
+        for word in [
+            "it's",
+            "$(touch PWN);a",
+            "`x` \"y\" \\ * ~ # ! & |",
+            "~",
+            "a\nb\tc",
+            "\u{1b}]0;x\u{7}'\\",
+        ] {
+            let script = format!("printf %s {}", quoted(word));
+            let output = std::process::Command::new("bash")
+                .args(["-c", &script])
+                .output();
+            let output = output.unwrap();
+            assert!(output.stderr.is_empty(), "{output:?}");
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word, "{script}");
         }
     }
 

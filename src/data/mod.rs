@@ -40,6 +40,7 @@ pub use arrays::Array;
 #[cfg(feature = "parquet")]
 pub use columns::{ColumnRow, Columns};
 pub use dataset::Dataset;
+pub(crate) use diagnosis::waiting;
 pub use diagnosis::{Change, Diagnosis, InputMeasures, Limit, Phase, PhaseTime, Remedy};
 pub use error::{DataError, Place};
 pub use idx::Idx;

@@ -10,6 +10,7 @@ mod report;
 use std::path::Path;
 use std::time::Duration;
 
+use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{Bytes, Machine, Plan, PlanOptions, ScheduleKind, plan};
 use tch::Device;
 
@@ -97,11 +98,11 @@ fn next(args: &Args) -> Said {
     let text = match (&args.plan, &args.output) {
         (Some(plan), _) => format!(
             "`gpipe-rs train --plan {}` with the same model, and sizes and data where you named any",
-            plan.display()
+            quoted(plan)
         ),
         (None, Some(file)) => format!(
             "`gpipe-rs plan --profile {}` plans for other devices",
-            file.display()
+            quoted(file)
         ),
         (None, None) => "--plan plan.json keeps the plan, and `gpipe-rs train --plan plan.json` \
                          follows it"

@@ -343,8 +343,7 @@ impl SampleOptions {
     pub(super) fn picture(&self) -> Result<([i64; 3], Picture), DataError> {
         let image = self.image.ok_or_else(|| {
             let what =
-                "images are for models that take floats, [channels, height, width] of 1 channel or 3, such as \
-                 --model resnet50";
+                "images are for models that take floats, [channels, height, width] of 1 channel or 3";
             DataError::Settings(what.to_owned())
         })?;
         Ok((image, Picture::new(image, self.resize)))

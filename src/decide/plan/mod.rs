@@ -17,6 +17,7 @@ mod work;
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
+use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{
     Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, ModelId, Plan,
     PlanError, PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large,
@@ -293,7 +294,7 @@ fn next(file: Option<&Path>) -> Said {
     let text = match file {
         Some(path) => format!(
             "`gpipe-rs train --plan {}` with the model that was profiled",
-            path.display()
+            quoted(path)
         ),
         None => "-o plan.json keeps the plan, and `gpipe-rs train --plan plan.json` follows it"
             .to_owned(),

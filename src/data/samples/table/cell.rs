@@ -1,6 +1,6 @@
 //! What is in a cell.
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 
 /// What stands for there being no value, in small letters: what pandas takes for such, and a question mark.
 const MISSING: [&str; 15] = [
@@ -93,7 +93,7 @@ pub(super) fn no_input(columns: &[(&str, usize)]) -> String {
     format!(
         "{have}: --missing fill fills {them} in, --missing drop leaves out such rows, and \
          --drop-columns {} {own}",
-        names.join(",")
+        quoted(names.join(","))
     )
 }
 

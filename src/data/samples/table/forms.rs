@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use csv::StringRecord;
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 use serde::{Deserialize, Serialize};
 
 use super::cell::{ASKED, INPUTS, is_missing, is_number, number};
@@ -218,7 +218,8 @@ fn refuse(seen: &[(&str, Seen)]) -> Result<(), String> {
         let example = seen.words.first().map_or("", String::as_str);
         return Err(format!(
             "column `{name}` has dates such as {example}, of which nothing says what is the day and what \
-             the month: write them as 2024-01-31, or leave the column out (--drop-columns {name})"
+             the month: write them as 2024-01-31, or leave the column out (--drop-columns {})",
+            quoted(name)
         ));
     }
     let texts: Vec<_> = seen.iter().filter(|own| own.1.has_texts()).collect();
@@ -235,7 +236,7 @@ fn refuse(seen: &[(&str, Seen)]) -> Result<(), String> {
         "{columns} {have} texts, such as {}, and more than {MOST_WORDS} different ones, each of which \
          would be an input: leave {them} out (--drop-columns {})",
         listed(&examples),
-        names.join(",")
+        quoted(names.join(","))
     ))
 }
 
