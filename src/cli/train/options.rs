@@ -82,6 +82,10 @@ pub(in crate::cli) struct Args {
     /// difference.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
+    /// Prints a line after every N steps. By default after every twentieth part of the run, and
+    /// where that takes longer, every minute.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) log_every: Option<u32>,
     /// Say nothing while training.
     #[arg(short, long)]
     pub(super) quiet: bool,
