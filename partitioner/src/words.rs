@@ -1,6 +1,8 @@
 //! Words that go with numbers, numbers that are words, and words that are nearly others.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::units::Micros;
@@ -21,6 +23,36 @@ pub fn all(number: usize, noun: &str) -> String {
         1 => format!("the only {noun}"),
         _ => format!("all {}", count(number, noun)),
     }
+}
+
+/// Returns a word of a command as a shell (`bash`, `zsh`) reads it back: a name of a folder with blanks,
+/// quotes or `$( )` is in quotes, and what would steer a terminal is written as `\u001b`.
+pub fn quoted(word: impl AsRef<OsStr>) -> String {
+    let word = word.as_ref().to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./,:=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.into_owned();
+    }
+    if !word.chars().any(steers) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut text = "$'".to_owned();
+    for c in word.chars() {
+        // Writing to a string cannot fail.
+        let _ = match c {
+            c if steers(c) => write!(text, "\\u{:04x}", u32::from(c)),
+            '\'' | '\\' => write!(text, "\\{c}"),
+            c => write!(text, "{c}"),
+        };
+    }
+    text + "'"
+}
+
+/// Whether a character would steer a terminal: control characters, and those that turn the direction of
+/// writing.
+pub fn steers(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || c.is_control()
 }
 
 /// The longest text that is compared with names: what is longer is none of them with a slip.
@@ -56,18 +88,23 @@ pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Op
 }
 
 /// The name that `wanted` is with a slip: at most one letter of three is wrong, or its letters are in
-/// another order, or it is where the name begins. None where all names are others, as a guess would mislead.
+/// another order, or it is where the name begins, or a part of the name between hyphens. None where
+/// all names are others, as a guess would mislead.
 pub fn meant<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    const SHORTEST_BEGINNING: usize = 2;
+    const SHORTEST_PART: usize = 2;
     let own = plain(wanted);
     let is_slip = |name: &str| {
         let name = plain(name);
         let length = own.chars().count().max(name.chars().count());
         3 * strsim::osa_distance(&own, &name) <= length || sorted(&own) == sorted(&name)
     };
-    let begins = |name: &str| own.len() >= SHORTEST_BEGINNING && plain(name).starts_with(&own);
+    let is_part = |name: &str| {
+        let name = plain(name);
+        own.len() >= SHORTEST_PART
+            && (name.starts_with(&own) || name.split('-').any(|part| part == own))
+    };
     let names = names.into_iter();
-    nearest(wanted, names.filter(|name| is_slip(name) || begins(name)))
+    nearest(wanted, names.filter(|name| is_slip(name) || is_part(name)))
 }
 
 fn sorted(name: &str) -> Vec<char> {
@@ -286,6 +323,34 @@ mod tests {
         }
     }
 
+    /// The command that a run recommends did not work for a folder with a blank, and did what a
+    /// hostile name said.
+    #[test]
+    fn a_shell_reads_back_what_is_quoted() {
+        for word in ["runs/1", "a=b,c:d@e%f+g", "ä/β"] {
+            assert_eq!(quoted(word), word);
+        }
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted(Path::new("x/my run")), "'x/my run'");
+        assert_eq!(quoted("$'\\\u{1b}"), r"$'$\'\\\u001b'");
+        for word in [
+            "it's",
+            "$(touch PWN);a",
+            "`x` \"y\" \\ * ~ # ! & |",
+            "~",
+            "a\nb\tc",
+            "\u{1b}]0;x\u{7}'\\",
+        ] {
+            let script = format!("printf %s {}", quoted(word));
+            let output = std::process::Command::new("bash")
+                .args(["-c", &script])
+                .output();
+            let output = output.unwrap();
+            assert!(output.stderr.is_empty(), "{output:?}");
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word, "{script}");
+        }
+    }
+
     /// The name of an entry with 100,000 letters was printed whole.
     #[test]
     fn words_that_nobody_reads_lose_their_middle() {
@@ -320,6 +385,7 @@ mod tests {
             ("LAMA", "llama"),
             ("resnet", "resnet101"),
             ("resnet50", "resnet101"),
+            ("XL", "gpt2-xl"),
         ] {
             assert_eq!(meant(wanted, models), Some(name), "{wanted}");
         }

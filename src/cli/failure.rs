@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::anyhow;
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 
 use super::Failure;
 use crate::Error;
@@ -59,7 +59,7 @@ impl IntoFailure for TrainError {
                 let why = format!(
                     "the folder already holds a run; choose another, or remove it, or go on with \
                      it by --resume {}",
-                    folder.display()
+                    quoted(&folder)
                 );
                 usage("--out", &folder, &why)
             }
@@ -80,7 +80,7 @@ impl IntoFailure for TrainError {
                      was there, or begin anew with `train --config {}`",
                     count(done as usize, "step"),
                     folder.join(CHECKPOINTS).display(),
-                    folder.join(CONFIG_FILE).display()
+                    quoted(folder.join(CONFIG_FILE))
                 );
                 usage("--resume", &folder, &why)
             }
@@ -177,7 +177,7 @@ fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> Strin
         return format!(
             "{kept}: put the file back as it was, or leave it out with `train --resume {} --set \
              data.skip_bad=N` for at most N such {thing}s in an epoch",
-            folder.display()
+            quoted(folder)
         );
     }
     format!(
@@ -194,7 +194,7 @@ fn in_flags(remedy: &Remedy) -> String {
         } => format!(
             "try a smaller --lr, such as with `train --resume {} --lr RATE`, which goes on after \
              step {whole}",
-            folder.display()
+            quoted(folder)
         ),
         Remedy::OlderCheckpoint {
             folder,
@@ -205,7 +205,7 @@ fn in_flags(remedy: &Remedy) -> String {
                 Some((newest, step)) => format!(
                     "move {} away, and `train --resume {}` goes on after step {step}",
                     newest.display(),
-                    folder.display()
+                    quoted(folder)
                 ),
                 None => "begin anew with a smaller one".to_owned(),
             };

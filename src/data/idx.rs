@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use tch::{Device, Kind, Tensor};
 
+use super::magic::{self, Magic};
 use super::{DataError, Gathered, Place, Source, room};
 use crate::memory::room_on;
 use crate::{TorchError, files};
@@ -47,6 +48,7 @@ impl Idx {
     /// has more than memory has room for, or 64 MiB and 200 times as much as the compressed file.
     /// Sizes are compared with what the header promises before memory is taken.
     pub fn open(path: &Path) -> Result<Self, DataError> {
+        magic::refuse_other(path, &[Magic::Idx, Magic::Compressed])?;
         let mut file = Bytes::open(path)?;
         let magic: [u8; 4] = file.array("the four bytes that every IDX file begins with")?;
         let [0, 0, code, dimensions] = magic else {

@@ -16,6 +16,7 @@ mod items;
 mod iterated;
 mod lines;
 mod loader;
+mod magic;
 #[cfg(feature = "object-store")]
 mod objects;
 mod padding;
@@ -39,6 +40,7 @@ pub use arrays::Array;
 #[cfg(feature = "parquet")]
 pub use columns::{ColumnRow, Columns};
 pub use dataset::Dataset;
+pub(crate) use diagnosis::waiting;
 pub use diagnosis::{Change, Diagnosis, InputMeasures, Limit, Phase, PhaseTime, Remedy};
 pub use error::{DataError, Place};
 pub use idx::Idx;

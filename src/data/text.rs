@@ -7,8 +7,11 @@ use ndarray::Array2;
 use tch::Tensor;
 use thiserror::Error;
 
-use super::Random;
+use super::{DataError, Random, magic};
 use crate::{TorchError, files};
+
+/// What some editors begin a UTF-8 text with, which is none of its characters.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A text that cannot be used.
 #[derive(Debug, Error)]
@@ -30,6 +33,9 @@ pub enum TextError {
         /// Where the first bad byte is.
         offset: usize,
     },
+    /// The file is none of text: what it is.
+    #[error(transparent)]
+    OtherFile(#[from] DataError),
     /// The text is shorter than what one sample needs.
     #[error(
         "the text is too short: {characters} characters, but a sequence of {seq} needs {needed} so that a tenth can be held out"
@@ -87,7 +93,7 @@ impl TextSet {
         }
     }
 
-    /// Reads a UTF-8 text file.
+    /// Reads a UTF-8 text file. A byte order mark at its beginning is none of its characters.
     ///
     /// # Errors
     /// [`TextError::Read`] and [`TextError::NotText`], naming the file.
@@ -104,9 +110,19 @@ impl TextSet {
             path: path.to_owned(),
             source,
         })?;
-        String::from_utf8(bytes).map_err(|error| TextError::NotText {
-            path: path.to_owned(),
-            offset: error.utf8_error().valid_up_to(),
+        let text = match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                magic::refuse_other(path, &[])?;
+                return Err(TextError::NotText {
+                    path: path.to_owned(),
+                    offset: error.utf8_error().valid_up_to(),
+                });
+            }
+        };
+        Ok(match text.strip_prefix(BYTE_ORDER_MARK) {
+            Some(text) => text.to_owned(),
+            None => text,
         })
     }
 

@@ -3,9 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
+use tokenizers::models::ModelWrapper;
+
 use super::{DataError, Tokens};
 
 /// A tokenizer of a `tokenizer.json`: byte-pair encoding, WordPiece and the like.
+///
+/// The tokens of a text depend on the text alone: the file's `truncation` and `padding`, which are for
+/// batches of texts, and the `dropout` of its merges, which is random, are not heeded.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// One more than its largest token.
@@ -36,8 +41,17 @@ impl Tokenizer {
     /// # Errors
     /// It is none.
     pub fn parse(json: &[u8]) -> anyhow::Result<Self> {
-        let inner =
-            tokenizers::Tokenizer::from_bytes(json).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let wrong = |error: tokenizers::Error| anyhow::anyhow!("{error}");
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(wrong)?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(wrong)?;
+        if let ModelWrapper::BPE(own) = inner.get_model()
+            && own.dropout.is_some()
+        {
+            let mut own = own.clone();
+            own.dropout = None;
+            inner.with_model(own);
+        }
         // Tokens need not be dense: as many as there are may be fewer.
         let largest = inner.get_vocab(true).into_values().max();
         Ok(Self {

@@ -35,6 +35,22 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     parsed(text)
 }
 
+/// So many tokens: `300B`, `1.5T`, `2e9`.
+pub(crate) fn tokens(text: &str) -> Result<f64, String> {
+    const SCALES: [(char, f64); 4] = [('K', 1e3), ('M', 1e6), ('B', 1e9), ('T', 1e12)];
+    let text = text.trim();
+    let scale = SCALES
+        .into_iter()
+        .find(|(unit, _)| text.ends_with([*unit, unit.to_ascii_lowercase()]));
+    let (number, scale) = match scale {
+        Some((_, scale)) => (&text[..text.len() - 1], scale),
+        None => (text, 1.0),
+    };
+    let tokens = number.trim().parse::<f64>().ok().map(|own| own * scale);
+    let tokens = tokens.filter(|own| own.is_finite() && *own >= 1.0);
+    tokens.ok_or_else(|| "must be a number of tokens, such as 300B or 1.5T".to_owned())
+}
+
 /// Memory of a device; a few bytes are meant to be a larger unit.
 pub(crate) fn memory(text: &str) -> Result<Bytes, String> {
     const LEAST: u64 = 1 << 10;

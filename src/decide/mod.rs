@@ -14,6 +14,7 @@ pub(crate) mod near;
 pub(crate) mod output;
 pub(crate) mod plan;
 mod plot;
+pub(crate) mod reserve;
 pub(crate) mod said;
 mod schedule;
 pub(crate) mod shell;

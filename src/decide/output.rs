@@ -6,7 +6,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use gpipe_partitioner::{Machine, Timeline, VOTES};
+use gpipe_partitioner::{Machine, Timeline, VOTES, words};
 
 use super::said::Said;
 use super::{Failure, say};
@@ -48,13 +48,7 @@ pub(crate) fn writable(path: &Path) -> Result<(), String> {
 ///
 /// They are written as JSON does, so that JSON says the same with and without this.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| match c {
-        '\n' | '\t' => false,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            true
-        }
-        c => c.is_control(),
-    };
+    let steers = |c: char| !matches!(c, '\n' | '\t') && words::steers(c);
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }
@@ -137,7 +131,7 @@ pub(crate) fn width(target: Option<&Path>) -> usize {
 }
 
 /// Words in lines of at most `width` columns, longer words on lines of their own; line
-/// breaks stay.
+/// breaks stay. A command between backticks is one word: a shell takes half a line for a whole one.
 pub(crate) fn wrapped(text: &str, width: usize) -> String {
     let lines: Vec<String> = text.lines().map(|line| broken(line, width)).collect();
     lines.join("\n")
@@ -158,9 +152,26 @@ fn shown(word: &str) -> usize {
     count
 }
 
+/// The words of a line. What stands between two backticks is in one word.
+fn words_of(line: &str) -> Vec<&str> {
+    let (mut words, mut start, mut inside) = (Vec::new(), 0, false);
+    for (at, c) in line.char_indices() {
+        match c {
+            '`' => inside = !inside && line[at + 1..].contains('`'),
+            ' ' if !inside => {
+                words.push(&line[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    words.push(&line[start..]);
+    words
+}
+
 fn broken(line: &str, width: usize) -> String {
     let (mut text, mut column) = (String::new(), 0);
-    for (number, word) in line.split(' ').enumerate() {
+    for (number, word) in words_of(line).into_iter().enumerate() {
         let wide = shown(word);
         if number > 0 {
             let fits = column + 1 + wide <= width;
@@ -204,6 +215,9 @@ mod tests {
         assert_eq!(wrapped("a verylongword b", 5), "a\nverylongword\nb");
         assert_eq!(wrapped("  two blanks", 12), "  two blanks");
         assert_eq!(wrapped("µµ µµ", 5), "µµ µµ");
+        // A command was copied by halves.
+        assert_eq!(wrapped("a `b c d`, e", 5), "a\n`b c d`,\ne");
+        assert_eq!(wrapped("a` b c", 4), "a` b\nc");
         let red = "\u{1b}[31mone\u{1b}[0m two three";
         assert_eq!(wrapped(red, 7), "\u{1b}[31mone\u{1b}[0m two\nthree");
     }

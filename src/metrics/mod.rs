@@ -23,6 +23,7 @@
 
 mod error;
 mod events;
+mod interval;
 mod json_lines;
 mod peak;
 mod report;
@@ -32,6 +33,7 @@ mod step;
 pub use error::MetricsError;
 pub use events::EventFile;
 pub(crate) use events::is_event_file;
+pub use interval::Interval;
 pub use json_lines::{JsonLines, read};
 pub use peak::{Arithmetic, gpu_peak_flops, machine_peak_flops};
 pub use run::{METRICS_FILE, RunMetrics};

@@ -30,12 +30,20 @@ impl StepMetrics {
         })
     }
 
-    /// The same with what its time says: how long its batch of so many samples was
-    /// `waited` for, and how long the step took from then to the end of the update.
+    /// The same with what its time says: how much time has `elapsed` since the numbers of the
+    /// step before, how long of it the batch of so many samples was `waited` for, and how long the
+    /// step took from then to the end of the update.
     #[must_use]
-    pub fn timed(self, samples: usize, waited: Duration, took: Duration) -> Self {
-        let all = (waited + took).as_secs_f64();
+    pub fn timed(
+        self,
+        samples: usize,
+        elapsed: Duration,
+        waited: Duration,
+        took: Duration,
+    ) -> Self {
+        let all = elapsed.as_secs_f64();
         Self {
+            elapsed_ms: all * 1e3,
             samples_per_s: samples as f64 / all,
             step_ms: took.as_secs_f64() * 1e3,
             input_wait: Some(waited.as_secs_f64() / all),

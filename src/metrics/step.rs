@@ -47,8 +47,10 @@ pub struct StepMetrics {
     /// 2-norm of all gradients together, before they were clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grad_norm: Option<f64>,
-    /// Samples of the mini-batch by the time from the end of the step before to the end
-    /// of this one: what input is waited for counts.
+    /// Milliseconds from the numbers of the step before, or from the begin of training, to those of
+    /// this one: loading, evaluations and checkpoints in between count.
+    pub elapsed_ms: f64,
+    /// Samples of the mini-batch by the elapsed time.
     pub samples_per_s: f64,
     /// The same for tokens, where a sample is a sequence of them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,8 +59,7 @@ pub struct StepMetrics {
     pub step_ms: f64,
     /// Milliseconds from the begin of the first action to the end of the last.
     pub makespan_ms: f64,
-    /// Share of the time from the end of the step before to the end of this one in which
-    /// the batch was waited for, 0 to 1.
+    /// Share of the elapsed time in which the batch was waited for, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_wait: Option<f64>,
     /// What holds the training back as far as its input is concerned, in all steps up to this one:

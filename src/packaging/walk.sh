@@ -30,6 +30,9 @@ for step in $(echo "$without" | tr ',' ' '); do
     exit 2 ;;
   esac
 done
+# Without a wheel nothing is installed, and what is not installed is not used.
+case ",$without," in *,wheel,*) without=$without,install ;; esac
+case ",$without," in *,install,*) without=$without,use ;; esac
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 place=$(mktemp -d "${TMPDIR:-/tmp}/gpipe-walk.XXXXXX")
@@ -56,7 +59,7 @@ table=$place/table log=$place/log
 : >"$table"
 failed=0
 
-# step NAME FOLDER COMMAND: runs it, unless it is left out, or a step that it needs has failed.
+# step NAME FOLDER COMMAND: runs it, unless it is left out.
 step() {
   name=$1
   case ",$without," in *",${name%%-*},"*)
@@ -75,15 +78,12 @@ step() {
   ) >"$log.$name" 2>&1 </dev/null
   code=$?
   took=$(($(date +%s) - begin))
-  tail -n 5 "$log.$name" | sed 's/^/   /'
-  if [ $code -eq 0 ]; then
-    echo "$name|ok|$took" >>"$table"
-  else
-    failed=1
-    echo "$name|FAILED ($code)|$took" >>"$table"
-    echo "   …the last lines of $name:"
-    tail -n 60 "$log.$name" | sed 's/^/   /'
+  shown=5 verdict=ok
+  if [ $code -ne 0 ]; then
+    shown=60 verdict="FAILED ($code)" failed=1
   fi
+  tail -n $shown "$log.$name" | sed 's/^/   /'
+  echo "$name|$verdict|$took" >>"$table"
 }
 
 user=$place/user

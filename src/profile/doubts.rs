@@ -40,6 +40,13 @@ pub enum Doubt {
         /// Cores of the machine.
         cores: usize,
     },
+    /// There was no time for the larger micro-batches.
+    LeftOut {
+        /// Samples of the largest that was measured.
+        largest: usize,
+        /// Samples of the largest that was to be measured.
+        wanted: usize,
+    },
     /// Time was up before the numbers were as sure as asked for.
     Unsure {
         /// Half of the 95 % interval of a micro-batch's time, as a share of it.
@@ -94,6 +101,12 @@ impl fmt::Display for Doubt {
                  than they would be, some more than others, so another plan may be better; and a step \
                  beside those programs takes longer than planned, perhaps twice as long; stop other \
                  programs and measure again"
+            ),
+            Self::LeftOut { largest, wanted } => write!(
+                f,
+                "micro-batches of more than {} were not measured (wanted were {wanted}), as their first \
+                 runs would have taken too long for a first look: measure without --quick",
+                count(*largest, "sample")
             ),
             Self::Unsure { reached, .. } if !reached.is_finite() => write!(
                 f,

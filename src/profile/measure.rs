@@ -109,6 +109,9 @@ impl MeasureTask<'_> {
             self.measure_chain(chain, flows, &mut outcome)?;
             known.push(looks.known(chain, &entered, start)?);
         }
+        // Of sizes for which there was no time nothing is known.
+        let measured = outcome.series.iter().take_while(|own| !own.is_empty());
+        outcome.keep(measured.count());
         (outcome.idle, outcome.idle_host) = self.idle()?;
         Ok(outcome)
     }
@@ -142,6 +145,8 @@ impl MeasureTask<'_> {
             chain.hurry_from(start + MOST_IN_BRIEF);
         }
         let outs = self.warm_up(chain, flows, &mut series)?;
+        let flows = &mut flows[..outs.len()];
+        series.truncate(outs.len());
         self.watch.tell(ProfileProgress::WarmedUp);
         let enough = self.options.brief && start.elapsed() >= self.most_of_a_warm_up(budget);
         for (flow, bytes) in flows.iter().zip(&mut outcome.bytes) {
@@ -229,7 +234,9 @@ impl MeasureTask<'_> {
             chain.hurry_from(Instant::now());
         }
         let mut ignore = |_, _, _, _| {};
-        for flow in flows.iter().cycle() {
+        // In brief the larger sizes may be those for which there is no time.
+        let most = if self.options.brief { 2 } else { flows.len() };
+        for flow in flows.iter().take(most).cycle() {
             for way in [Way::Joint, Way::Halves, Way::Again] {
                 let step = caught(|| Ok(chain.step(way, flow, &mut ignore)?));
                 if step.is_err() || stop.load(Ordering::Relaxed) {

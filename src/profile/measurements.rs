@@ -68,6 +68,12 @@ pub(super) struct Measurements {
 }
 
 impl Measurements {
+    /// Forgets all but the first sizes.
+    pub(super) fn keep(&mut self, sizes: usize) {
+        self.series.truncate(sizes);
+        self.bytes.truncate(sizes);
+    }
+
     /// The next layer costs what this one does.
     pub(super) fn repeat(&mut self, layer: usize) {
         for series in &mut self.series {

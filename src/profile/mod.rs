@@ -37,6 +37,7 @@ use chain::Plan;
 use flow::{Flow, values_bytes};
 use layers::{layers, spread};
 use measure::MeasureTask;
+use measurements::Measurements;
 use options::sizes;
 use watch::Watch;
 
@@ -139,13 +140,30 @@ pub fn profile_watched(
         },
     };
     let names: Vec<&str> = model.names().collect();
-    let alone = on_all_cores(&job, &names)?;
-    let outcome = job.run()?;
-    let main = measure::largest(&sizes);
+    let alone = on_all_cores(&job)?;
+    // What there was no time for with all cores is left out with fewer.
+    let most = alone
+        .as_ref()
+        .map_or(sizes.len(), |(_, own)| own.series.len());
+    let outcome = MeasureTask {
+        sizes: &sizes[..most],
+        ..job
+    }
+    .run()?;
+    let (wanted, sizes) = (sizes.last(), &sizes[..outcome.series.len()]);
+    let main = measure::largest(sizes);
+    if let Some(&wanted) = wanted.filter(|wanted| **wanted > sizes[main]) {
+        let largest = sizes[main];
+        doubts.push(Doubt::LeftOut { largest, wanted });
+    }
     let series = &outcome.series[main];
     doubts.extend(doubts::doubts(&names, series, options.confidence));
     let spread = spread(&names, &outcome, main);
-    let layers = layers(&names, &sizes, &outcome, options.devices.len());
+    let alone = alone.map(|(cores, mut own)| {
+        own.keep(sizes.len());
+        (cores, layers(&names, sizes, &own, 1))
+    });
+    let layers = layers(&names, sizes, &outcome, options.devices.len());
     let apart = |of: &LayerSpread| Spread::new(of.repeats, of.forward, of.backward);
     let layers = layers.into_iter().zip(&spread);
     let layers = layers.map(|(layer, spread)| layer.with_spread(apart(spread)));
@@ -201,10 +219,7 @@ pub fn profile_watched(
 /// The layers in one stage with all the cores that several CPU devices share: what a pipeline of
 /// these has to beat, and does not where there are few micro-batches. Not where the threads of a
 /// stage are chosen, and not where only one layer at a time may be in memory.
-fn on_all_cores(
-    task: &MeasureTask<'_>,
-    names: &[&str],
-) -> Result<Option<(usize, Vec<LayerProfile>)>, Error> {
+fn on_all_cores(task: &MeasureTask<'_>) -> Result<Option<(usize, Measurements)>, Error> {
     let options = task.options;
     let shared = shared_cores(&options.devices, task.threads);
     let several = options.devices.len() > 1 && !options.low_memory;
@@ -219,8 +234,7 @@ fn on_all_cores(
         beside: 0,
         ..task.clone()
     };
-    let outcome = alone.run()?;
-    Ok(Some((cores, layers(names, task.sizes, &outcome, 1))))
+    Ok(Some((cores, alone.run()?)))
 }
 
 /// What comes of CUDA graphs, on a device that can have some.

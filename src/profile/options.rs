@@ -9,6 +9,9 @@ use super::sample::Sample;
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::{Kernels, Precision, batch};
 
+/// The longest that first runs take in brief, by default.
+const FIRST_RUNS: Duration = Duration::from_secs(30);
+
 /// How to measure.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -36,6 +39,9 @@ pub struct ProfileOptions {
     /// as one before (the blocks of a transformer) are run forward once, and taken for it if that takes
     /// about as long.
     pub brief: bool,
+    /// With `brief`, but not with `low_memory`: sizes are left out, the largest first, whose first runs
+    /// would make all first runs take longer than this. The smallest is always measured.
+    pub first_runs: Duration,
     /// How sure a micro-batch's time must be: half of its 95 % interval as a share.
     pub confidence: f64,
     /// The time after which that no longer counts, for each layer and size.
@@ -56,6 +62,7 @@ impl Default for ProfileOptions {
             threads_per_stage: None,
             low_memory: false,
             brief: false,
+            first_runs: FIRST_RUNS,
             confidence: 0.02,
             budget: BUDGET,
             rounds: 3,

@@ -345,6 +345,7 @@ impl<'a> TrainerBuilder<'a> {
             pending: None,
             outcome,
             read: Instant::now(),
+            told: Instant::now(),
             begun: None,
             nonfinite_streak: 0,
             skipped: 0,

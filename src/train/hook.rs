@@ -5,7 +5,7 @@ use std::io::Write;
 
 use super::evaluation::Evaluation;
 use super::outcome::Ended;
-use crate::metrics::StepMetrics;
+use crate::metrics::{Interval, StepMetrics};
 
 /// Is told how a run gets on; every method does nothing by default.
 ///
@@ -157,13 +157,15 @@ impl fmt::Debug for Hooks<'_> {
     }
 }
 
-/// Writes a line for every so many steps, and all notes and warnings.
+/// Writes a line for every so many steps, and all notes and warnings. Its speed is that of all steps
+/// since the last line.
 ///
 /// Where a line cannot be written, nobody can be told.
 #[derive(Debug)]
 pub struct LogLines<W> {
     to: W,
     every: u64,
+    interval: Interval,
 }
 
 impl LogLines<std::io::Stderr> {
@@ -179,6 +181,7 @@ impl<W: Write> LogLines<W> {
         Self {
             to,
             every: every.max(1) as u64,
+            interval: Interval::default(),
         }
     }
 
@@ -189,7 +192,10 @@ impl<W: Write> LogLines<W> {
 
 impl<W: Write> Hook for LogLines<W> {
     fn step(&mut self, metrics: &StepMetrics) {
+        self.interval.add(metrics);
         if metrics.step == 1 || metrics.step.is_multiple_of(self.every) {
+            let metrics = self.interval.over(metrics);
+            self.interval = Interval::default();
             self.line(format_args!("step {:>5}  {metrics}", metrics.step));
         }
     }

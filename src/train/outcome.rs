@@ -3,14 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use gpipe_partitioner::words::decimals;
+use gpipe_partitioner::words::{decimals, long_time};
 use gpipe_partitioner::{Micros, Plan};
 
 use super::cut::Uneven;
 use super::error::TrainError;
 use super::evaluation::Evaluation;
 use super::report::Comparison;
-use crate::data::Diagnosis;
+use crate::data::{Diagnosis, waiting};
 use crate::metrics::{StepMetrics, speed};
 use crate::profile::others::Others;
 use crate::{MemoryReport, MemoryUse, Pipeline, Recompute};
@@ -180,6 +180,43 @@ impl Outcome {
         self.records.len() > 1 && is_worse(own.loss_first, held_out.max(own.loss_last))
     }
 
+    /// Says why this call has learnt nothing, where that is so: all its updates were skipped, or had
+    /// gradients of 0. A loss of 0 leaves nothing to learn.
+    pub fn nothing_learnt(&self) -> Option<String> {
+        let own = self.records.get(self.before..).unwrap_or_default();
+        let skipped = own.iter().filter(|step| step.skipped).count();
+        let flat = own.iter().filter(|step| has_no_gradient(step)).count();
+        if own.is_empty() || skipped + flat < own.len() {
+            return None;
+        }
+        let reasons = [(skipped, "were skipped"), (flat, "had gradients of 0")];
+        let there = reasons.iter().filter(|(steps, _)| *steps > 0);
+        let said = there.map(|(steps, why)| format!("{steps} of {} updates {why}", own.len()));
+        Some(said.collect::<Vec<_>>().join(", "))
+    }
+
+    /// What is said of updates that were skipped, or had no learning rate.
+    fn updates(&self) -> Option<String> {
+        let own = self.measured();
+        let skipped = own.iter().filter(|step| step.skipped).count();
+        if skipped == 0 && !own.is_empty() && own.iter().all(|step| step.lr <= 0.0) {
+            let all = own.len();
+            return Some(format!(
+                "{all} of {all} had the learning rate 0: nothing was learnt"
+            ));
+        }
+        let scale = own.last().and_then(|step| step.loss_scale);
+        let scale = scale.map_or_else(String::new, |scale| {
+            format!("; the loss scale is down to {scale}")
+        });
+        (skipped > 0).then(|| {
+            format!(
+                "{skipped} of {} skipped, as the loss or gradients were not finite{scale}",
+                own.len()
+            )
+        })
+    }
+
     /// What there is to say of the whole run: titles, and what they are about.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let own = self.summary();
@@ -196,6 +233,7 @@ impl Outcome {
             lines.push(("diverged", said.to_owned()));
         }
         lines.push(("loss", loss));
+        lines.extend(self.updates().map(|said| ("updates", said)));
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", decimals(loss, 4)));
         }
@@ -210,13 +248,10 @@ impl Outcome {
         }
         let rate = speed(own.samples_per_s, own.tokens_per_s);
         let step = time(own.step_ms_median);
-        lines.push(("speed", format!("{rate}, {step} a step (medians)")));
-        let waited = 100.0 * own.input_wait;
+        let all = long_time(time(1e3 * own.elapsed_s));
+        lines.push(("speed", format!("{rate} over {all}; median step {step}")));
         match &self.input {
-            None => {
-                let said = format!("training waits for it for {waited:.1} % of the time");
-                lines.push(("input", said));
-            }
+            None => lines.push(("input", waiting(own.input_wait))),
             Some(input) => {
                 lines.push(("input", input.to_string()));
                 lines.push(("loading", format!("a batch takes {}", input.phases())));
@@ -255,6 +290,11 @@ impl Outcome {
         lines.push(("run folder", self.folder.display().to_string()));
         lines
     }
+}
+
+/// Whether an update was made by gradients of which none said anything, while there was a loss.
+fn has_no_gradient(step: &StepMetrics) -> bool {
+    !step.skipped && step.grad_norm == Some(0.0) && step.loss != 0.0
 }
 
 /// Whether a loss is so far above the first one that it is neither noise nor what a trained model loses
@@ -375,6 +415,51 @@ mod tests {
         assert!(!told([2.0, 2.5], Some(2.5)) && !told([2.0, 1.0], None));
         // A trained model that a text is new to has not diverged.
         assert!(!told([0.1055, 0.1143], Some(0.1706)));
+    }
+
+    /// A run all of whose updates were skipped ended as one that had learnt.
+    #[test]
+    fn a_run_that_has_learnt_nothing_says_why() {
+        let step = |skipped: bool, lr: f64, norm: f64, loss: f64| StepMetrics {
+            loss,
+            lr,
+            skipped,
+            grad_norm: (!skipped).then_some(norm),
+            loss_scale: Some(256.0),
+            ..StepMetrics::default()
+        };
+        let [skipped, still, flat, good, solved] = [
+            step(true, 0.1, 0.0, 2.0),
+            step(false, 0.0, 1.0, 2.0),
+            step(false, 0.1, 0.0, 2.0),
+            step(false, 0.1, 1.0, 2.0),
+            step(false, 0.1, 0.0, 0.0),
+        ];
+        let of = |steps: &[&StepMetrics], before: usize| {
+            let records = steps.iter().map(|&own| own.clone()).collect();
+            let mut outcome = Outcome::new("run".into(), records);
+            outcome.before = before;
+            (outcome.nothing_learnt(), outcome.updates())
+        };
+        let (why, said) = of(&[&skipped, &skipped], 0);
+        assert_eq!(why.unwrap(), "2 of 2 updates were skipped");
+        assert_eq!(
+            said.unwrap(),
+            "2 of 2 skipped, as the loss or gradients were not finite; the loss scale is down to 256"
+        );
+        // What the run learnt before is not what this call has learnt.
+        let (why, said) = of(&[&good, &flat, &skipped], 1);
+        let both = "1 of 2 updates were skipped, 1 of 2 updates had gradients of 0";
+        assert_eq!(why.unwrap(), both);
+        assert!(said.unwrap().starts_with("1 of 2 skipped"));
+        assert_eq!(of(&[&skipped, &good], 0).0, None);
+        assert_eq!(of(&[&solved, &solved], 0), (None, None));
+        assert_eq!(of(&[&good], 1).0, None);
+        // It was told before the first step, and is told again.
+        let (why, said) = of(&[&good, &still, &still], 1);
+        assert_eq!(why, None);
+        let still = "2 of 2 had the learning rate 0: nothing was learnt";
+        assert_eq!(said.unwrap(), still);
     }
 
     /// It said `loss 4.1 at step 1, 4.1 at step 1`.

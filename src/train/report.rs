@@ -193,11 +193,8 @@ impl Files {
 
 /// Who had the cores.
 fn in_the_way(others: &Others) -> String {
-    let waiting = others.waiting.map_or_else(String::new, |waiting| {
-        format!(", and on average {waiting:.1} of its own threads were ready without a core")
-    });
     format!(
-        "Other programs used {:.1} of {} meanwhile{waiting}: the difference is theirs, at least in part.",
+        "Other programs used {:.1} of {} meanwhile: the difference is theirs, at least in part.",
         others.used,
         count(others.cores, "core"),
     )

@@ -88,11 +88,16 @@ impl PendingStep {
 
     /// What the step came to; waits for devices that are still at it. Its time is, where it
     /// was not over when the host was done with it, that since the numbers of the one
-    /// before were `read`: the host is ahead of devices then, and so would its time be.
-    pub(super) fn metrics(&self, read: Instant) -> Result<StepMetrics, TrainError> {
-        let told = StepMetrics::of(self.step as u64, &self.report)?;
+    /// before were `read`: the host is ahead of devices then, and so would its time be. What has
+    /// elapsed is the time since the numbers of the step before were `told`, which is set anew.
+    pub(super) fn metrics(
+        &self,
+        read: Instant,
+        told: &mut Instant,
+    ) -> Result<StepMetrics, TrainError> {
+        let numbers = StepMetrics::of(self.step as u64, &self.report)?;
         // A step that was skipped has left no gradients.
-        let norm = self.norm.as_ref().filter(|_| !told.skipped);
+        let norm = self.norm.as_ref().filter(|_| !numbers.skipped);
         let norm = norm.map(GradNorm::read).transpose()?;
         let (waited, took) = self.took.map_or_else(
             || {
@@ -102,12 +107,14 @@ impl PendingStep {
             },
             |took| (self.waited, took),
         );
+        let elapsed = told.elapsed();
+        *told += elapsed;
         let metrics = StepMetrics {
             samples: self.samples as u64,
             lr: self.lr,
             grad_norm: norm,
-            ..told
+            ..numbers
         };
-        Ok(metrics.timed(self.samples, waited, took))
+        Ok(metrics.timed(self.samples, elapsed, waited, took))
     }
 }

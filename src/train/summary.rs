@@ -6,11 +6,12 @@ use serde::Serialize;
 
 use super::outcome::{Ended, Outcome};
 use crate::data::Diagnosis;
-use crate::metrics::StepMetrics;
+use crate::metrics::{Interval, StepMetrics};
 
-/// The numbers of a whole run, for programs: what `gpipe-rs train --json` prints of it. Times
-/// and rates are medians over the steps since the run began or was resumed: before it may have had other
-/// devices.
+/// The numbers of a whole run, for programs: what `gpipe-rs train --json` prints of it. Those of
+/// its speed are of the steps since the run began or was resumed: before it may have had other devices.
+/// Rates are over the elapsed time, and what `median` names, bubbles and `host_share` are medians of
+/// steps.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
@@ -33,17 +34,23 @@ pub struct Summary {
     /// The step after which it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_step: Option<u64>,
+    /// Updates of this call that were skipped, as the loss or gradients were not finite.
+    #[serde(skip_serializing_if = "is_none")]
+    pub skipped_updates: usize,
     /// Whether it ended before its last step, as no evaluation was better than the best one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub early_stopped: bool,
-    /// Samples trained on in a second.
+    /// Seconds from the begin of training to the numbers of the last step: loading, evaluations and
+    /// checkpoints in between count.
+    pub elapsed_s: f64,
+    /// Samples trained on by the elapsed time.
     pub samples_per_s: f64,
     /// Where a sample is a sequence of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
     /// Milliseconds of a step, its update with it.
     pub step_ms_median: f64,
-    /// Share of the time that batches were waited for, 0 to 1.
+    /// Share of the elapsed time in which batches were waited for, 0 to 1.
     pub input_wait: f64,
     /// What holds the run back as far as its input is concerned, where that is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +103,8 @@ impl Outcome {
     pub fn summary(&self) -> Summary {
         let (first, last) = (self.records.first(), self.records.last());
         let loss = |record: Option<&StepMetrics>| record.map_or(f64::NAN, |record| record.loss);
-        let samples_per_s = self.median(|record| record.samples_per_s);
+        let interval = self.interval();
+        let samples_per_s = interval.samples_per_s();
         let devices = self.memory.iter().flat_map(|memory| &memory.devices);
         let memory = devices.map(|used| DeviceMemory {
             peak: used.peak.0,
@@ -111,11 +119,13 @@ impl Outcome {
             held_out_accuracy: self.held_out_accuracy,
             best_held_out_loss: self.best.map(|best| best.loss),
             best_step: self.best.map(|best| best.step),
+            skipped_updates: self.measured().iter().filter(|step| step.skipped).count(),
             early_stopped: matches!(self.ended, Ended::EarlyStopped { .. }),
+            elapsed_s: interval.elapsed_s(),
             samples_per_s,
             tokens_per_s: self.rates.tokens_per_s(samples_per_s),
             step_ms_median: self.median(|record| record.step_ms),
-            input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
+            input_wait: interval.input_wait(),
             input: self.input.clone(),
             mfu: self.rates.mfu(samples_per_s),
             host_share: median(
@@ -136,11 +146,23 @@ impl Outcome {
         }
     }
 
+    /// All steps of this call together; where it did none, all of the run.
+    fn interval(&self) -> Interval {
+        let mut interval = Interval::default();
+        self.measured().iter().for_each(|step| interval.add(step));
+        interval
+    }
+
     /// The median of a number over the steps of this call; where it did none, over all of the run. NaN
     /// without any.
     pub fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
         median(self.measured().iter().map(number)).unwrap_or(f64::NAN)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {

@@ -50,8 +50,10 @@ pub struct Trainer<'a> {
     /// The last of them, while its numbers are not there: see [`Trainer::step`].
     pub(super) pending: Option<PendingStep>,
     pub(super) outcome: Outcome,
-    /// When the numbers of a step were last read.
+    /// When the numbers of a step were last read, and what follows from them was done.
     pub(super) read: Instant,
+    /// When the numbers of a step were last known: speeds are over the time since then.
+    pub(super) told: Instant,
     /// When the first of its steps began, by the clocks of the machine's cores.
     pub(super) begun: Option<Moment>,
     /// The last ones in a row whose loss was not finite.
@@ -116,6 +118,7 @@ impl Trainer<'_> {
         }
         self.hooks.each(|hook| hook.begin(begun_after));
         self.read = Instant::now();
+        self.told = self.read;
         self.begun = Moment::now();
         let mut graphs = GraphNotices::new(self.pipe)?;
         let mut ended = Ended::AllDone;
@@ -271,7 +274,8 @@ impl Trainer<'_> {
             return Ok(());
         };
         let (step, report) = (pending.step, &pending.report);
-        let mut metrics = self.rated(pending.metrics(self.read)?);
+        let metrics = pending.metrics(self.read, &mut self.told)?;
+        let mut metrics = self.rated(metrics);
         let intra_op = self.pipe.threads_per_stage();
         let measures = self.batches.0.measures();
         let measures = measures.map(|own| InputMeasures { intra_op, ..own });

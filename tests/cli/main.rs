@@ -6,6 +6,8 @@ mod config;
 mod decide;
 mod devices;
 #[cfg(feature = "cli")]
+mod documented;
+#[cfg(feature = "cli")]
 mod files;
 #[cfg(feature = "cli")]
 mod graphs;

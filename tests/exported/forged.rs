@@ -69,6 +69,30 @@ impl Zip {
         *bytes = serde_json::to_vec(&value).unwrap();
     }
 
+    /// Has the program say of each parameter what the archive says.
+    pub(crate) fn agreed(mut self) -> Self {
+        let mut forms = Value::Null;
+        self.json("_weights_config.json", |config| {
+            forms = config["config"].clone()
+        });
+        self.program(|program| {
+            let module = &mut program["graph_module"];
+            let specs = module["signature"]["input_specs"].clone();
+            for own in specs
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|spec| &spec["parameter"])
+            {
+                if let (Some(name), Some(value)) =
+                    (own["parameter_name"].as_str(), own["arg"]["name"].as_str())
+                {
+                    module["graph"]["tensor_values"][value] = forms[name]["tensor_meta"].clone();
+                }
+            }
+        })
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let (mut out, mut directory) = (Vec::new(), Vec::new());
         for (name, data) in &self.0 {

@@ -59,7 +59,7 @@ fn large(path: &Path) {
     for (entry, bytes) in data {
         *zip.entry(&format!("/{entry}")) = vec![0; bytes];
     }
-    fs::write(path, zip.bytes()).unwrap();
+    fs::write(path, zip.agreed().bytes()).unwrap();
 }
 
 /// A number that the kernel tells of this process.

@@ -238,7 +238,7 @@ impl Program {
             module["signature"]["output_specs"] =
                 json!([{"user_output": {"arg": {"as_tensor": {"name": last}}}}]);
         });
-        zip.bytes()
+        zip.agreed().bytes()
     }
 
     /// What of it counts for cuts.

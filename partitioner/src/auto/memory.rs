@@ -21,7 +21,8 @@ pub(super) struct StageBytes {
     gradients: u64,
 }
 
-/// What a stage never takes more than: all micro-batches in flight at once, wherever they are.
+/// What a stage never takes more than: all micro-batches in flight at once, wherever they are, and as
+/// many gradients that wait for the stage before.
 pub(super) fn most(memory: StageMemory, shape: Shape) -> u64 {
     let always = [
         memory.parameters,
@@ -32,6 +33,7 @@ pub(super) fn most(memory: StageMemory, shape: Shape) -> u64 {
     ];
     let each = memory.activation.max(memory.after_input()).get();
     let each = each.saturating_add(memory.recomputed.get());
+    let each = each.saturating_add(memory.sent.get());
     let flying = each.saturating_mul(shape.micro_batches as u64);
     let always = always.into_iter().map(Bytes::get);
     always.fold(flying, u64::saturating_add)

@@ -127,10 +127,10 @@ impl<'a> Writer<'a> {
             there = free.max(ready) + gradient;
         }
         for stage in 1..stages {
-            // Fewer than the stage before, unless there are no others left.
-            let all = self.devices[stage].forwards + more[stage] == self.pipeline.micro_batches;
-            if !all && more[stage] > 0 {
-                more[stage] = more[stage].min(usize::saturating_sub(more[stage - 1], 1));
+            // Fewer than the stage before, unless that has done them all.
+            let before = more[stage - 1];
+            if before + 1 < self.pipeline.micro_batches {
+                more[stage] = more[stage].min(before.saturating_sub(1));
             }
         }
         for (stage, more) in more.into_iter().enumerate() {

@@ -297,6 +297,17 @@ impl Costs {
         self.stages.get(stage.index()).copied().unwrap_or_default()
     }
 
+    /// How long `stage` works for one micro-batch: its forward and its backward, in halves where the
+    /// schedule runs them, with what it recomputes, and without transfers.
+    pub(crate) fn work(&self, stage: StageId, halves: bool) -> Micros {
+        let times = self.stage(stage);
+        if halves {
+            times.forward + times.input + times.weight
+        } else {
+            times.forward + times.backward
+        }
+    }
+
     /// The memory of `stage`; none for one that the costs do not have.
     pub fn memory(&self, stage: StageId) -> StageMemory {
         self.memory.get(stage.index()).copied().unwrap_or_default()

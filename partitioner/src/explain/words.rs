@@ -16,29 +16,26 @@ impl Explanation {
         sentence(self, what)
     }
 
-    /// The same in a line: `361.45 ms, 3.8 % longer than the 348.12 ms predicted, mostly warm-up
-    /// (+14.06 ms)`.
+    /// The same in a line, of a prediction from the step's own times: `361.45 ms; simulated from its
+    /// stages' median times: 348.12 ms. Mostly warm-up (+14.06 ms)`.
     pub fn brief(&self) -> String {
         let (measured, predicted) = (self.measured.makespan(), self.predicted.makespan());
         let difference = self.difference();
         let share = difference.share_of(predicted);
         if share.abs() < SAME {
-            return format!("{measured}, as predicted");
+            return format!("{measured}, as simulated from its stages' median times");
         }
-        let took = format!(
-            "{measured}, {} than the {predicted} predicted",
-            relative(share)
-        );
+        let took = format!("{measured}; simulated from its stages' median times: {predicted}");
         if let Some(others) = self.others.as_ref().filter(|_| share > 0.0) {
             return format!("{took}. {others}");
         }
         let largest = self.largest();
         let part = if is_most(largest, difference) {
-            "mostly"
+            "Mostly"
         } else {
-            "most of all"
+            "Most of all"
         };
-        format!("{took}, {part} {} ({})", named(largest), largest.delta)
+        format!("{took}. {part} {} ({})", named(largest), largest.delta)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::StageId;
 use crate::machine::Neighbours;
-use crate::schedule::Placement;
+use crate::schedule::{ActionKind, Placement};
 use crate::simulate::{Simulation, simulate};
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
@@ -179,13 +179,27 @@ impl PlanCandidate {
         simulate(&self.schedule, &costs).peak_bytes()
     }
 
+    /// How long the slowest stage works for one micro-batch.
+    fn slowest_stage(&self) -> Micros {
+        let costs = costs(&self.problem, &self.solution);
+        let mut lists = self.schedule.schedule().iter();
+        let halves = lists.any(|(_, list)| {
+            let mut kinds = list.iter().map(|action| action.kind);
+            kinds.any(|kind| kind == ActionKind::BackwardInput)
+        });
+        let stages = (0..self.solution.partition.stages()).map(StageId);
+        stages
+            .map(|stage| costs.work(stage, halves))
+            .max()
+            .unwrap_or_default()
+    }
+
     pub(super) fn plan(self, alternatives: Vec<Alternative>) -> Plan {
-        let peak_bytes = self.peaks();
+        let (peak_bytes, bottleneck) = (self.peaks(), self.slowest_stage());
         let Solution {
             partition,
             recompute,
             offload,
-            bottleneck,
             ..
         } = self.solution;
         Plan {

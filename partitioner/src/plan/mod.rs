@@ -88,7 +88,8 @@ pub struct Plan {
     pub offload: Vec<bool>,
     /// Whether passes are put into CUDA graphs, on the stages that can have them.
     pub cuda_graphs: bool,
-    /// What the slowest stage costs for one micro-batch.
+    /// How long the slowest stage works for one micro-batch: its forward and backward, with what it
+    /// recomputes, and without transfers.
     pub bottleneck: Micros,
     /// The simulated step.
     pub step: Micros,

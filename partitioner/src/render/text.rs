@@ -21,15 +21,7 @@ pub fn text(timeline: &Timeline, width: usize) -> String {
     let _ = writeln!(picture, "{}", page.axis());
     let bubble = format!("bubble {:.1} %", 100.0 * timeline.bubble_fraction());
     let mut items = vec![bubble];
-    items.extend(legend(timeline));
-    if Chunks::new(timeline).one_each() {
-        // Names are a letter and a number.
-    } else if page.has_whole_names(timeline) {
-        items.push("2F0 forward of micro-batch 0 on stage 2".to_owned());
-    } else if has_small(&picture) {
-        items.push("F0 forward of micro-batch 0".to_owned());
-        items.push("lower case: later stages of the device".to_owned());
-    }
+    items.extend(page.legend(timeline, &picture));
     picture.push_str(&in_lines(&items, page.width()));
     picture
 }
@@ -95,6 +87,20 @@ impl Page {
         timeline.spans().iter().all(fits)
     }
 
+    /// The signs of the kinds that occur, and how actions are called in the rows of a picture.
+    pub(super) fn legend(&self, timeline: &Timeline, picture: &str) -> Vec<String> {
+        let mut items = signs(timeline);
+        if Chunks::new(timeline).one_each() {
+            // Names are a letter and a number.
+        } else if self.has_whole_names(timeline) {
+            items.push("2F0 forward of micro-batch 0 on stage 2".to_owned());
+        } else if has_small(picture) {
+            items.push("F0 forward of micro-batch 0".to_owned());
+            items.push("lower case: later stages of the device".to_owned());
+        }
+        items
+    }
+
     /// One row a device.
     pub(super) fn rows(&self, timeline: &Timeline) -> String {
         let names = Names {
@@ -131,7 +137,7 @@ fn cells_of(start: Micros, end: Micros, scale: f64) -> (usize, usize) {
 }
 
 /// The signs of the kinds that occur.
-pub(super) fn legend(timeline: &Timeline) -> Vec<String> {
+fn signs(timeline: &Timeline) -> Vec<String> {
     let mut legend = Vec::new();
     for kind in ActionKind::ALL {
         if timeline.spans().iter().any(|span| span.action.kind == kind) {

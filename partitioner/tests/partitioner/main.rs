@@ -22,3 +22,4 @@ mod schedule_recompute;
 mod schedule_table;
 mod simulate_oracle;
 mod solve_under;
+mod uneven;

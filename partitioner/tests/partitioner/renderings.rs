@@ -250,6 +250,30 @@ fn compare_text() {
     }
 }
 
+/// `f`, `r`, `i` and `w` of a device's second stage were in no legend.
+#[test]
+fn small_letters_of_a_comparison_are_in_its_legend() {
+    let schedule = ScheduleKind::Zbv
+        .generate(Shape::new(2, 8).with_chunks(2))
+        .unwrap();
+    let unit = Micros::new(1000.0).unwrap();
+    let prediction = simulate(&schedule, &Costs::uniform(4, unit, unit, unit));
+    let explanation = explain(&prediction, &prediction.timeline).unwrap();
+    let text = render::compare_text(&explanation, "Step 3", 80);
+    let mut rows = text.lines().filter_map(|line| line.split_once('|'));
+    assert!(rows.any(|(_, row)| row.contains('f')), "{text}");
+    assert!(
+        text.contains("lower case: later stages of the device"),
+        "{text}"
+    );
+    // With room for their names they have none.
+    let text = render::compare_text(&explanation, "Step 3", 1000);
+    assert!(
+        text.contains("2F0 forward of micro-batch 0 on stage 2"),
+        "{text}"
+    );
+}
+
 #[test]
 fn compare_svg() {
     insta::assert_snapshot!(

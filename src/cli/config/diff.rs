@@ -8,7 +8,7 @@ use crate::cli::Failure;
 type Flat = BTreeMap<String, toml::Value>;
 
 /// Compares the configuration that is in the checkpoint with the one of the run that goes
-/// on; gives a line for each change that makes other losses.
+/// on; gives `train.batch = 64, where the run had 32` for each change that makes other losses.
 ///
 /// # Errors
 /// A key was changed that cannot be.
@@ -42,10 +42,7 @@ pub(in crate::cli) fn diff<T: 'static>(
         if schema.on_resume(key) == OnResume::Fixed && !is_chance {
             return Err(fixed(key, schema.flag(key), &old, &new));
         }
-        notes.push(format!(
-            "{key} = {new}, where the run had {old}: from here on its losses are others than they would \
-             have been"
-        ));
+        notes.push(format!("{key} = {new}, where the run had {old}"));
     }
     Ok(notes)
 }

@@ -34,7 +34,7 @@ pub(super) use resolve::{Origins, resolve};
 pub(super) use row::{Row, Slot, settings};
 pub(super) use schema::Schema;
 pub(super) use value::{Kind, Value};
-pub(super) use write::{lines, toml};
+pub(super) use write::toml;
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]

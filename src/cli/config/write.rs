@@ -1,9 +1,8 @@
-//! A configuration as a file, and in a few lines.
+//! A configuration as a file.
 
 use std::fmt::Write as _;
 
 use super::{Key, Schema};
-use crate::decide::output;
 
 /// All keys that have a value, as TOML that is itself a layer.
 pub(in crate::cli) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String {
@@ -16,31 +15,6 @@ pub(in crate::cli) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String
         }
     }
     text
-}
-
-/// What is not as in `usual`, a paragraph for each table, in lines of at most `columns`:
-/// `train     steps=400 batch=32 seed=0`.
-pub(in crate::cli) fn lines<T: 'static>(
-    schema: &Schema<T>,
-    (config, usual): (&T, &T),
-    columns: usize,
-) -> Vec<String> {
-    let width = schema.tables().iter().map(|table| table.len()).max();
-    let width = width.unwrap_or_default();
-    let hanging = format!("\n{:width$}  ", "");
-    let line = |(table, keys): (&str, Vec<(&Key<T>, super::Value)>)| {
-        let keys = keys.iter();
-        let keys = keys.map(|(key, value)| format!("{}={}", key.own(), value.short()));
-        let keys = keys.collect::<Vec<_>>().join(" ");
-        let keys = output::wrapped(&keys, columns.saturating_sub(width + 2));
-        format!("{table:<width$}  {}", keys.replace('\n', &hanging))
-    };
-    let mut tables = by_table(schema, config);
-    for (_, keys) in &mut tables {
-        keys.retain(|(key, value)| (key.get)(usual).as_ref() != Some(value));
-    }
-    tables.retain(|(_, keys)| !keys.is_empty());
-    tables.into_iter().map(line).collect()
 }
 
 type Table<'a, T> = (&'a str, Vec<(&'a Key<T>, super::Value)>);

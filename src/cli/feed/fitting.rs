@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use gpipe_partitioner::words::quoted;
+
 use crate::cli::model::Chosen;
 use crate::data::{SampleOptions, Samples};
 
@@ -37,13 +39,13 @@ pub(super) fn of_table(path: &Path, target: Option<&str>) -> String {
     format!(
         "to learn a column from the others, `gpipe-rs train --model {model} --data {} --target \
          {}`{numbers}",
-        path.display(),
-        target.unwrap_or("COLUMN")
+        quoted(path),
+        quoted(target.unwrap_or("COLUMN"))
     )
 }
 
 fn command(model: &str, path: &Path) -> String {
-    format!("`gpipe-rs train --model {model} --data {}`", path.display())
+    format!("`gpipe-rs train --model {model} --data {}`", quoted(path))
 }
 
 /// A model with its flags, where samples can be made of a path at all.

@@ -94,7 +94,7 @@ impl Learned {
 
     /// What is to be said of them besides.
     pub(in crate::cli) fn notes(&self) -> &[String] {
-        self.pairs().map_or(&[], Samples::notes)
+        self.pairs().map_or_else(Several::notes, Samples::notes)
     }
 
     /// Classes of which there is no sample, as far as that is known.

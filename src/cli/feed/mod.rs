@@ -377,8 +377,9 @@ pub(super) fn parts(tokens: &Tokens, share: f64) -> [Tokens; 2] {
     [tokens.range(0..train), tokens.range(train..tokens.len())]
 }
 
+/// Whether a path names a file of tokens, or a folder of two, as nanoGPT's scripts write it.
 fn is_tokens(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == TOKENS)
+    path.extension().is_some_and(|end| end == TOKENS) || Tokens::are_in(path)
 }
 
 /// Whether a path names a table that is a text, too.

@@ -97,6 +97,9 @@ fn tokens(
     tokenizer: Option<&ModelTokenizer>,
 ) -> Result<Tokens, String> {
     if is_tokens(path) {
+        if path.is_dir() {
+            return Err("it has two files of tokens: name the one to judge by".to_owned());
+        }
         let tokens = Tokens::open(path).map_err(|error| error.to_string())?;
         tokens.check_ends().map_err(|error| error.to_string())?;
         return Ok(tokens);

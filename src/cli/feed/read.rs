@@ -15,6 +15,8 @@ pub(super) struct Read {
     /// None: tokens that are no characters that we know.
     text: Option<TextSet>,
     tokens: Tokens,
+    /// Those that are held out, where the data says so itself.
+    held_out: Option<Tokens>,
     path: Option<PathBuf>,
     what: What,
 }
@@ -23,6 +25,7 @@ impl Read {
     pub(super) fn text(set: TextSet, path: Option<PathBuf>) -> Self {
         Self {
             tokens: Tokens::of_text(&set),
+            held_out: None,
             text: Some(set),
             path,
             what: What::Text,
@@ -53,6 +56,7 @@ impl Read {
         Ok(Self {
             tokens: tokens.map_err(|error| format!("the tokenizer refuses it: {error:#}"))?,
             text: None,
+            held_out: None,
             path,
             what: What::Tokenized,
         })
@@ -63,13 +67,17 @@ impl Read {
     }
 
     pub(super) fn tokens(path: &Path, share: f64) -> Result<Self, DataError> {
-        let tokens = Tokens::open(path)?;
-        for part in parts(&tokens, share) {
+        let (tokens, held_out) = match Tokens::of_folder(path)? {
+            Some([tokens, held_out]) => (tokens, Some(held_out)),
+            None => (Tokens::open(path)?, None),
+        };
+        for part in apart((&tokens, held_out.as_ref()), share) {
             part.check_ends()?;
         }
         Ok(Self {
             text: None,
             tokens,
+            held_out,
             path: Some(path.to_owned()),
             what: What::Tokens,
         })
@@ -96,8 +104,12 @@ impl Read {
     fn cut(self, chosen: &Chosen, share: f64) -> Result<Source, String> {
         let what = self.what;
         let seq = fit::window(chosen, what, self.tokens.vocabulary())?;
-        fit::require(&self.tokens, what, seq, share)?;
-        let [train, held_out] = parts(&self.tokens, share);
+        let own = self.held_out.as_ref();
+        for tokens in std::iter::once(&self.tokens).chain(own) {
+            let share = if own.is_some() { 0.0 } else { share };
+            fit::require(tokens, what, seq, share)?;
+        }
+        let [train, held_out] = apart((&self.tokens, own), share);
         let held_out = (!held_out.is_empty()).then_some(held_out);
         let windows = Windows {
             train,
@@ -114,5 +126,13 @@ impl Read {
             },
             (None, path) => Source::Tokens { windows, path },
         })
+    }
+}
+
+/// What is trained on and what is held out: a file of its own, or a share.
+fn apart((tokens, held_out): (&Tokens, Option<&Tokens>), share: f64) -> [Tokens; 2] {
+    match held_out {
+        Some(held_out) => [tokens.clone(), held_out.clone()],
+        None => parts(tokens, share),
     }
 }

@@ -172,7 +172,8 @@ pub(super) fn wanted(
         .shuffle(own.shuffle)
         .missing(own.missing)
         .drop_columns(own.drop_columns.iter().cloned())
-        .skip_bad(own.skip_bad as u64);
+        .skip_bad(own.skip_bad as u64)
+        .kinds([input.kind(), target.kind()]);
     if let Some(column) = &own.target {
         options = options.target(column);
     }

@@ -81,7 +81,7 @@ fn fields(chosen: &Chosen, names: &[String]) -> Vec<Field> {
 /// The model, where the targets that PyTorch leaves out count nothing to its loss.
 pub(super) fn ignoring(chosen: &Chosen) -> Chosen {
     let mut other = chosen.clone();
-    if chosen.loss().is_some_and(|own| own.ignored().is_none()) {
+    if chosen.loss().is_none_or(|own| own.ignored().is_none()) {
         other.spec = chosen.spec.ignoring(USUAL_IGNORED);
     }
     other

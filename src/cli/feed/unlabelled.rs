@@ -5,7 +5,7 @@ use std::path::Path;
 use super::DataOptions;
 use super::samples::{check, fixed_shape, takes, wanted};
 use crate::cli::model::Chosen;
-use crate::data::{Check, Samples};
+use crate::data::{Check, DataError, Samples};
 use crate::models::zoo::Synthetic;
 
 /// The inputs that a path names, as the model takes them and as a run has kept how they are read.
@@ -26,7 +26,10 @@ pub(in crate::cli) fn unlabelled(
         ));
     };
     let wanted = wanted(chosen, input, target, options).map_err(|error| error.to_string())?;
-    let samples = Samples::unlabelled(path, &wanted).map_err(|error| error.to_string())?;
+    let samples = Samples::unlabelled(path, &wanted).map_err(|error| match error {
+        DataError::Settings(what) => format!("{}: {what}; {}", path.display(), takes(spec)),
+        error => error.to_string(),
+    })?;
     let resized = chosen.resized(&[samples.input()])?.spec;
     let shape = resized
         .inputs()

@@ -148,8 +148,15 @@ pub(in crate::cli) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelS
         (None, Some(_)) => "--ignore-index",
     };
     let (name, others) = (spec.name(), spec.other_losses());
-    let others: Vec<&str> = others.map(LossKind::name).collect();
-    if others.is_empty() {
+    let others: Vec<LossKind> = others.collect();
+    let classes = || spec.learns_classes().then_some(LossKind::CrossEntropy);
+    let asked = AskedLoss {
+        kind: asked.kind.or_else(classes),
+        ..asked
+    };
+    let takes_it = asked.kind.is_some_and(|kind| others.contains(&kind));
+    // Cross-entropy is what models of classes are judged by anyway.
+    if !takes_it && others.iter().all(|own| *own == LossKind::CrossEntropy) {
         return Err(format!(
             "{flag}: `{name}` has a loss of its own; the flag is for programs that PyTorch exported \
              (--model FILE.{END}), and for `mlp`, which takes tables (--model mlp)"
@@ -160,8 +167,12 @@ pub(in crate::cli) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelS
     };
     let judged = spec.judged_by(loss);
     judged.ok_or_else(|| {
-        let others = others.join(", ");
-        format!("--loss {}: `{name}` may be judged by {others}", loss.kind())
+        let others: Vec<&str> = others.iter().map(|own| own.name()).collect();
+        format!(
+            "--loss {}: `{name}` may be judged by {}",
+            loss.kind(),
+            others.join(", ")
+        )
     })
 }
 

@@ -165,14 +165,15 @@ impl Chosen {
         sizes.any(|own| own.name() == size)
     }
 
-    /// `8 layers (embed .. head)`
+    /// `8 layers (embed to head)`, `2 layers (0 and 2)`
     pub(super) fn describe_layers(&self) -> String {
         let model = self.spec.build();
         let mut names = model.names();
-        match (names.next(), names.last()) {
-            (Some(first), Some(last)) => format!("{} layers ({first} .. {last})", model.len()),
-            _ => count(model.len(), "layer"),
-        }
+        let (Some(first), Some(last)) = (names.next(), names.last()) else {
+            return count(model.len(), "layer");
+        };
+        let between = if model.len() == 2 { "and" } else { "to" };
+        format!("{} layers ({first} {between} {last})", model.len())
     }
 
     /// A flag that makes a number of layers that `fits`, such as `--layers 4`, nearest to

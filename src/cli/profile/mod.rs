@@ -10,13 +10,16 @@ mod report;
 use std::path::Path;
 use std::time::Duration;
 
-use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
+use gpipe_partitioner::words::quoted;
+use gpipe_partitioner::{Bytes, Machine, Plan, PlanOptions, ScheduleKind, plan};
 use tch::Device;
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say, simulated};
 use crate::cli::said::Said;
 use crate::data::Diagnosis;
+use crate::decide::reserve;
+use crate::memory::room_on;
 use crate::models::zoo::Zoo;
 use crate::{Kernels, ProfileOptions, Profiled, profile_watched};
 
@@ -83,6 +86,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         output::write(Some(path), &page)?;
     }
     let mut said = vec![Said::new("limit", limit.clone())];
+    said.extend(reserved(args));
     said.extend(choices);
     said.push(next(args));
     let found = (loading.as_ref(), diagnosis.as_ref());
@@ -94,11 +98,11 @@ fn next(args: &Args) -> Said {
     let text = match (&args.plan, &args.output) {
         (Some(plan), _) => format!(
             "`gpipe-rs train --plan {}` with the same model, and sizes and data where you named any",
-            plan.display()
+            quoted(plan)
         ),
         (None, Some(file)) => format!(
             "`gpipe-rs plan --profile {}` plans for other devices",
-            file.display()
+            quoted(file)
         ),
         (None, None) => "--plan plan.json keeps the plan, and `gpipe-rs train --plan plan.json` \
                          follows it"
@@ -151,11 +155,46 @@ fn profile_options(args: &Args, sizes: &[usize]) -> ProfileOptions {
 }
 
 fn machine(args: &Args) -> Result<Machine, Failure> {
-    let machine = Machine::new(args.devices.len()).and_then(|machine| match &args.memory {
+    let memory = memory(args)?;
+    let machine = Machine::new(args.devices.len()).and_then(|machine| match &memory {
         Some(memory) => machine.with_memory(memory),
         None => Ok(machine),
     });
     machine.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// What the plan may fill of each device; none where that has no limit, as of CPU devices.
+fn memory(args: &Args) -> Result<Option<Vec<Bytes>>, Failure> {
+    let is_card = args.memory.is_none();
+    let all = args.memory.clone().or_else(|| cards(args));
+    args.reserve.check(all.is_some())?;
+    let Some(all) = all else {
+        return Ok(None);
+    };
+    let left = all.into_iter().map(|own| args.reserve.left(own, is_card));
+    left.collect::<Result<_, _>>().map(Some)
+}
+
+/// The memory of GPUs, of which several stages on one have a part each; none where it is not known.
+fn cards(args: &Args) -> Option<Vec<Bytes>> {
+    let devices = &args.devices;
+    let each = devices.iter().map(|device| {
+        let (_, memory) = room_on(*device).ok().filter(|_| device.is_cuda())?;
+        let stages = devices.iter().filter(|own| *own == device).count();
+        Some(Bytes(memory.get() / stages as u64))
+    });
+    each.collect()
+}
+
+/// What stays free of the device that has most, in words; nothing where that is none.
+fn reserved(args: &Args) -> Option<Said> {
+    let is_card = args.memory.is_none();
+    let all = args.memory.clone().or_else(|| cards(args))?;
+    let reserve = all
+        .into_iter()
+        .map(|own| args.reserve.of(own, is_card))
+        .max()?;
+    (reserve > Bytes::ZERO).then(|| Said::new("memory", reserve::sentence(reserve)))
 }
 
 /// What is to be planned for, but for the link.

@@ -12,6 +12,7 @@ use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, output};
 use crate::data::{HowMany, Missing, Normalise};
+use crate::decide::reserve::Reserve;
 use crate::models::LossKind;
 use crate::{Kernels, Precision};
 
@@ -51,9 +52,12 @@ pub(in crate::cli) struct Args {
         value_parser = input::count_or_auto
     )]
     pub(super) micro: std::option::Option<usize>,
-    /// Memory of a device, such as 24GiB: one value for all, or one for each.
+    /// Memory of a device that the plan may fill, such as 22GiB: one value for all, or one for each; by
+    /// default all of a GPU's but --memory-reserve.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     pub(super) memory: Option<Vec<Bytes>>,
+    #[command(flatten)]
+    pub(super) reserve: Reserve,
     /// Schedule, or auto: the fastest that fits.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = schedule)]
     pub(super) schedule: ScheduleKind,
@@ -109,7 +113,8 @@ pub(in crate::cli) struct Args {
     /// too short.
     #[arg(long)]
     pub(super) low_memory: bool,
-    /// Measure as few times as possible, for a first look.
+    /// Measure as few times as possible, for a first look. Without --low-memory, the largest
+    /// micro-batches are left out where the first runs of all sizes would take more than half a minute.
     #[arg(long)]
     pub(super) quick: bool,
     /// The longest time to measure a layer at one size, in milliseconds.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::output::{self, thousands};
 use crate::cli::plan::limit::{self, Input};
 use crate::cli::plan::report as plan_report;
+use crate::cli::plan::runners_up::Shown;
 use crate::cli::said::{self, Said};
 use crate::cli::table::{Align, Table};
 use crate::data::{Diagnosis, InputMeasures, Limit};
@@ -76,7 +77,7 @@ pub(super) fn text(
         text,
         "\n{}\n{}\n{}",
         said::lines(&beside, width),
-        plan_report::text((plan, samples), profile, width, false),
+        plan_report::text((plan, samples), profile, width, Shown::Few),
         said::lines(said, width)
     );
     text

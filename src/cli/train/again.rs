@@ -2,8 +2,10 @@
 //! (torchrun does, and `launch`, and SLURM with `--requeue`). The run then goes on where it was
 //! saved, rather than to find that its own folder is taken.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+use gpipe_partitioner::words::quoted;
 
 use super::configured::Saved;
 use super::options::Args;
@@ -83,9 +85,10 @@ impl Begun {
             return Ok(());
         }
         Err(Failure::Usage(format!(
-            "--out {folder}: the folder holds a run of another configuration than this command's: \
-             choose another folder, or go on with that run by --resume {folder}",
-            folder = show(&self.folder)
+            "--out {}: the folder holds a run of another configuration than this command's: \
+             choose another folder, or go on with that run by --resume {}",
+            self.folder.display(),
+            quoted(&self.folder)
         )))
     }
 }
@@ -113,8 +116,4 @@ fn chosen(config: &str) -> Option<toml::Table> {
         pipeline.remove("balance");
     }
     Some(table)
-}
-
-fn show(path: &Path) -> String {
-    path.display().to_string()
 }

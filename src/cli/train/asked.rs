@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 
+use gpipe_partitioner::words::quoted;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{SigId, low_level};
 
@@ -66,7 +67,7 @@ pub(super) fn left(run: &Path, checkpoints: &Path, saves: bool) -> String {
         Some(newest) => format!(
             "`{} train --resume {}` then goes on after step {}, that of the newest checkpoint",
             called(),
-            run.display(),
+            quoted(run),
             newest.step
         ),
         None => "nothing of the run is saved yet".to_owned(),

@@ -291,7 +291,8 @@ fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
          remembers, and there is 1 (--replicas)",
     );
     let own = tf32.into_iter().chain(shard).map(str::to_owned);
-    own.chain(recipe.warm_up_without_end())
+    let own = own.chain(recipe.warm_up_without_end());
+    own.chain(recipe.evaluated_at_the_end())
 }
 
 /// Epochs as steps, where no higher layer gives steps: whole mini-batches of the data.

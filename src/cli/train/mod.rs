@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 
 use super::feed::Source;
 use super::generate::sample::{self, Beginning};
@@ -36,7 +36,7 @@ use crate::models::USUAL_IGNORED;
 use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, TrainError, Trainer};
 use crate::world::World;
-use crate::{Optimizer, Pipeline};
+use crate::{Optimizer, Pipeline, Precision};
 
 pub(super) use config::keys;
 #[cfg(test)]
@@ -94,8 +94,9 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     if let (Some(begun), Some(resume)) = (&begun, &resume) {
         begun.check(resume, &resolved.toml)?;
     }
-    let notes = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
-    let notes = notes.transpose()?.unwrap_or_default();
+    let goes_on = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
+    let goes_on = goes_on.transpose()?.unwrap_or_default();
+    let resolved = resolved.after(&goes_on.changes);
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
         let (path, steps) = (finished.run().path().display(), job.recipe.steps);
         if finished.step() > steps as u64 {
@@ -106,8 +107,9 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         }
         if world::leads(world) {
             let steps = count(steps, "step");
+            let stretched = summary::stretched(&job);
             say(&format!(
-                "{path}: all {steps} are done; to train on, give more with --steps N"
+                "{path}: all {steps} are done; to train on, give more with --steps N{stretched}"
             ));
         }
         return Ok(());
@@ -115,17 +117,21 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     if let Some(weights) = job.weights.take() {
         pipe.load(&weights.all).map_err(failure)?;
     }
+    let done = resume.as_ref().map_or(0, |own| own.step() as usize);
+    job.notes.extend(job.recipe.beyond_the_schedule(done));
     let progress = Progress::new(&job);
-    progress.about(&job, &pipe, &resolved);
-    notes.iter().for_each(|note| progress.say(note));
+    progress.about(&job, &pipe);
+    goes_on.notes.iter().for_each(|note| progress.say(note));
     let speak = progress.speaker();
     let mut optimizer = job.optimizer()?;
     let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, progress)?;
     if job.recipe.checkpoint_every > 0 {
-        let folder = trainer.folder().path().display().to_string();
+        let folder = trainer.folder().path();
         speak(&format!(
-            "run folder {folder}: if the run ends early, `{} train --resume {folder}` goes on with it",
-            called()
+            "run folder {}: if the run ends early, `{} train --resume {}` goes on with it",
+            folder.display(),
+            called(),
+            quoted(folder)
         ));
     }
     let stop = trainer.stop().clone();
@@ -135,7 +141,8 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let left = move || asked::left(&run, &checkpoints, saves);
     let asked = leads
         .then(|| asked::Listening::begin(speak, left))
-        .transpose()?;
+        .transpose()
+        .map_err(TrainError::Signals)?;
     let outcome = trainer.run().map_err(|error| explained(&job, error))?;
     drop(asked);
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {
@@ -156,7 +163,13 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         return Ok(());
     }
     summary::print(&job, &outcome, sample.as_deref())?;
+    let nothing = outcome
+        .nothing_learnt()
+        .map(|why| unlearnt(&job, &outcome, &why));
     outcome.files.map_err(failure)?;
+    if let Some(why) = nothing {
+        return Err(Failure::Run(anyhow::anyhow!(why)));
+    }
     match outcome.held_out_loss {
         Some(loss) if !loss.is_finite() => Err(Failure::Run(match by_data(&job) {
             Some(why) => anyhow::anyhow!("the held-out loss is {loss} after the last step: {why}"),
@@ -181,6 +194,21 @@ fn explained(job: &Job, error: TrainError) -> Failure {
         },
         _ => failure(error),
     }
+}
+
+/// That nothing was learnt, why, and what may help.
+fn unlearnt(job: &Job, outcome: &Outcome, why: &str) -> String {
+    let skipped = outcome.summary().skipped_updates > 0;
+    let remedy = if skipped && job.recipe.precision == Precision::Fp16 {
+        "try --precision bf16, or scale the data (--normalise standard); while the loss scale falls, \
+         more steps may help, too"
+    } else if skipped {
+        "scale the data (--normalise standard), or try a smaller --lr"
+    } else {
+        "the outputs do not depend on the parameters where they are now; try another --seed, a smaller \
+         --lr, or scale the data (--normalise standard)"
+    };
+    format!("{why}, so nothing was learnt: {remedy}")
 }
 
 /// That a sample is not finite, where one is.
@@ -278,10 +306,9 @@ fn trainer<'a>(
     trainer.build().map_err(failure)
 }
 
-/// This program, as it was called.
+/// This program, as a shell calls it again.
 fn called() -> String {
-    let own = std::env::args_os().next().unwrap_or_default();
-    own.to_string_lossy().into_owned()
+    quoted(std::env::args_os().next().unwrap_or_default())
 }
 
 /// Says how to go on with a run that a signal ended.
@@ -289,7 +316,7 @@ fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
     if !world::leads(job.world.as_ref()) {
         return Ok(());
     }
-    let run = outcome.folder.display().to_string();
+    let run = quoted(&outcome.folder);
     let stopped = match outcome.ended {
         Ended::Stopped { step } => Some(step),
         _ => None,

@@ -50,7 +50,7 @@ impl Recipe {
     pub(super) fn learning_rates(&self) -> Result<LrSchedule, crate::Error> {
         let steps = self.lr_steps.unwrap_or(self.steps);
         let mut schedule = LrSchedule::new(self.lr_schedule, self.lr, Some(steps as u64))?
-            .warm_up(self.warm_up(steps) as u64)?;
+            .warm_up(self.warm_up_steps() as u64)?;
         if let Some(end) = self.lr_end {
             schedule = schedule.end(end)?;
         }
@@ -61,6 +61,50 @@ impl Recipe {
             schedule = schedule.timescale(timescale as u64)?;
         }
         Ok(schedule)
+    }
+
+    /// Steps of the warm-up.
+    pub(super) fn warm_up_steps(&self) -> usize {
+        self.warm_up(self.lr_steps.unwrap_or(self.steps))
+    }
+
+    /// The step after which the learning rate stays as it is, if the run goes on to that step.
+    pub(super) fn schedule_end(&self) -> Option<usize> {
+        let end = self.lr_steps.unwrap_or(self.steps);
+        (self.lr_schedule.ends() && end <= self.steps).then_some(end)
+    }
+
+    /// That steps after those that are `done` come after the end of the schedule, in words.
+    pub(super) fn beyond_the_schedule(&self, done: usize) -> Option<String> {
+        let end = self.schedule_end()?;
+        let (first, last) = (end.max(done) + 1, self.steps);
+        if first > last {
+            return None;
+        }
+        let rate = self.learning_rates().ok()?.at(last as u64);
+        let (steps, have) = match last - first {
+            0 => (format!("step {last}"), "has"),
+            _ => (format!("steps {first} to {last}"), "have"),
+        };
+        Some(format!(
+            "note: the {} schedule {} at step {end}: {steps} {have} the rate {}; --set lr.steps={last} \
+             stretches it",
+            self.lr_schedule,
+            if done >= end { "ended" } else { "ends" },
+            rated(rate),
+        ))
+    }
+
+    /// That no evaluation comes before the end, in words.
+    pub(super) fn evaluated_at_the_end(&self) -> Option<String> {
+        let (every, steps) = (self.eval_every, self.steps);
+        (every > steps).then(|| {
+            format!(
+                "note: eval.every = {every} is more than the {} of this run: it is evaluated only after \
+                 the last one; take a smaller --eval-every",
+                count(steps, "step")
+            )
+        })
     }
 
     /// That a run is over before its warm-up is, in words.
@@ -96,5 +140,14 @@ impl Recipe {
             warmup: Some(self.warm_up(lr_steps.unwrap_or(self.steps))),
             ..self.clone()
         }
+    }
+}
+
+/// A learning rate: `0`, `1.20e-8`.
+fn rated(rate: f64) -> String {
+    if rate > 0.0 {
+        format!("{rate:.2e}")
+    } else {
+        "0".to_owned()
     }
 }

@@ -51,7 +51,7 @@ Examples:
   gpipe-rs train --model vgg16 --image 32 --classes 10 --width 16 --hidden 256 --steps 20
   gpipe-rs train --config runs/1/config.toml --set optimizer.lr=0.001 --steps 1000
   gpipe-rs train --resume runs/1 --devices cpu,cpu,cpu
-  gpipe-rs launch --processes 2 -- train --devices cpu --out runs/two
+  gpipe-rs launch --processes 2 -- train --devices cpu --out runs/both
   gpipe-rs models gpt layers=4 --json > model.json
   gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json"
 )]
@@ -82,6 +82,10 @@ pub(in crate::cli) struct Args {
     /// difference.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
+    /// Prints a line after every N steps. By default after every twentieth part of the run, and
+    /// where that takes longer, every minute.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) log_every: Option<u32>,
     /// Say nothing while training.
     #[arg(short, long)]
     pub(super) quiet: bool,

@@ -7,25 +7,26 @@ use gpipe_partitioner::words::count;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::job::Job;
-use super::resolved::Resolved;
 use super::summary::another_cut;
 use crate::Pipeline;
 use crate::cli::feed::Source;
 use crate::cli::{output, say};
-use crate::metrics::StepMetrics;
+use crate::metrics::{Interval, StepMetrics};
 use crate::train::{Ended, Evaluation, Hook};
 
-/// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
+/// Lines for some steps and, on a terminal, a bar below them; nothing when quiet.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     /// The same for held-out batches, when all steps are done.
     judging: ProgressBar,
     lines: bool,
-    every: usize,
+    pace: Pace,
     steps: usize,
     /// When the run began, and after which step.
     begun: (Instant, usize),
+    /// The steps since the last line.
+    interval: Interval,
     /// Evaluations in a row that end the run.
     patience: usize,
     /// What to do about a cut that costs time.
@@ -42,24 +43,19 @@ impl Progress {
         Self {
             bar: (terminal && !quiet).then(|| bar(steps, template)),
             judging: ProgressBar::hidden(),
-            lines: !terminal && !quiet,
-            every: steps.div_ceil(20),
+            lines: !quiet,
+            pace: Pace::new(job.args.log_every, steps),
             steps,
             begun: (Instant::now(), 0),
+            interval: Interval::default(),
             patience: job.recipe.early_stopping,
             another_cut: another_cut(job),
             held_out: job.held_out().map_or(0, |own| own.batches()),
         }
     }
 
-    /// What is trained, and with which configuration.
-    pub(super) fn about(&self, job: &Job, pipe: &Pipeline, resolved: &Resolved) {
-        for line in &resolved.lines {
-            self.say(line);
-        }
-        for line in &job.said {
-            self.say(line);
-        }
+    /// Says what is trained, and how.
+    pub(super) fn about(&self, job: &Job, pipe: &Pipeline) {
         for note in &job.notes {
             self.warn(job, note);
         }
@@ -68,16 +64,21 @@ impl Progress {
         }
         let recipe = &job.recipe;
         self.say(&format!(
-            "{}: {} over {} {:?} on {}, {}, schedule {}, recompute {}",
+            "{}: {} over {} {:?} on {}, batches of {} in {}, schedule {}, recompute {}, {}",
             job.chosen.spec.name(),
             count(pipe.partition().layers(), "layer"),
             count(pipe.partition().stages(), "stage"),
             pipe.partition().balance(),
             devices(job, pipe),
+            recipe.batch,
             count(recipe.micro, "micro-batch"),
             recipe.schedule,
             recipe.recompute,
+            recipe.optimizer.name(),
         ));
+        for line in &job.said {
+            self.say(line);
+        }
         if let Some(parts) = job.source.parts() {
             self.say(&format!("data: {} ({parts})", job.source.name()));
         }
@@ -117,7 +118,7 @@ impl Progress {
 
     /// A line, unless quiet.
     pub(super) fn say(&self, line: &str) {
-        if self.bar.is_some() || self.lines {
+        if self.lines {
             self.above_bar(line);
         }
     }
@@ -158,6 +159,7 @@ fn devices(job: &Job, pipe: &Pipeline) -> String {
 impl Hook for Progress {
     fn begin(&mut self, done: usize) {
         self.begun = (Instant::now(), done);
+        self.pace.last = Instant::now();
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
             bar.reset_eta();
@@ -166,24 +168,28 @@ impl Hook for Progress {
 
     fn step(&mut self, metrics: &StepMetrics) {
         let step = metrics.step as usize;
+        self.interval.add(metrics);
         // An evaluation has a line of its own.
-        let metrics = &StepMetrics {
+        let metrics = StepMetrics {
             held_out_loss: None,
             held_out_accuracy: None,
-            ..metrics.clone()
+            ..self.interval.over(metrics)
         };
         if let Some(bar) = &self.bar {
-            let line = metrics.to_string();
-            bar.set_message(fitting(&line, room(self.steps)).to_owned());
+            bar.set_message(fitting(&brief(&metrics), room(self.steps)).to_owned());
             bar.inc(1);
-        } else if self.lines && (step.is_multiple_of(self.every) || step == 1) {
+        }
+        let is_first = step == self.begun.1 + 1;
+        if self.lines && (self.pace.is_due(step) || is_first || step == self.steps) {
+            self.pace.last = Instant::now();
+            self.interval = Interval::default();
             let (since, done) = (
                 self.begun.0.elapsed(),
                 step.saturating_sub(self.begun.1).max(1),
             );
             let left = since.mul_f64(self.steps.saturating_sub(step) as f64 / done as f64);
             let (since, left) = (clock(since), clock(left));
-            say(&format!(
+            self.above_bar(&format!(
                 "step {step:>5}/{}  {metrics}  {since}, {left} left",
                 self.steps
             ));
@@ -265,6 +271,47 @@ impl Drop for Progress {
     }
 }
 
+/// Decides which steps have a line.
+#[derive(Debug)]
+struct Pace {
+    /// After how many steps there is one: as asked for, or a twentieth of the run.
+    every: usize,
+    /// After how much time there is one all the same, unless the steps were asked for.
+    patience: Option<Duration>,
+    /// When there was one.
+    last: Instant,
+}
+
+impl Pace {
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn new(asked: Option<u32>, steps: usize) -> Self {
+        Self {
+            every: asked.map_or(steps.div_ceil(20), |every| every as usize),
+            patience: asked.is_none().then_some(Self::PATIENCE),
+            last: Instant::now(),
+        }
+    }
+
+    fn is_due(&self, step: usize) -> bool {
+        let waited = |patience| self.last.elapsed() >= patience;
+        step.is_multiple_of(self.every.max(1)) || self.patience.is_some_and(waited)
+    }
+}
+
+/// The numbers of a step for a bar, which has room for the first ones of them: the loss, the speed and
+/// the bubble.
+fn brief(step: &StepMetrics) -> String {
+    let step = StepMetrics {
+        tokens_per_s: None,
+        ..step.clone()
+    };
+    let line = step.to_string();
+    let is_last = |part: &&str| part.starts_with("lr ") || part.starts_with("norm ");
+    let (last, first): (Vec<&str>, Vec<&str>) = line.split("  ").partition(is_last);
+    [first, last].concat().join("  ")
+}
+
 /// `0:05`, `12:00`, `3:00:00`: hours, minutes and seconds.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
@@ -324,6 +371,40 @@ mod tests {
             [told(4.6), told(720.0), told(10_861.0)],
             ["0:05", "12:00", "3:01:01"]
         );
+    }
+
+    /// 100,000 steps had twenty lines, some of them hours apart.
+    #[test]
+    fn lines_come_for_a_twentieth_of_the_steps_a_minute_or_as_often_as_asked_for() {
+        let due = |pace: &Pace| (1..=100).filter(|step| pace.is_due(*step)).count();
+        let mut pace = Pace::new(None, 100);
+        assert_eq!(due(&pace), 20);
+        pace.last -= Pace::PATIENCE;
+        assert_eq!(due(&pace), 100);
+        let mut asked = Pace::new(Some(50), 100);
+        asked.last -= Pace::PATIENCE;
+        assert_eq!(due(&asked), 2);
+    }
+
+    /// On 80 columns a bar had the rate and the norm, and neither the speed nor the bubble.
+    #[test]
+    fn a_bar_has_the_speed_and_the_bubble_first() {
+        let step = StepMetrics {
+            loss: 2.5104,
+            lr: 3e-3,
+            grad_norm: Some(0.8),
+            samples_per_s: 44.0,
+            tokens_per_s: Some(5635.0),
+            bubble_measured: 0.201,
+            ..StepMetrics::default()
+        };
+        let line = brief(&step);
+        assert_eq!(
+            line,
+            "loss 2.5104  44.0 samples/s  bubble 20.1 %  lr 3.00e-3  norm 0.800"
+        );
+        let room = 80 - "400/400 ".len() - 12 - "59m left".len() - 2;
+        assert!(fitting(&line, room).ends_with("bubble 20.1 %"));
     }
 
     #[test]

@@ -36,10 +36,9 @@ settings! {
     /// Everything that is chosen about a run: what makes its numbers, its speed and its
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
-        /// A name of the verb `models`, or a .pt2 that PyTorch exported. A .pt2 is what
-        /// torch.export.save wrote; a file (- is standard input) with what `models NAME --json` prints
-        /// is taken, too. The flags of sizes (--layers, --d-model, --hidden, …) come on top, but
-        /// for a .pt2.
+        /// A model from `gpipe-rs models`, or a .pt2 file. torch.export.save writes .pt2 files. A JSON
+        /// file of `models NAME --json` also names a model (- is standard input). The flags of sizes
+        /// (--layers, --d-model, --hidden, …) change the sizes of a model, but not of a .pt2.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
 
         /// Checksum of the program in `model.name`, where PyTorch has exported it: runs write it
@@ -70,8 +69,9 @@ settings! {
         /// else CPU stages, 4 the first four of these. Names may repeat; each has a thread of its own.
         devices: Vec<Device> = rows::devices();
 
-        /// Micro-batches of a mini-batch; by default 4 for each device, and 8 on one. Batches may have
-        /// fewer samples; models with batch norm have fewer where its statistics would be noise.
+        /// How many micro-batches each batch is split into. By default 4 for each device, and 8 on one;
+        /// batches may have fewer samples, and models with batch norm have fewer where its statistics
+        /// would be noise.
         micro: usize = rows::micro();
 
         /// Schedule: {names}. It changes speed and memory, never numbers.
@@ -171,7 +171,7 @@ settings! {
             .clap(|arg| arg.conflicts_with("steps"))
             .free();
 
-        /// Samples (texts: sequences) of a mini-batch.
+        /// Samples of a batch; of a text, sequences.
         batch: usize = flag("train.batch", "N", values::COUNT, 32);
 
         /// Seed of initial values, batches and dropout.
@@ -179,8 +179,8 @@ settings! {
             .fixed()
             .sets(Setting::Seed, |builder, seed, _| builder.seed(*seed));
 
-        /// Largest 2-norm of all gradients together. Larger gradients are scaled down to it; without it,
-        /// or with 0, none are.
+        /// Scales gradients down to this 2-norm of all together, where theirs is larger. 0, the default,
+        /// scales none.
         clip: Option<f64> = flag("train.clip", "NORM", UnlessZero(values::POSITIVE), None);
 
         /// Optimizer: adamw, adam or sgd. Its other settings are keys of the configuration, such as
@@ -282,10 +282,10 @@ settings! {
         drop_columns: Vec<String> =
             flag("data.drop_columns", "NAMES", List(values::TEXT), Vec::new()).fixed();
 
-        /// What becomes of cells of a table without a value: refuse, fill or drop. They are an error; or
-        /// numbers and dates become the mean of their column, and words none of its words, with one more
-        /// input that tells which cells these are; or their rows are left out. So are rows without a
-        /// target, but with `refuse`.
+        /// How to read cells of a table without a value: refuse, fill or drop. `refuse` stops with an
+        /// error. `fill` uses the mean of the column (for words: no word) and adds an input that says
+        /// which cells were empty. `drop` leaves out the row. `fill` and `drop` leave out rows
+        /// without a target.
         missing: Missing = flag("data.missing", "WHAT", values::MISSING, Missing::Refuse)
             .fixed()
             .hides_default();

@@ -5,29 +5,33 @@ use std::path::{Path, PathBuf};
 use super::config;
 use super::job::Job;
 use super::recipe::Recipe;
-use crate::cli::config::{lines, toml};
+use crate::Pipeline;
+use crate::cli::config::toml;
 use crate::cli::feed::Source;
 use crate::cli::feed::remote::is_url;
 use crate::cli::model::sizes;
-use crate::decide::output;
 use crate::models::ExportedModel;
-use crate::{AdamW, Kernels, OptimizerKind, Pipeline, Sgd};
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
 pub(super) struct Resolved {
     /// The file.
     pub(super) toml: String,
-    /// For people what is not usual, a paragraph for each table.
-    pub(super) lines: Vec<String>,
 }
+
+/// What the file begins with.
+const SAME: &str =
+    "# What this run was trained with, in full: `train --config` of this file trains the same.";
+/// And where settings were changed on the way.
+const OTHERS: &str = "# What this run is trained with now, in full. `train --config` of this file does not train the \
+                      same, as the first steps had other settings:";
 
 impl Resolved {
     pub(super) fn new(job: &Job, pipe: &Pipeline) -> Self {
         let schema = config::schema(&job.zoo);
         let recipe = recipe(job, pipe);
         let head = format!(
-            "# What this run was trained with, in full: `train --config` of this file trains the same.\n\
+            "{SAME}\n\
              # gpipe-rs {}, libtorch {}, data: {}\n",
             env!("CARGO_PKG_VERSION"),
             crate::libtorch_version(),
@@ -38,7 +42,17 @@ impl Resolved {
         let simulated = simulated.map_or_else(String::new, |words| format!("# {words}\n"));
         Self {
             toml: head + &simulated + &toml(&schema, &recipe),
-            lines: lines(&schema, (&recipe, &usual(&recipe)), output::width(None)),
+        }
+    }
+
+    /// The same of a run of which some settings were others before.
+    pub(super) fn after(self, changes: &[String]) -> Self {
+        if changes.is_empty() {
+            return self;
+        }
+        let head = format!("{OTHERS}\n{}", changes.join("\n"));
+        Self {
+            toml: self.toml.replacen(SAME, &head, 1),
         }
     }
 }
@@ -65,26 +79,6 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         // What it decides stands in the other fields.
         plan: None,
         ..recipe.with_optimizer_in_full()
-    }
-}
-
-/// What nobody has to be told: defaults, and what stands in a sentence of its own. Whatever they are,
-/// the mini-batch and its parts, the optimizer and its rate are told.
-fn usual(recipe: &Recipe) -> Recipe {
-    let other = match recipe.optimizer {
-        OptimizerKind::Sgd(_) => AdamW::default().into(),
-        _ => Sgd::default().into(),
-    };
-    Recipe {
-        batch: 0,
-        optimizer: other,
-        lr: f64::NAN,
-        balance: recipe.balance.clone(),
-        micro: 0,
-        kernels: Some(Kernels::auto()),
-        data: recipe.data.clone(),
-        chunks: Some(recipe.schedule.default_chunks()),
-        ..Recipe::defaults().with_optimizer_in_full()
     }
 }
 

@@ -55,34 +55,58 @@ pub(super) fn saved(resume: &Resume) -> Result<Saved, Failure> {
     })
 }
 
-/// That the resolved configuration goes on with what was saved; what there is to say.
+/// How a run goes on from what was saved.
+#[derive(Debug, Default)]
+pub(super) struct GoesOn {
+    /// What there is to say.
+    pub(super) notes: Vec<String>,
+    /// Since when which settings are other ones than the run began with, a line each.
+    pub(super) changes: Vec<String>,
+}
+
+/// What a line of the changes begins with, in the file of the configuration.
+const CHANGE: &str = "# from step ";
+
+/// That the resolved configuration goes on with what was saved, and how.
 ///
 /// # Errors
 /// What was changed cannot be.
-pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<String>, Failure> {
+pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn, Failure> {
     let note = resume.note();
     let Some(from) = resume.checkpoint() else {
         if resume.repeated() == 0 {
-            return Ok(vec![note]);
+            return Ok(GoesOn {
+                notes: vec![note],
+                ..GoesOn::default()
+            });
         }
         // Also where nothing else is said.
         if leads(job.world.as_ref()) {
             say(&format!("warning: {note}"));
         }
-        return Ok(Vec::new());
+        return Ok(GoesOn::default());
     };
-    let mut notes = vec![note];
-    let saved = &moved(&from.extras().config, resolved);
-    notes.extend(diff(
+    let own = &from.extras().config;
+    let new = diff(
         &schema(&job.zoo),
         &Recipe {
             // Those before there was a choice.
             kernels: Some(Kernels::Libtorch),
             ..Recipe::defaults()
         },
-        saved,
+        &moved(own, resolved),
         resolved,
-    )?);
+    )?;
+    let told = new.iter().map(|change| {
+        format!("{change}: from here on its losses are others than they would have been")
+    });
+    let notes = std::iter::once(note).chain(told).collect();
+    let before = own.lines().filter(|line| line.starts_with(CHANGE));
+    let next = resume.step() + 1;
+    let new = new
+        .iter()
+        .map(|change| format!("{CHANGE}{next} on: {change}"));
+    let changes = before.map(str::to_owned).chain(new).collect();
     if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
         && !saved.chars().eq(set.vocabulary().iter().copied())
     {
@@ -92,7 +116,7 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<St
             job.source.name()
         )));
     }
-    Ok(notes)
+    Ok(GoesOn { notes, changes })
 }
 
 /// The saved configuration, with an exported program where it is now: the file is the same one.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::words::six_digits;
+use gpipe_partitioner::words::{quoted, six_digits};
 use serde::Serialize;
 use tch::Device;
 
@@ -45,7 +45,14 @@ pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Resul
 }
 
 /// Of a quiet run, what it came to and where it is.
-const QUIET: [&str; 5] = ["loss", "held-out loss", "accuracy", "lowest", "run folder"];
+const QUIET: [&str; 6] = [
+    "loss",
+    "updates",
+    "held-out loss",
+    "accuracy",
+    "lowest",
+    "run folder",
+];
 
 fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let width = output::width(None);
@@ -57,7 +64,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
             .collect();
     }
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
-    let sample = sample.filter(|_| !outcome.has_diverged());
+    let sample = sample.filter(|_| !outcome.has_diverged() && outcome.nothing_learnt().is_none());
     let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
     let whole = job.args.report.is_some();
     let last_step = outcome.comparison.as_ref();
@@ -119,10 +126,19 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         None => "`--report FILE.html` draws the last step, with all causes".to_owned(),
     };
     let mut lines = vec![("report", report)];
-    if job.recipe.checkpoint_every > 0 {
-        let run = outcome.folder.display();
+    if let Some(path) = &job.args.trace {
+        let path = path.display();
+        lines.push((
+            "trace",
+            format!("{path}: open it in https://ui.perfetto.dev"),
+        ));
+    }
+    // What is wrong, and what to do, is the error at the end.
+    if job.recipe.checkpoint_every > 0 && outcome.nothing_learnt().is_none() {
+        let run = quoted(&outcome.folder);
         let own = called();
-        let on = format!("{own} train --resume {run} --steps N");
+        let stretched = stretched(job);
+        let on = format!("{own} train --resume {run} --steps N{stretched}");
         if outcome.has_diverged() {
             const USUAL: f64 = 3e-3;
             let lower = (job.recipe.lr / 10.0).min(USUAL);
@@ -135,7 +151,7 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         let best = (outcome.best).filter(|own| own.step < last);
         let run = match best {
             Some(_) => format!("{run} --best"),
-            None => run.to_string(),
+            None => run,
         };
         let verb = match job.source {
             Source::Text { .. } => format!("{own} generate --run {run} --prompt TEXT`, or `{on}"),
@@ -149,6 +165,15 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         lines.push(("next", format!("`{verb}`")));
     }
     lines
+}
+
+/// What gives further steps a learning rate where the schedule has come to its end.
+pub(super) fn stretched(job: &Job) -> &'static str {
+    if job.recipe.schedule_end().is_some() {
+        " --set lr.steps=N"
+    } else {
+        ""
+    }
 }
 
 /// Of a regression whose targets were scaled, the error in the units of the data.
@@ -167,7 +192,7 @@ fn error(job: &Job, outcome: &Outcome) -> String {
 
 /// The command that profiles the model of a run.
 fn profile_command(recipe: &Recipe) -> String {
-    let path = |own: &PathBuf| own.display().to_string();
+    let path = |own: &PathBuf| quoted(own);
     let sizes = recipe
         .sizes
         .iter()
@@ -189,8 +214,8 @@ fn profile_command(recipe: &Recipe) -> String {
     let others = [
         ("--loss", recipe.loss.map(|own| own.to_string())),
         ("--data", recipe.data.as_ref().map(path)),
-        ("--target", recipe.target.clone()),
-        ("--drop-columns", dropped),
+        ("--target", recipe.target.as_ref().map(quoted)),
+        ("--drop-columns", dropped.map(quoted)),
         (
             "--missing",
             (recipe.missing != Missing::Refuse).then(|| recipe.missing.to_string()),
@@ -205,7 +230,7 @@ fn profile_command(recipe: &Recipe) -> String {
     let others = others
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    let model = ("--model".to_owned(), recipe.model.clone());
+    let model = ("--model".to_owned(), quoted(&recipe.model));
     let all = std::iter::once(model).chain(sizes).chain(others);
     let all = all.map(|(name, value)| format!(" {name} {value}"));
     format!("profile{}", all.collect::<String>())
@@ -247,6 +272,7 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let mut lines = outcome.lines();
     for (title, text) in &mut lines {
         match (*title, &job.plan) {
+            ("updates", _) => *text += &of_warm_up(job, outcome),
             ("held-out loss", _) if job.source.text().is_some() => *text += " per character",
             ("held-out loss", _) if matches!(job.source, Source::Samples { .. }) => {
                 *text += &error(job, outcome);
@@ -257,8 +283,8 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
                 *text += &input.map_or_else(String::new, |input| in_flags(input, &job.recipe));
             }
             ("lowest", _) if job.recipe.checkpoint_every > 0 => {
-                let run = outcome.folder.display();
-                *text = format!("{text}; its checkpoint is {run}/{BEST} (--run {run} --best)");
+                let (run, own) = (outcome.folder.display(), quoted(&outcome.folder));
+                *text = format!("{text}; its checkpoint is {run}/{BEST} (--run {own} --best)");
             }
             ("plan", _) if job.simulated_gpus().is_none() && is_far(&outcome.summary()) => {
                 *text += PROFILE_AGAIN
@@ -272,6 +298,20 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
         lines.insert(host.map_or(0, |host| host + 1), ("limit", verdict));
     }
     lines
+}
+
+/// That the learning rate rises with steps that make no update, too.
+fn of_warm_up(job: &Job, outcome: &Outcome) -> String {
+    let warm_up = job.recipe.warm_up_steps() as u64;
+    let steps = outcome.records.iter().filter(|own| own.step <= warm_up);
+    let (skipped, made): (Vec<_>, Vec<_>) = steps.partition(|own| own.skipped);
+    if skipped.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; the warm-up counts steps, not updates: {} of its {warm_up} steps made one",
+        made.len()
+    )
 }
 
 /// The flag that brings what would help the input most, where there is one.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use gpipe_partitioner::words::quoted;
 use tch::Tensor;
 
 use super::{Failure, ModelTokenizer, not_finite, run};
@@ -58,9 +59,10 @@ pub(in crate::cli) fn read(
 ) -> Result<((String, Given), Weights), Failure> {
     if run::is_run(path) {
         return Err(Failure::Usage(format!(
-            "--weights {0}: this is the folder of a run: `export --run {0} -o DIR` writes its weights into \
-             a folder that can be named here, and --resume {0} goes on with the run",
-            path.display()
+            "--weights {}: this is the folder of a run: `export --run {1} -o DIR` writes its weights into \
+             a folder that can be named here, and --resume {1} goes on with the run",
+            path.display(),
+            quoted(path)
         )));
     }
     foreign::check_weights(path)

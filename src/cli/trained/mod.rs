@@ -6,7 +6,7 @@ mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 use tch::{Device, TchError, Tensor};
 
 use super::feed;
@@ -148,8 +148,9 @@ impl Trained {
     fn exported(path: &Path, zoo: &Zoo) -> Result<Self, Failure> {
         if run::is_run(path) {
             return Err(Failure::Usage(format!(
-                "--weights {0}: this is the folder of a run: name it with --run {0}",
-                path.display()
+                "--weights {}: this is the folder of a run: name it with --run {}",
+                path.display(),
+                quoted(path)
             )));
         }
         let read = hugging_face::import(zoo, path)

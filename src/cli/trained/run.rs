@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpipe_partitioner::words::quoted;
 use serde_json::Value;
 
 use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
@@ -117,8 +118,9 @@ pub(super) fn is_run(path: &Path) -> bool {
 pub(super) fn checkpoint(path: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
     if is_run(path) {
         return Err(Failure::Usage(format!(
-            "--checkpoint {0}: this is the folder of a run: name it with --run {0}",
-            path.display()
+            "--checkpoint {}: this is the folder of a run: name it with --run {}",
+            path.display(),
+            quoted(path)
         )));
     }
     let found = Checkpoint::open(path).map_err(failure)?;

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
+use super::magic::{self, Magic};
 use super::{DataError, Gathered, Place, Source, room};
 use crate::TorchError;
 
@@ -59,6 +60,7 @@ impl Array {
     /// The file cannot be read or is damaged; its numbers are none that libtorch could have, are
     /// big-endian or in Fortran's order; it has no dimension.
     pub fn npy(path: &Path) -> Result<Self, DataError> {
+        magic::refuse_other(path, &[Magic::Npy])?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         npy::array(&stem, &Part::file(path)?)
     }

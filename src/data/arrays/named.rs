@@ -13,8 +13,8 @@ use crate::data::{DataError, Source};
 const PAIR: [&str; 2] = ["x", "y"];
 /// How the names of arrays that are trained on end.
 const TRAIN: [&str; 2] = ["", "_train"];
-/// The same of what is not trained on.
-const TESTS: [&str; 3] = ["_test", "_val", "_valid"];
+/// The same of what is not trained on: where there are several, checkpoints are chosen by the first.
+const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
 /// Arrays by name.
 pub(in crate::data) struct NamedArrays {
@@ -113,6 +113,18 @@ impl NamedArrays {
     ) -> Result<Option<[Array; 2]>, DataError> {
         let test = find(&self.names(), &pairs(own, &TESTS));
         test.map(|pair| self.both(&pair)).transpose()
+    }
+
+    /// What is said of a test part beside one for validation.
+    pub(in crate::data) fn test_left_out(&self, own: Option<&str>) -> Option<String> {
+        let names = self.names();
+        let parts = [&TESTS[..3], &TESTS[3..]];
+        let [validation, test] = parts.map(|endings| find(&names, &pairs(own, endings)));
+        let ([x, _], [test, _]) = (validation?, test?);
+        Some(format!(
+            "`{x}` is held out, and `{test}` left out, so that no checkpoint is chosen by it: to judge the run by \
+             it in the end, save it as `x` and its targets as `y` of another file, for eval --data"
+        ))
     }
 
     /// The arrays of these names, with one of these endings that all of them have; none where some

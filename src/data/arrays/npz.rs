@@ -14,6 +14,7 @@ use gpipe_partitioner::words::listed;
 use super::part::Part;
 use super::{Array, npy};
 use crate::data::DataError;
+use crate::data::magic::{self, Magic};
 use crate::files;
 use crate::memory::room_on;
 
@@ -32,6 +33,7 @@ pub(super) struct Npz {
 
 impl Npz {
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+        magic::refuse_other(path, &[Magic::Zip])?;
         let file = files::open(path).map_err(|source| DataError::read(path, source))?;
         let archive = ZipArchive::new(BufReader::new(file));
         Ok(Self {

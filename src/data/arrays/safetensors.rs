@@ -11,6 +11,7 @@ use gpipe_partitioner::words::listed;
 use super::Array;
 use super::part::Part;
 use crate::data::DataError;
+use crate::data::magic::{self, Magic};
 
 /// The longest header that is read, as in the safetensors crate.
 const MOST_HEADER: u64 = 100_000_000;
@@ -25,6 +26,7 @@ pub(super) struct Safetensors {
 
 impl Safetensors {
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+        magic::refuse_other(path, &[Magic::Safetensors])?;
         let file = Part::file(path)?;
         let (header, start) = header(&file)?;
         let data = file.within(start, file.len() - start);

@@ -85,7 +85,8 @@ pub(super) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
     }
 }
 
-/// A date, or a time of a day, as it is written: `2024-01-31`, `2024-01-31T18:30:00`.
+/// A date, or a time of a day, as it is written: `2024-01-31`, `2024-01-31T18:30:00.5`, and with `Z` where the
+/// column has a zone, of which the numbers are in UTC.
 pub(super) fn moment(array: &dyn Array, row: usize) -> Option<String> {
     macro_rules! number {
         ($type:ty) => {
@@ -106,9 +107,17 @@ pub(super) fn moment(array: &dyn Array, row: usize) -> Option<String> {
     let moment = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok()?;
     let (year, month, day) = moment.to_calendar_date();
     let date = format!("{year:04}-{:02}-{day:02}", u8::from(month));
-    let (hours, minutes, seconds) = moment.to_hms();
-    Some(match array.data_type() {
-        DataType::Timestamp(..) => format!("{date}T{hours:02}:{minutes:02}:{seconds:02}"),
-        _ => date,
-    })
+    let DataType::Timestamp(_, zone) = array.data_type() else {
+        return Some(date);
+    };
+    let (hours, minutes, seconds, nanoseconds) = moment.to_hms_nano();
+    let mut time = format!("{date}T{hours:02}:{minutes:02}:{seconds:02}");
+    if nanoseconds > 0 {
+        let digits = format!("{nanoseconds:09}");
+        time = format!("{time}.{}", digits.trim_end_matches('0'));
+    }
+    if zone.is_some() {
+        time.push('Z');
+    }
+    Some(time)
 }

@@ -17,6 +17,7 @@ use std::path::Path;
 use arrow_schema::{FieldRef, SchemaRef};
 
 use super::disk_file::DiskFile;
+use super::magic::{self, Magic};
 use super::{DataError, Place, Source};
 use arrow_file::Arrow;
 use kept::Kept;
@@ -68,6 +69,7 @@ enum Table {
 
 impl Table {
     fn open(path: &Path) -> Result<Self, DataError> {
+        magic::refuse_other(path, &[Magic::Columns])?;
         let file = DiskFile::open(path)?;
         let mut start = vec![0; file.len().min(8) as usize];
         file.read(&mut start, 0)?;

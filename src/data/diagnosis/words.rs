@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use super::measures::share;
 use super::{Change, Diagnosis, Limit, Phase, Remedy};
 
-/// `I/O-bound in read: training waits for batches for 40.0 % of the time, ...; with 2 workers ...`
+/// `I/O-bound in read: 40.0 % of the time is waiting for batches, ...; with 2 workers ...`
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.limit, self.because())?;
+        match self.limit {
+            Limit::Compute => write!(f, "keeps up ({})", self.because())?,
+            limit => write!(f, "{limit}: {}", self.because())?,
+        }
         if let Some(best) = self.remedies.first() {
             write!(f, "; {best}")?;
         }
@@ -16,11 +18,16 @@ impl fmt::Display for Diagnosis {
     }
 }
 
+/// Says which share of the time batches are waited for: `40.0 % of the time is waiting for batches`.
+pub(crate) fn waiting(share: f64) -> String {
+    format!("{:.1} % of the time is waiting for batches", 100.0 * share)
+}
+
 impl Diagnosis {
     /// What waited for what, in one clause.
     pub fn because(&self) -> String {
         let own = &self.measures;
-        let waited = format!("{:.1} % of the time", 100.0 * own.wait_share());
+        let waited = waiting(own.wait_share());
         let at = |phase: Phase| {
             let time = own.of(phase);
             let (wall, cpu) = (time.wall_ms, time.cpu_ms);
@@ -35,29 +42,20 @@ impl Diagnosis {
         };
         match self.limit {
             Limit::Io(phase) => format!(
-                "training waits for batches for {waited}, and the loader for a disk, a network or a \
-                 lock; {}",
+                "{waited}, in which the loader waits for a disk, a network or a lock; {}",
                 at(phase)
             ),
-            Limit::Cpu(phase) => format!(
-                "training waits for batches for {waited}, while the loader was computing; {}",
-                at(phase)
-            ),
+            Limit::Cpu(phase) => format!("{waited}, in which the loader computes; {}", at(phase)),
             Limit::Contended(phase) => format!(
-                "training waits for batches for {waited} only, but for cores: the loader takes {} \
-                 from it, mostly for {}; a step takes {:.1} ms, and would take {:.1} ms without the \
-                 loader",
+                "{waited}, and the loader takes {} from training, mostly for {}: on average a step takes \
+                 {:.1} ms, and would take {:.1} ms without the loader",
                 cores(),
                 plainly(phase),
                 own.step_ms(),
                 own.alone_ms()
             ),
-            Limit::Uneven => format!(
-                "training waits for batches for {waited}, though the loader is at work for {:.0} % of \
-                 it only: some batches take far longer than others",
-                100.0 * share(own.busy_workers(), own.workers as f64)
-            ),
-            Limit::Compute => format!("training waits for batches for {waited}"),
+            Limit::Uneven => format!("some batches load slowly, and {waited}"),
+            Limit::Compute => waited,
         }
     }
 
@@ -87,14 +85,10 @@ fn plainly(phase: Phase) -> &'static str {
     }
 }
 
-/// `with 2 workers a batch would take about 20.0 ms (2.00 times as fast)`
+/// `with 2 workers about 2.00 times as fast`: of the samples over elapsed time, as the speed of a run.
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} a batch would take about {:.1} ms ({:.2} times as fast)",
-            self.change, self.period_ms, self.speedup
-        )
+        write!(f, "{} about {:.2} times as fast", self.change, self.speedup)
     }
 }
 

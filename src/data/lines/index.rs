@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::data::disk_file::DiskFile;
+use crate::data::magic;
 use crate::data::{DataError, Place};
 
 /// Bytes that are read at a time.
@@ -83,6 +84,7 @@ impl RowsOfText {
     /// It cannot be read; a row has too many bytes, or there are too many rows; a quote is open where it
     /// ends: which one.
     pub(super) fn open(path: &Path, rule: Rule) -> Result<Self, DataError> {
+        magic::refuse_other(path, &[])?;
         let file = DiskFile::open(path)?;
         let mut search = Search {
             path,

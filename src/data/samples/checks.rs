@@ -59,6 +59,11 @@ impl Check {
         self
     }
 
+    /// Whether numbers become such of single precision or less.
+    pub(crate) fn rounds(&self) -> bool {
+        matches!(self.kind, Some(Kind::Float | Kind::Half | Kind::BFloat16))
+    }
+
     /// The numbers, checked.
     ///
     /// # Errors

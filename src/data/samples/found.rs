@@ -87,4 +87,10 @@ impl Found {
             column: None,
         }
     }
+
+    /// With more that is to be said of it.
+    pub(super) fn with_notes(mut self, notes: impl IntoIterator<Item = String>) -> Self {
+        self.notes.extend(notes);
+        self
+    }
 }

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::found::Found;
 use super::images::{ENDINGS, ending, entries};
+use super::splits::{self, Parts, Split, is_records};
 use super::{SampleOptions, images, numbers, records, table};
 use crate::data::arrays::NamedArrays;
+use crate::data::magic::Magic;
 use crate::data::{DataError, Idx, TfRecords};
 use crate::files;
 
@@ -22,10 +24,6 @@ const COLUMNS: [&str; 3] = ["parquet", "arrow", "feather"];
 #[cfg(not(feature = "parquet"))]
 pub(super) const NO_COLUMNS: &str = "this program reads no Parquet and no Arrow: build it with them \
                                      (cargo build --release --features parquet), or save the table as CSV";
-
-/// What the parts of a data set that are not trained on are called.
-const TESTS: [&str; 5] = ["test", "val", "valid", "validation", "t10k"];
-const TRAIN: &str = "train";
 
 /// What a path may be of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +52,14 @@ pub(super) fn kind(path: &Path) -> Result<Option<Kind>, DataError> {
         return Ok(Some(kind));
     }
     let mut start = Vec::new();
-    file.take(6).read_to_end(&mut start).map_err(failed)?;
-    Ok(match &start[..] {
-        b"ARROW1" | [b'P', b'A', b'R', b'1', ..] => Some(Kind::Columns),
-        b"\x93NUMPY" => Some(Kind::Npy),
-        [b'P', b'K', 3, 4, ..] => Some(Kind::Npz),
-        // The kinds of numbers that IDX has, and some dimensions.
-        [0, 0, 8..=14, 1..=8, ..] => Some(Kind::Idx),
+    file.take(12).read_to_end(&mut start).map_err(failed)?;
+    Ok(match Magic::of(&start) {
+        Some(Magic::Columns) => Some(Kind::Columns),
+        Some(Magic::Npy) => Some(Kind::Npy),
+        Some(Magic::Zip) => Some(Kind::Npz),
+        Some(Magic::Safetensors) => Some(Kind::Safetensors),
+        Some(Magic::Idx) => Some(Kind::Idx),
+        Some(Magic::TfRecord) => Some(Kind::TfRecord),
         _ => None,
     })
 }
@@ -75,7 +74,7 @@ fn by_name(path: &Path) -> Option<Kind> {
         "csv" | "tsv" => Kind::Table,
         own if COLUMNS.contains(&own) => Kind::Columns,
         _ if name.contains("-ubyte") || name.contains("-idx") || name.contains(".idx") => Kind::Idx,
-        _ if name.contains(".tfrecord") => Kind::TfRecord,
+        _ if is_records(&name) => Kind::TfRecord,
         _ => return None,
     })
 }
@@ -111,35 +110,49 @@ pub(super) fn arrays(path: &Path) -> Result<Option<(NamedArrays, Option<NamedArr
         let mut names = entries(folder)?.into_keys();
         Ok(names.any(|name| ending(Path::new(&name)) == "npy"))
     };
-    if let Some(train) = all.get(TRAIN).filter(|own| own.is_dir()) {
+    if let Some((train, test, _)) = splits::folders(&all) {
         if !is_npy(train)? {
             return Ok(None);
         }
-        let test = TESTS.iter().find_map(|own| all.get(*own));
-        let test = test.filter(|own| own.is_dir());
-        let test = test.map(|test| npy_folder(test)).transpose()?;
+        let test = test.map(npy_folder).transpose()?;
         return Ok(Some((npy_folder(train)?, test)));
     }
     if is_npy(path)? {
         return Ok(alone(Some(npy_folder(path)?)));
     }
-    let Some(train) = named(&all, TRAIN) else {
+    let Some((kind, train, test, _)) = one_each(&all) else {
         return Ok(None);
     };
-    let Some(kind) = by_name(&train) else {
-        return Ok(None);
-    };
-    let test = TESTS.iter().find_map(|own| named(&all, own));
-    let test = test.filter(|own| by_name(own) == Some(kind));
     let test = test.map(|test| open(kind, &test)).transpose()?.flatten();
     Ok(open(kind, &train)?.map(|train| (train, test)))
 }
 
-/// A file of a folder that is called so, whatever its ending.
-fn named(all: &BTreeMap<String, PathBuf>, wanted: &str) -> Option<PathBuf> {
-    let mut own = all.values().filter(|own| own.is_file());
-    own.find(|own| own.file_stem().is_some_and(|stem| stem == wanted))
-        .cloned()
+/// The file of a folder that is trained on, one that is not, and what is said of others, where each part is one
+/// file.
+fn one_each(
+    all: &BTreeMap<String, PathBuf>,
+) -> Option<(Kind, PathBuf, Option<PathBuf>, Vec<String>)> {
+    let is_part = |path: &Path| {
+        let stem = path.file_stem().unwrap_or_default();
+        splits::word(&stem.to_string_lossy()).is_some()
+    };
+    let only = |files: &[PathBuf]| match files {
+        [one] => Some(one.clone()),
+        several => several.iter().find(|own| is_part(own)).cloned(),
+    };
+    let kinds = [Kind::Safetensors, Kind::Npz, Kind::Table];
+    kinds.into_iter().find_map(|kind| {
+        let files = all
+            .values()
+            .filter(|own| own.is_file() && by_name(own) == Some(kind));
+        let Parts {
+            train,
+            held_out,
+            notes,
+        } = splits::parts(files.cloned());
+        let train = only(&train).filter(|own| splits::of(own) == Some(Split::Train))?;
+        Some((kind, train, only(&held_out), notes))
+    })
 }
 
 fn npy_folder(path: &Path) -> Result<NamedArrays, DataError> {
@@ -181,9 +194,15 @@ pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataE
 fn is_of_rows(path: &Path) -> Result<bool, DataError> {
     Ok(match kind(path)? {
         Some(Kind::Table | Kind::Columns) => true,
-        Some(Kind::Folder) => entries(path)?
-            .into_keys()
-            .any(|name| is_columns(&name) || by_name(Path::new(&name)) == Some(Kind::Table)),
+        Some(Kind::Folder) => {
+            let all = entries(path)?;
+            let inside = match (splits::folders(&all), within(&all)?) {
+                (Some((folder, ..)), _) | (None, Some(folder)) => Some(entries(folder)?),
+                _ => None,
+            };
+            let mut names = all.keys().chain(inside.iter().flat_map(BTreeMap::keys));
+            names.any(|name| is_columns(name) || by_name(Path::new(name)) == Some(Kind::Table))
+        }
         _ => false,
     })
 }
@@ -197,12 +216,11 @@ fn file(
 ) -> Result<Found, DataError> {
     let arrays = |open: fn(&Path) -> Result<NamedArrays, DataError>| {
         let mut train = open(path)?;
-        let pair = train.pair(options.input_name())?;
-        let test = match test {
-            Some(test) => Some(open(test)?.pair(options.input_name())?),
-            None => train.test(options.input_name())?,
-        };
-        numbers::found(pair, test, options)
+        let own = options.input_name();
+        match test {
+            Some(test) => numbers::found(train.pair(own)?, Some(open(test)?.pair(own)?), options),
+            None => of_arrays(&mut train, options),
+        }
     };
     match kind {
         Kind::Safetensors => arrays(NamedArrays::safetensors),
@@ -241,42 +259,50 @@ fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
 }
 
 fn npy(folder: &Path, options: &SampleOptions) -> Result<Found, DataError> {
-    let mut arrays = npy_folder(folder)?;
-    let pair = arrays.pair(options.input_name())?;
-    let test = arrays.test(options.input_name())?;
-    numbers::found(pair, test, options)
+    of_arrays(&mut npy_folder(folder)?, options)
+}
+
+/// Arrays to train on, and those of a test part among them.
+fn of_arrays(arrays: &mut NamedArrays, options: &SampleOptions) -> Result<Found, DataError> {
+    let own = options.input_name();
+    let (pair, test) = (arrays.pair(own)?, arrays.test(own)?);
+    Ok(numbers::found(pair, test, options)?.with_notes(arrays.test_left_out(own)))
 }
 
 fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let all = entries(path)?;
     let names: Vec<String> = all.keys().cloned().collect();
-    if all.get(TRAIN).is_some_and(|own| own.is_dir()) {
-        let test = TESTS
-            .iter()
-            .find_map(|own| all.get(*own))
-            .filter(|own| own.is_dir());
-        return parts(&all[TRAIN], test.map(PathBuf::as_path), options);
+    if let Some((train, test, note)) = splits::folders(&all) {
+        return Ok(parts(train, test, options)?.with_notes(note));
     }
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
         return npy(path, options);
     }
-    if let Some(train) = named(&all, TRAIN)
-        && let Some(kind) = by_name(&train)
-    {
-        let test = TESTS.iter().find_map(|own| named(&all, own));
-        let test = test.filter(|own| by_name(own) == Some(kind));
-        return file(kind, &train, test.as_deref(), options);
+    if let Some((kind, train, test, notes)) = one_each(&all) {
+        return Ok(file(kind, &train, test.as_deref(), options)?.with_notes(notes));
     }
-    let images = all.values().filter(|own| by_name(own) == Some(Kind::Idx));
-    let images: Vec<&PathBuf> = images.filter(|own| is_images(own)).collect();
-    if let Some((train, test)) = train_and_test(&images) {
-        return idx(train, test, options);
+    let files = |is: &dyn Fn(&Path) -> bool| {
+        let files = all.values().filter(|own| is(own)).cloned();
+        splits::parts(files)
+    };
+    let images = files(&|own| by_name(own) == Some(Kind::Idx) && is_images(own));
+    if let Some(train) = images.train.first() {
+        let test = images.held_out.first().map(PathBuf::as_path);
+        return Ok(idx(train, test, options)?.with_notes(images.notes));
     }
-    if names.iter().any(|name| name.contains(".tfrecord")) {
-        return shards(all.into_values(), options);
+    if names.iter().any(|name| is_records(name)) {
+        let own = files(&|own| is_records(&name(own)));
+        let test = own.test(|test| TfRecords::open(test))?;
+        let found = records::found(TfRecords::open(own.train)?, test, options)?;
+        return Ok(found.with_notes(own.notes));
     }
     if names.iter().any(|name| is_columns(name)) {
-        return tables(all.into_values(), options);
+        let own = files(&|own| by_name(own) == Some(Kind::Columns));
+        let test = (!own.held_out.is_empty()).then_some(&own.held_out[..]);
+        return Ok(table::found(&own.train, test, options)?.with_notes(own.notes));
+    }
+    if let Some(inside) = within(&all)? {
+        return folder(inside, options);
     }
     if all
         .values()
@@ -288,6 +314,18 @@ fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     Err(DataError::bad_path(path, what))
 }
 
+/// The only folder of a folder, where it has files of records or of columns: `data/` of data sets on Hugging
+/// Face's hub, the version's of TensorFlow Datasets.
+fn within(all: &BTreeMap<String, PathBuf>) -> Result<Option<&Path>, DataError> {
+    let mut folders = all.values().filter(|own| own.is_dir());
+    let (Some(inside), None) = (folders.next(), folders.next()) else {
+        return Ok(None);
+    };
+    let mut names = entries(inside)?.into_keys();
+    let is_inside = names.any(|name| is_records(&name) || is_columns(&name));
+    Ok(is_inside.then_some(inside))
+}
+
 /// Two folders of the same kind.
 fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
     let names: Vec<String> = entries(train)?.into_keys().collect();
@@ -296,51 +334,23 @@ fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<F
         let test = test.map(pair).transpose()?;
         return numbers::found(pair(train)?, test, options);
     }
-    if names.iter().any(|name| name.contains(".tfrecord")) {
-        let test = test.map(TfRecords::in_folder).transpose()?;
-        return records::found(TfRecords::in_folder(train)?, test, options);
+    if names.iter().any(|name| is_records(name)) {
+        let open = |folder: &Path| TfRecords::open(files_in(folder, is_records)?);
+        let test = test.map(open).transpose()?;
+        return records::found(open(train)?, test, options);
     }
     if names.iter().any(|name| is_columns(name)) {
-        let test = test.map(columns_in).transpose()?;
-        return table::found(&columns_in(train)?, test.as_deref(), options);
+        let test = test.map(|test| files_in(test, is_columns)).transpose()?;
+        return table::found(&files_in(train, is_columns)?, test.as_deref(), options);
     }
     images::found(train, test, options)
 }
 
-/// The files of columns of a folder.
-fn columns_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+/// The files of a folder whose names are of a kind.
+fn files_in(folder: &Path, is: fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let files = entries(folder)?.into_iter();
-    let files = files.filter(|(name, _)| is_columns(name));
+    let files = files.filter(|(name, path)| is(name) && !splits::is_cache(path));
     Ok(files.map(|(_, path)| path).collect())
-}
-
-/// Files of columns of what is trained on, and of what is not, as their names tell.
-fn tables(
-    files: impl Iterator<Item = PathBuf>,
-    options: &SampleOptions,
-) -> Result<Found, DataError> {
-    let (test, train) = apart(files.filter(|path| by_name(path) == Some(Kind::Columns)));
-    match (&train[..], &test[..]) {
-        ([], test) => table::found(test, None, options),
-        (train, []) => table::found(train, None, options),
-        (train, test) => table::found(train, Some(test), options),
-    }
-}
-
-/// Shards of what is trained on, and of what is not, as their names tell.
-fn shards(
-    files: impl Iterator<Item = PathBuf>,
-    options: &SampleOptions,
-) -> Result<Found, DataError> {
-    let named = |path: &PathBuf| name(path).contains(".tfrecord");
-    let (test, train) = apart(files.filter(named));
-    if train.is_empty() {
-        return records::found(TfRecords::open(test)?, None, options);
-    }
-    let test = (!test.is_empty())
-        .then(|| TfRecords::open(test))
-        .transpose()?;
-    records::found(TfRecords::open(train)?, test, options)
 }
 
 /// A file's name in small letters.
@@ -349,22 +359,9 @@ fn name(path: &Path) -> String {
     name.to_string_lossy().to_lowercase()
 }
 
-/// Those whose names begin as those of a test part do, and all others.
-fn apart(files: impl Iterator<Item = PathBuf>) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    files.partition(|path| TESTS.iter().any(|own| name(path).starts_with(own)))
-}
-
 fn is_images(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().contains("images")
-}
-
-/// The file to train on, and one not to, as their names tell.
-fn train_and_test<'a>(images: &[&'a PathBuf]) -> Option<(&'a Path, Option<&'a Path>)> {
-    let is_test = |path: &Path| TESTS.iter().any(|own| name(path).starts_with(own));
-    let train = images.iter().find(|path| !is_test(path))?;
-    let test = images.iter().find(|path| is_test(path));
-    Some((train, test.map(|own| own.as_path())))
 }
 
 /// Images of IDX files, whose labels are beside them.

@@ -24,10 +24,14 @@ mod moments;
 mod numbers;
 mod options;
 mod picture;
+#[cfg(feature = "images")]
+mod pillow;
 mod records;
+mod rounding;
 mod scaling;
 mod several;
 mod shapes;
+pub(super) mod splits;
 mod table;
 mod unlabelled;
 
@@ -37,7 +41,7 @@ use std::sync::Arc;
 
 use gpipe_partitioner::words::count;
 use serde_json::{Value, json};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::stages::Range;
 use super::{DataError, RandomPart, Source};
@@ -54,7 +58,7 @@ pub(crate) use table::cells;
 use found::{Found, Labels};
 use kept::Kept;
 use scaling::{Scaling, Usual};
-use shapes::{Targets, converted, floats};
+use shapes::{Targets, converted};
 
 /// An input and its target.
 type Pair = (Tensor, Tensor);
@@ -221,7 +225,7 @@ impl Samples {
             }
             None if options.integers => Scaling::default(),
             None => {
-                let plain = floats(&part(&found.plain, 0..all - held));
+                let plain = part(&found.plain, 0..all - held);
                 Scaling::choose(
                     &options.normalise,
                     (found.usual, found.fills),
@@ -241,12 +245,40 @@ impl Samples {
         if let (Some((mean, std)), Some(column)) = (target_scaling.one(), &found.column) {
             notes.push(table::scaled(column, (mean, std)));
         }
+        // Images are bytes, and decoding them takes long.
+        if options.kept.is_none() && found.usual != Usual::ImageNet {
+            let (source, own) = (&found.plain, all - held);
+            let rounds = options.kinds.map(|kind| kind == Kind::Float);
+            let inputs = (rounds[0] && !options.integers)
+                .then(|| rounding::first(own, |index| Ok(source.get(0, index)?.0), &scaling));
+            notes.extend(inputs.flatten().map(|own| {
+                let column = table::column_at((&found.columns, &found.forms), own.place);
+                let what = match column {
+                    Some(column) => format!("`{column}`"),
+                    None => format!("number {} of the inputs (counted from 0)", own.place),
+                };
+                own.said(
+                    &what,
+                    "scale the inputs with --normalise standard, or subtract their mean from them",
+                )
+            }));
+            let targets = (rounds[1] && classes.is_none()).then(|| {
+                rounding::first(own, |index| Ok(source.get(0, index)?.1), &target_scaling)
+            });
+            notes.extend(targets.flatten().map(|own| {
+                let what = match &found.column {
+                    Some(column) => format!("`{column}`"),
+                    None => format!("number {} of the targets (counted from 0)", own.place),
+                };
+                own.said(&what, "subtract their mean from them")
+            }));
+        }
         let scaled = (!options.integers).then(|| scaling.clone());
         let targets = match classes {
             Some(count) => Targets::Classes(count, options.ignored),
             None => Targets::Numbers(target_scaling.clone()),
         };
-        let made = |pairs: Pairs| converted(pairs, scaled.clone(), targets.clone());
+        let made = |pairs: Pairs| converted(pairs, scaled.clone(), targets.clone(), options.kinds);
         let held_out = match found.test {
             Some(test) => Some(made(test)),
             None => (held > 0).then(|| made(part(&found.plain, all - held..all))),

@@ -43,10 +43,13 @@ impl Moments {
         }
     }
 
-    /// The standard deviation; 1 of numbers that are all the same, which stay so.
+    /// The standard deviation; 1 of numbers that are all the same, but for the last digits of double
+    /// precision, which stay so.
     pub(super) fn deviation(&self) -> f64 {
+        /// Of a number, what computing it may have rounded.
+        const ROUNDED: f64 = 1e-14;
         match (self.squares / self.count).sqrt() {
-            std if std > 0.0 && std.is_finite() => std,
+            std if std > ROUNDED * self.mean.abs() && std.is_finite() => std,
             _ => 1.0,
         }
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tch::Kind;
 
 use super::kept::Kept;
 use super::picture::Picture;
@@ -156,6 +157,8 @@ pub struct SampleOptions {
     pub(super) augment: bool,
     pub(super) count: Option<usize>,
     pub(super) ignored: i64,
+    /// Of inputs, and of targets that are numbers.
+    pub(super) kinds: [Kind; 2],
     pub(super) skip_bad: u64,
     pub(super) kept: Option<Kept>,
 }
@@ -179,6 +182,7 @@ impl Default for SampleOptions {
             augment: true,
             count: None,
             ignored: IGNORED,
+            kinds: [Kind::Float; 2],
             skip_bad: 0,
             kept: None,
         }
@@ -304,6 +308,15 @@ impl SampleOptions {
         self
     }
 
+    /// Inputs and targets of these kinds, where one is of double precision: for a model that computes in it.
+    pub(crate) fn kinds(mut self, kinds: [Kind; 2]) -> Self {
+        self.kinds = kinds.map(|kind| match kind {
+            Kind::Double => kind,
+            _ => Kind::Float,
+        });
+        self
+    }
+
     /// So many images that cannot be read are no reason not to open the others, none by default:
     /// for loaders that [skip](crate::data::Batches::skip_bad) as many.
     pub fn skip_bad(mut self, images: u64) -> Self {
@@ -330,8 +343,7 @@ impl SampleOptions {
     pub(super) fn picture(&self) -> Result<([i64; 3], Picture), DataError> {
         let image = self.image.ok_or_else(|| {
             let what =
-                "images are for models that take floats, [channels, height, width] of 1 channel or 3, such as \
-                 --model resnet50";
+                "images are for models that take floats, [channels, height, width] of 1 channel or 3";
             DataError::Settings(what.to_owned())
         })?;
         Ok((image, Picture::new(image, self.resize)))

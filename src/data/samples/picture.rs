@@ -2,6 +2,8 @@
 
 use tch::Tensor;
 
+#[cfg(feature = "images")]
+use super::pillow;
 use crate::data::Random;
 
 /// Longer sides are none of a photograph.
@@ -53,7 +55,11 @@ impl Picture {
         bytes: &[u8],
         random: Option<&mut Random>,
     ) -> anyhow::Result<Tensor> {
-        let image = open(bytes)?;
+        let image = pillow::eight_bits(open(bytes)?);
+        let image = match self.channels {
+            1 => pillow::grey(image),
+            _ => image,
+        };
         let (width, height) = (image.width(), image.height());
         let scale = f64::from(self.resize) / f64::from(self.height.min(self.width));
         // The part of the image that is kept, where all of it would cover what is cropped from.

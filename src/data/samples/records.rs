@@ -131,7 +131,7 @@ impl Records {
     /// The target of a sample.
     fn y(&self, index: usize) -> Result<Tensor, DataError> {
         let example = self.example(index)?;
-        numbers(&example, &self.names[1]).map_err(|error| self.wrong(index, error.into()))
+        label(&example, &self.names[1]).map_err(|error| self.wrong(index, error))
     }
 
     fn x(&self, example: &Example, epoch: u64, index: usize) -> anyhow::Result<Tensor> {
@@ -160,6 +160,18 @@ fn numbers(example: &Example, name: &str) -> Result<Tensor, ExampleError> {
     }
 }
 
+/// The numbers of a target; a text is none.
+fn label(example: &Example, name: &str) -> anyhow::Result<Tensor> {
+    if let Ok(text) = example.byte_string(name) {
+        anyhow::bail!(
+            "feature `{name}` is a text (`{}`), and classes are numbers from 0 in TFRecords: write the number of \
+             the class, as an int64 list",
+            String::from_utf8_lossy(&text[..text.len().min(20)])
+        );
+    }
+    Ok(numbers(example, name)?)
+}
+
 impl Source for Records {
     type Item = Pair;
 
@@ -170,7 +182,7 @@ impl Source for Records {
     fn get(&self, epoch: u64, index: usize) -> Result<Pair, DataError> {
         let example = self.example(index)?;
         let pair = || -> anyhow::Result<Pair> {
-            let y = numbers(&example, &self.names[1])?;
+            let y = label(&example, &self.names[1])?;
             let y = match y.numel() {
                 1 => y.f_reshape([-1; 0]).map_err(TorchError::from)?,
                 _ => y,

@@ -69,6 +69,16 @@ impl Scaling {
         }
     }
 
+    /// By one mean and standard deviation.
+    #[cfg(test)]
+    pub(super) fn from_one(mean: f64, std: f64) -> Self {
+        Self {
+            mean: vec![mean],
+            std: vec![std],
+            ..Self::default()
+        }
+    }
+
     /// Of targets of this shape that are numbers; `train` are those that are trained on.
     ///
     /// # Errors
@@ -190,32 +200,40 @@ impl Scaling {
         })
     }
 
-    /// Numbers, scaled in their own precision.
-    pub(super) fn apply(&self, x: Tensor) -> Result<Tensor, TorchError> {
+    /// Numbers, scaled, of the kind that the model takes: in double precision where single precision does
+    /// not have each of them.
+    pub(super) fn apply(&self, x: &Tensor, to: Kind) -> Result<Tensor, TorchError> {
+        let kind = if is_single(x.kind()) {
+            to
+        } else {
+            Kind::Double
+        };
         match (x.dim(), x.kind()) {
-            (1, Kind::Float) => self.apply_to_row(&x),
-            _ => self.apply_to_any(x),
+            (1, Kind::Float) => self.apply_to_row(Vec::<f32>::try_from(x)?, to),
+            (1, _) => self.apply_to_row(Vec::<f64>::try_from(x)?, to),
+            _ => Ok(self.apply_to_any(x.f_to_kind(kind)?)?.f_to_kind(to)?),
         }
     }
 
-    /// The same of a row, with the same bits: libtorch's functions take longer than its few numbers.
-    fn apply_to_row(&self, x: &Tensor) -> Result<Tensor, TorchError> {
-        let mut row = Vec::<f32>::try_from(x)?;
-        let divisor = self.divisor as f32;
+    /// The same of a row, in double precision: libtorch's functions take longer than its few numbers.
+    fn apply_to_row(&self, row: Vec<impl Into<f64>>, to: Kind) -> Result<Tensor, TorchError> {
         let last = self.mean.len().saturating_sub(1);
-        for (place, number) in row.iter_mut().enumerate() {
-            *number /= divisor;
+        let scaled = |(place, number): (usize, f64)| {
+            let number = number / self.divisor;
+            let mean = self.mean.get(place.min(last));
             if self.fills && number.is_nan() {
-                *number = self
-                    .mean
-                    .get(place.min(last))
-                    .map_or(0.0, |mean| *mean as f32);
+                return 0.0;
             }
-            if let Some(mean) = self.mean.get(place.min(last)) {
-                *number = (*number - *mean as f32) / self.std[place.min(last)] as f32;
+            match mean {
+                Some(mean) => (number - mean) / self.std[place.min(last)],
+                None => number,
             }
-        }
-        Ok(Tensor::f_from_slice(&row)?)
+        };
+        let row = row.into_iter().map(Into::into).enumerate().map(scaled);
+        Ok(match to {
+            Kind::Double => Tensor::f_from_slice(&row.collect::<Vec<_>>())?,
+            _ => Tensor::f_from_slice(&row.map(|own| own as f32).collect::<Vec<_>>())?,
+        })
     }
 
     fn apply_to_any(&self, x: Tensor) -> Result<Tensor, TorchError> {
@@ -235,6 +253,12 @@ impl Scaling {
         };
         Ok(x.f_sub(&along(&self.mean)?)?.f_div(&along(&self.std)?)?)
     }
+}
+
+/// Whether single precision has all numbers of a kind.
+pub(super) fn is_single(kind: Kind) -> bool {
+    use Kind::{BFloat16, Bool, Float, Half, Int8, Int16, Uint8};
+    matches!(kind, Float | Half | BFloat16 | Uint8 | Int8 | Int16 | Bool)
 }
 
 /// The first sample of `[samples, …]` with a number that is NaN or infinite.
@@ -301,9 +325,9 @@ mod tests {
 
     /// What a run computes must not depend on how its rows are scaled.
     #[test]
-    fn a_row_has_the_bits_of_libtorchs_functions() {
+    fn a_row_has_the_bits_of_libtorchs_functions_of_doubles() {
         tch::manual_seed(3);
-        let row = Tensor::randn([37], (Kind::Float, tch::Device::Cpu)) * 1e3;
+        let row = Tensor::randn([37], (Kind::Double, tch::Device::Cpu)) * 1e3;
         let numbers = |count: i64, least: f64| -> Vec<f64> {
             let all = Tensor::rand([count], (Kind::Double, tch::Device::Cpu)) * 100.0 + least;
             Vec::try_from(all).unwrap()
@@ -316,9 +340,45 @@ mod tests {
                     std: numbers(count, 0.01),
                     fills: false,
                 };
-                let (fast, slow) = (own.apply(row.copy()), own.apply_to_any(row.copy()));
-                assert_eq!(fast.unwrap(), slow.unwrap(), "{own:?}");
+                let slow = own.apply_to_any(row.copy()).unwrap();
+                for kind in [Kind::Float, Kind::Double] {
+                    let fast = own.apply(&row, kind).unwrap();
+                    assert_eq!(fast, slow.to_kind(kind), "{own:?}");
+                }
             }
         }
+    }
+
+    /// Unix times came in steps of 128 seconds: they were rounded before they were centred.
+    #[test]
+    fn large_numbers_are_centred_before_they_are_rounded() {
+        let times = [1_700_000_000_i64, 1_700_000_010, 1_700_000_020];
+        let own = Scaling::from_one(1_700_000_010.0, 10.0);
+        let row = Tensor::from_slice(&times);
+        for kind in [Kind::Int64, Kind::Double] {
+            for shape in [&[3][..], &[1, 3], &[3, 1]] {
+                let scaled = own
+                    .apply(&row.to_kind(kind).view(shape), Kind::Float)
+                    .unwrap();
+                assert_eq!(scaled.kind(), Kind::Float);
+                let scaled = Vec::<f64>::try_from(scaled.view(-1)).unwrap();
+                assert_eq!(scaled, [-1.0, 0.0, 1.0], "{kind:?} {shape:?}");
+            }
+        }
+    }
+
+    /// 0.1 + 0.2 among many 0.3 would else be a column of two values, far apart.
+    #[test]
+    fn differences_of_the_last_digit_are_none() {
+        let mut all = Moments::default();
+        for number in [0.3, 0.1 + 0.2, 0.3, 0.3] {
+            all.join(Moments::of_one(number));
+        }
+        assert!(all.squares > 0.0);
+        assert!((all.deviation() - 1.0).abs() < f64::EPSILON);
+        let mut times = Moments::default();
+        times.join(Moments::of_one(1.7e9));
+        times.join(Moments::of_one(1.7e9 + 0.001));
+        assert!((times.deviation() - 0.0005).abs() < 1e-6);
     }
 }

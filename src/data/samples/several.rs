@@ -12,16 +12,17 @@ use super::checks::Check;
 use super::kept::Kept;
 use super::loading::{Part, loaded};
 use super::numbers::BLOCK;
+use super::scaling::Scaling;
 use super::shapes::{can_be, view};
-use super::{SampleOptions, kinds, part};
+use super::{SampleOptions, kinds, part, rounding};
 use crate::Values;
 use crate::data::arrays::NamedArrays;
 use crate::data::{Array, Batches, DataError, Place, Source, Stack};
 
 /// What arrays that are trained on may be called besides as the inputs are.
 const TRAIN: [&str; 2] = ["", "_train"];
-/// The same of those that are not.
-const TESTS: [&str; 3] = ["_test", "_val", "_valid"];
+/// The same of those that are not: where there are several, checkpoints are chosen by the first.
+const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
 /// What a model takes of an array.
 #[derive(Debug, Clone)]
@@ -45,6 +46,7 @@ pub(crate) struct Several {
     /// The seed of the order; none where it is that of the data.
     order: Option<u64>,
     data: String,
+    notes: Vec<String>,
 }
 
 type Rows = Arc<dyn Source<Item = Vec<Tensor>>>;
@@ -83,12 +85,16 @@ impl Several {
             return Ok(None);
         };
         let test = match test {
-            Some(mut test) => Table::named(&mut test, &names, fields, &[TRAIN[0], TESTS[0]])?,
+            Some(mut test) => {
+                let endings = [&TRAIN[..1], &TESTS].concat();
+                Table::named(&mut test, &names, fields, &endings)?
+            }
             None => Table::named(&mut train, &names, fields, &TESTS)?,
         };
         for own in std::iter::once(&table).chain(&test) {
             own.check_targets(inputs)?;
         }
+        let notes = table.notes();
         let all: Rows = Arc::new(table);
         if all.is_empty() {
             return Err(DataError::bad_path(path, "there is no sample in it"));
@@ -109,6 +115,7 @@ impl Several {
             inputs,
             order,
             data: all.identity(),
+            notes,
             all,
         }))
     }
@@ -163,6 +170,11 @@ impl Several {
             held_out => format!(", {held_out} held out"),
         };
         format!("{}{held_out}", count(self.train.len(), "sample"))
+    }
+
+    /// As [`Samples::notes`](super::Samples::notes).
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// As [`Samples::kept`](super::Samples::kept).
@@ -269,6 +281,26 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// That values of an array which differ are the same to the model, a sentence each.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (array, field) in &self.columns {
+            if !field.check.rounds() {
+                continue;
+            }
+            let get = |index| array.get(0, index);
+            if let Some(lost) = rounding::first(array.len(), get, &Scaling::default()) {
+                let what = format!(
+                    "number {} of `{}` (counted from 0)",
+                    lost.place,
+                    array.name()
+                );
+                notes.push(lost.said(&what, "subtract its mean from it"));
+            }
+        }
+        notes
     }
 
     fn cell(array: &Array, field: &Field, index: usize) -> anyhow::Result<Tensor> {

@@ -82,12 +82,6 @@ pub(super) fn view(tensor: &Tensor, shape: &[i64]) -> Result<Tensor, TorchError>
     Ok(tensor.f_reshape(shape)?)
 }
 
-/// Inputs as floats, for their statistics.
-pub(super) fn floats(pairs: &Pairs) -> Pairs {
-    let pairs = Dataset::new(Arc::clone(pairs));
-    Arc::new(pairs.map(|(x, y)| Ok((x.f_to_kind(Kind::Float)?, y))))
-}
-
 /// What targets become.
 #[derive(Debug, Clone)]
 pub(super) enum Targets {
@@ -99,22 +93,52 @@ pub(super) enum Targets {
 
 /// Inputs and targets as a model takes them: inputs scaled, or as whole numbers where they are not
 /// to be.
-pub(super) fn converted(pairs: Pairs, scaling: Option<Scaling>, targets: Targets) -> Pairs {
+pub(super) fn converted(
+    pairs: Pairs,
+    scaling: Option<Scaling>,
+    targets: Targets,
+    kinds: [Kind; 2],
+) -> Pairs {
     let convert = move |(x, y): Pair| -> anyhow::Result<Pair> {
         let x = match &scaling {
-            Some(scaling) => scaling.apply(x.f_to_kind(Kind::Float)?)?,
+            Some(scaling) => scaling.apply(&x, kinds[0])?,
             None => Check::whole("input").of(x)?,
         };
         let y = match &targets {
             Targets::Classes(classes, ignored) => labels::of(&y, *classes, *ignored)?,
-            Targets::Numbers(scaling) if scaling.is_none() => y.f_to_kind(Kind::Float)?,
-            // Of large numbers that are close to each other, single precision has nothing left.
-            Targets::Numbers(scaling) => {
-                let scaled = scaling.apply(y.f_to_kind(Kind::Double)?)?;
-                scaled.f_to_kind(Kind::Float)?
-            }
+            Targets::Numbers(scaling) => scaling.apply(&y, kinds[1])?,
         };
         Ok((x, y))
     };
     Arc::new(Dataset::new(pairs).map(convert))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Made, Source as _};
+
+    /// What a model of double precision computes with was rounded on its way.
+    #[test]
+    fn a_model_of_doubles_gets_all_digits() {
+        for scaling in [Scaling::default(), Scaling::from_one(1.7e9, 10.0)] {
+            for dimensions in [1, 2] {
+                let shape = vec![1_i64; dimensions];
+                let number = move || Tensor::from_slice(&[1_700_000_000.125]).view(&shape[..]);
+                let pairs = Arc::new(Made::new(1, move |_| Ok((number(), number()))));
+                let targets = Targets::Numbers(scaling.clone());
+                let made = converted(pairs, Some(scaling.clone()), targets, [Kind::Double; 2]);
+                let (x, y) = made.get(0, 0).unwrap();
+                let wanted = if scaling.is_none() {
+                    1_700_000_000.125
+                } else {
+                    0.0125
+                };
+                for own in [x, y] {
+                    let value = own.double_value(&vec![0; dimensions]);
+                    assert!((value - wanted).abs() < 1e-12, "{value}");
+                }
+            }
+        }
+    }
 }

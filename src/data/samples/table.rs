@@ -22,7 +22,7 @@ use super::{Missing, Pair, SampleOptions};
 use crate::TorchError;
 use crate::data::{DataError, Place, Source};
 pub(crate) use cells::cells;
-pub(super) use forms::Forms;
+pub(super) use forms::{Forms, column_at};
 use layout::Wanted;
 use origin::Origin;
 pub(super) use said::scaled;
@@ -45,7 +45,7 @@ struct Table {
     /// Numbers of a row.
     width: usize,
     /// Row after row.
-    x: Vec<f32>,
+    x: Vec<f64>,
     /// Numbers, or the numbers of classes.
     y: Vec<f64>,
     learns: Learns,

@@ -66,7 +66,7 @@ impl Samples {
                 }
                 Some(What::Idx) => inputs(Idx::open(path)?),
                 Some(What::TfRecord) | None => {
-                    let what = format!("this is none of {KNOWN}");
+                    let what = format!("not a format that inputs are read from: {KNOWN}");
                     return Err(DataError::bad_path(path, what));
                 }
             }

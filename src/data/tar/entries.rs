@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::data::DataError;
 use crate::data::disk_file::DiskFile;
+use crate::data::magic::{self, Magic};
 
 const BLOCK: u64 = 512;
 /// Names and attributes of more bytes are none.
@@ -32,6 +33,7 @@ pub(super) fn entries(
     file: &DiskFile,
     mut show: impl FnMut(Entry) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
+    magic::refuse_other(file.path(), &[Magic::Tar])?;
     let (mut at, mut ahead) = (0, Ahead::default());
     let mut header = [0; BLOCK as usize];
     while at < file.len() {
@@ -43,12 +45,8 @@ pub(super) fn entries(
             return Ok(());
         }
         let own = Header::read(&header).map_err(|what| {
-            let what = match (at, &header) {
-                (0, [0x1f, 0x8b, ..]) => {
-                    "this is compressed with gzip: decompress it, files are read \
-                                          from all over it"
-                }
-                (0, _) => "this is no tar file: its first 512 bytes are no header",
+            let what = match at {
+                0 => "this is no tar file: its first 512 bytes are no header",
                 _ => what,
             };
             DataError::bad(file.path(), at, what)

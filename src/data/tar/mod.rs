@@ -17,7 +17,7 @@ const MOST: u64 = 1 << 31;
 /// The items of WebDataset's tar shards, in the order of the files.
 ///
 /// Files that follow each other and have the same name up to the first dot behind the last slash are
-/// one item: `n01/0042.jpg` and `n01/0042.cls` are the parts `jpg` and `cls` of `n01/0042`. Opening
+/// one item: `n01/0042.JPG` and `n01/0042.cls` are the parts `jpg` and `cls` of `n01/0042`. Opening
 /// reads the headers; a part is read when it is asked for, by whichever worker, in any order.
 ///
 /// ```no_run
@@ -50,17 +50,18 @@ struct Item {
 pub struct TarItem {
     /// The name that its parts have in common, with the folder.
     pub key: String,
-    /// The parts by what their names end with, behind the first dot.
+    /// The parts by what their names end with behind the first dot, in small letters, as WebDataset has them.
     pub parts: BTreeMap<String, Vec<u8>>,
 }
 
 impl TarItem {
-    /// The bytes of a part.
+    /// The bytes of a part, whatever letters of its name are large.
     ///
     /// # Errors
     /// There is none of that name.
     pub fn part(&self, name: &str) -> anyhow::Result<&[u8]> {
-        let part = self.parts.get(name).map(Vec::as_slice);
+        let part = self.parts.get(&name.to_lowercase());
+        let part = part.map(Vec::as_slice);
         part.ok_or_else(|| {
             let there = listed(self.parts.keys().map(String::as_str));
             anyhow::anyhow!("`{}` has no part `{name}`; there are {there}", self.key)
@@ -131,7 +132,7 @@ fn add(
         return Ok(());
     };
     let (key, part) = (&name[..base + dot], &name[base + dot + 1..]);
-    let part = (part.to_owned(), start, bytes);
+    let part = (part.to_lowercase(), start, bytes);
     match items[first..].last_mut() {
         Some(last) if last.key == key => {
             if last.parts.iter().any(|own| own.0 == part.0) {

@@ -15,7 +15,7 @@ pub(super) fn header(length: u64) -> [u8; HEADER as usize] {
 }
 
 /// The length that a header tells, where its checksum is right.
-pub(super) fn length(header: &[u8]) -> Option<u64> {
+pub(in crate::data) fn length(header: &[u8]) -> Option<u64> {
     let (length, rest) = header.split_first_chunk::<8>()?;
     let sum = rest.first_chunk::<4>()?;
     (masked(length) == *sum).then(|| u64::from_le_bytes(*length))

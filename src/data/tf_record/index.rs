@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::frame::{self, AROUND, HEADER};
 use super::framed::{self, Flaw, Read as _};
 use crate::data::DataError;
+use crate::data::magic::{self, Magic};
 use crate::files;
 
 /// Bytes that are searched at a time for the next whole record: few at first, as it is near
@@ -74,6 +75,7 @@ impl Shard {
                     let lost = next.unwrap_or(size) - offset;
                     let what = match next {
                         None if offset == 0 => {
+                            magic::refuse_other(path, &[Magic::TfRecord])?;
                             "this is no TFRecord file: no record begins anywhere in it".to_owned()
                         }
                         None => format!("{what}; {lost} bytes, the rest, are lost"),

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{Data, Tokens};
 use crate::data::DataError;
 use crate::data::disk_file::DiskFile;
+use crate::data::magic::{self, Magic};
+use crate::data::samples::splits::{self, Parts};
 use crate::files;
 
 /// Writes tokens into a row, and gives the largest: one pass without checks of bounds, of which
@@ -25,7 +27,7 @@ pub(super) fn put(tokens: impl Iterator<Item = u32>, row: &mut [i64]) -> u32 {
 /// How a token is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Width {
+pub(in crate::data) enum Width {
     #[serde(alias = "uint16")]
     U16,
     #[serde(alias = "uint32")]
@@ -102,12 +104,51 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Bytes of the header of llm.c's files: whole numbers of 4 bytes, of which the first tells what the file is, the
+/// second the version, and the third how many tokens there are.
+const HEADER: u64 = 1024;
+
+/// How the tokens of a file are written that begins as llm.c's do, and how many there are.
+pub(in crate::data) fn llm_c(start: &[u8]) -> Option<(Width, usize)> {
+    let (numbers, _) = start.as_chunks::<4>();
+    let [what, version, tokens, ..] = numbers else {
+        return None;
+    };
+    let width = match [what, version].map(|own| u32::from_le_bytes(*own)) {
+        [20_240_520, 1] => Width::U16,
+        [20_240_801, 7] => Width::U32,
+        _ => return None,
+    };
+    Some((width, u32::from_le_bytes(*tokens) as usize))
+}
+
+fn header(file: &DiskFile) -> Result<Option<(Width, usize)>, DataError> {
+    let mut start = [0; 12];
+    if file.len() < HEADER {
+        return Ok(None);
+    }
+    file.read(&mut start, 0)?;
+    Ok(llm_c(&start))
+}
+
 pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
-    let told = described(path)?;
-    let width = told.dtype;
     let file = DiskFile::open(path)?;
+    let header = header(&file)?;
+    let (told, start, by) = match header {
+        Some((dtype, tokens)) => {
+            let vocabulary = described(path)?.and_then(|own| own.vocabulary);
+            let told = Beside {
+                dtype,
+                vocabulary,
+                tokens: Some(tokens),
+            };
+            (told, HEADER, "its header".to_owned())
+        }
+        None => (told(path)?, 0, beside(path).display().to_string()),
+    };
+    let width = told.dtype;
     let bytes = width.bytes() as u64;
-    let rest = file.len() % bytes;
+    let rest = (file.len() - start) % bytes;
     if rest > 0 {
         let what = format!(
             "the file ends with {rest} of a token's {bytes} bytes: was it copied whole, and are its tokens u{}?",
@@ -115,20 +156,61 @@ pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
         );
         return Err(DataError::bad(path, file.len() - rest, what));
     }
-    let there = file.len() / bytes;
+    let there = (file.len() - start) / bytes;
     if let Some(tokens) = told.tokens.filter(|tokens| *tokens as u64 != there) {
-        let what = format!(
-            "the file has {there} tokens, but {} says {tokens}: was it copied whole?",
-            beside(path).display()
-        );
+        let what =
+            format!("the file has {there} tokens, but {by} says {tokens}: was it copied whole?");
         return Err(DataError::bad(path, file.len(), what));
     }
-    let mut tokens = Tokens::of(Data::File { file, width }, 0);
+    let mut tokens = Tokens::of(Data::File { file, width, start }, 0);
     tokens.vocabulary = match told.vocabulary {
         Some(vocabulary) => vocabulary,
         None => vocabulary(&tokens)?,
     };
     Ok(tokens)
+}
+
+/// The two files of a folder, one to train on and one that is held out.
+pub(super) fn of_folder(folder: &Path) -> Option<[PathBuf; 2]> {
+    let files = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|own| Some(own.ok()?.path()));
+    let is_bin = |own: &PathBuf| own.extension().is_some_and(|end| end == "bin") && own.is_file();
+    match splits::parts(files.filter(is_bin)) {
+        Parts {
+            train, held_out, ..
+        } => match (&train[..], &held_out[..]) {
+            ([train], [held_out]) => Some([train.clone(), held_out.clone()]),
+            _ => None,
+        },
+    }
+}
+
+/// Whether a file is one of the two that nanoGPT's scripts write.
+fn is_nano_gpt(path: &Path) -> bool {
+    let names = ["train.bin", "val.bin"];
+    let is_one = |own: &&str| path.file_name().is_some_and(|name| name == *own);
+    names.iter().any(is_one) && names.iter().all(|own| path.with_file_name(own).is_file())
+}
+
+/// That tokens of which nothing but nanoGPT's habit tells that they have 2 bytes do not have 4.
+fn refuse_wide(path: &Path) -> Result<(), DataError> {
+    const BYTES: usize = 1 << 14;
+    let file = DiskFile::open(path)?;
+    let mut bytes = vec![0; BYTES.min(file.len() as usize)];
+    file.read(&mut bytes, 0)?;
+    let (fours, _) = bytes.as_chunks::<4>();
+    let is_small = |four: &[u8; 4]| four[2..] == [0, 0];
+    let has_others = fours.iter().any(|four| four[..2] != [0, 0]);
+    if fours.len() < 2 || !has_others || !fours.iter().all(is_small) {
+        return Ok(());
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let what = format!(
+        "each second number of 2 bytes is 0, as if the tokens had 4, and nanoGPT's have 2: call it {stem}.u32.bin \
+         if they have, and else {stem}.u16.bin"
+    );
+    Err(DataError::bad(path, 0, what))
 }
 
 /// The number after the largest token.
@@ -140,26 +222,41 @@ fn vocabulary(tokens: &Tokens) -> Result<usize, DataError> {
     Ok(vocabulary)
 }
 
-fn described(path: &Path) -> Result<Beside, DataError> {
+/// What tells of the tokens of a file without a header.
+fn told(path: &Path) -> Result<Beside, DataError> {
+    if let Some(told) = described(path)? {
+        return Ok(told);
+    }
+    magic::refuse_other(path, &[Magic::Idx, Magic::Image, Magic::Compressed])?;
+    let dtype = match Width::of_name(path) {
+        Some(width) => width,
+        None if is_nano_gpt(path) => {
+            refuse_wide(path)?;
+            Width::U16
+        }
+        None => return Err(untold(path, &beside(path))),
+    };
+    Ok(Beside {
+        dtype,
+        vocabulary: None,
+        tokens: None,
+    })
+}
+
+/// What the file beside it says, where there is one.
+fn described(path: &Path) -> Result<Option<Beside>, DataError> {
     let beside = beside(path);
     let text = match files::read(&beside) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // A missing file is not one whose tokens nothing tells about.
-            fs::metadata(path).map_err(|source| DataError::read(path, source))?;
-            return Ok(Beside {
-                dtype: Width::of_name(path).ok_or_else(|| untold(path, &beside))?,
-                vocabulary: None,
-                tokens: None,
-            });
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(DataError::read(&beside, error)),
     };
-    serde_json::from_slice(&text).map_err(|error| {
+    let told = serde_json::from_slice(&text).map_err(|error| {
         let what =
             format!("{error}; {{\"dtype\": \"u16\", \"vocabulary\": 50257}} is how it should look");
         DataError::bad(&beside, 0, what)
-    })
+    })?;
+    Ok(Some(told))
 }
 
 fn untold(path: &Path, beside: &Path) -> DataError {

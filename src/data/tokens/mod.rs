@@ -19,6 +19,7 @@ pub use documents::Documents;
 pub use windows::{RandomWindows, RowOfWindows};
 
 use file::Width;
+pub(super) use file::llm_c;
 
 /// Tokens at each end that the checksum is of.
 const ENDS: usize = 1 << 20;
@@ -49,7 +50,12 @@ pub struct Tokens {
 
 enum Data {
     Memory(Vec<u32>),
-    File { file: DiskFile, width: Width },
+    File {
+        file: DiskFile,
+        width: Width,
+        /// The byte with which the first token begins.
+        start: u64,
+    },
 }
 
 impl fmt::Debug for Tokens {
@@ -211,9 +217,10 @@ impl Tokens {
                 let [head, tail] = [head, tail].map(|own| own.iter().copied());
                 file::put(head, one).max(file::put(tail, y))
             }
-            Data::File { file, width } => {
+            Data::File { file, width, start } => {
                 bytes.resize(count * width.bytes(), 0);
-                if file.read(bytes, (all * width.bytes()) as u64).is_err() {
+                let offset = start + (all * width.bytes()) as u64;
+                if file.read(bytes, offset).is_err() {
                     return false;
                 }
                 let (head, tail) = bytes.split_at(width.bytes());
@@ -268,31 +275,33 @@ impl Tokens {
     fn place_in_all(&self, token: usize) -> Place {
         match &*self.data {
             Data::Memory(_) => Place::Item(token),
-            Data::File { file, width } => Place::file(file.path(), (token * width.bytes()) as u64),
+            Data::File { file, width, start } => {
+                Place::file(file.path(), start + (token * width.bytes()) as u64)
+            }
         }
     }
 
     fn all(&self) -> usize {
         match &*self.data {
             Data::Memory(tokens) => tokens.len(),
-            Data::File { file, width } => file.len() as usize / width.bytes(),
+            Data::File { file, width, start } => (file.len() - start) as usize / width.bytes(),
         }
     }
 
     /// Shows the tokens of a range of all, in order.
     fn visit(&self, range: Range<usize>, mut visit: impl FnMut(u32)) -> Result<(), DataError> {
-        let (file, width) = match &*self.data {
+        let (file, width, before) = match &*self.data {
             Data::Memory(tokens) => {
                 tokens[range].iter().copied().for_each(visit);
                 return Ok(());
             }
-            Data::File { file, width } => (file, *width),
+            Data::File { file, width, start } => (file, *width, *start),
         };
         let mut bytes = vec![0; range.len().min(BLOCK) * width.bytes()];
         for start in range.clone().step_by(BLOCK) {
             let tokens = (range.end - start).min(BLOCK);
             let block = &mut bytes[..tokens * width.bytes()];
-            file.read(block, (start * width.bytes()) as u64)?;
+            file.read(block, before + (start * width.bytes()) as u64)?;
             width.tokens(block, &mut visit);
         }
         Ok(())
@@ -322,19 +331,40 @@ impl Tokens {
         }
     }
 
-    /// Opens a file of tokens; what they are is told by its name or by a file beside it.
+    /// Opens a file of tokens; what they are is told by its name, by a file beside it, or by its header.
     ///
-    /// The tokens are unsigned, little-endian, without anything before or between them.
-    /// They have 2 bytes where the name ends with `.u16.bin` and 4 where it ends with
+    /// The tokens are unsigned and little-endian, without anything between them, and nothing before them but the
+    /// header of llm.c's files, which tells how many there are and that they have 2 or 4 bytes.
+    /// Without a header they have 2 bytes where the name ends with `.u16.bin` and 4 where it ends with
     /// `.u32.bin`; of other names a file `NAME.json` says it: `{"dtype": "u16",
-    /// "vocabulary": 50257}`. Where that tells no vocabulary, the file is searched for
-    /// the largest token.
+    /// "vocabulary": 50257}`. `train.bin` and `val.bin` of one folder are nanoGPT's, of 2 bytes. Where nothing
+    /// tells a vocabulary, the file is searched for the largest token.
     ///
     /// # Errors
     /// A file cannot be read, nothing tells what the tokens are, or there is not a whole
     /// number of them.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         file::open(path)
+    }
+
+    /// Opens the two files of tokens of a folder, one to train on and one that is held out, as their names tell
+    /// (`train.bin`, `val.bin`), with one vocabulary; none where it has no two such files.
+    ///
+    /// # Errors
+    /// As [`Tokens::open`].
+    pub(crate) fn of_folder(path: &Path) -> Result<Option<[Self; 2]>, DataError> {
+        let Some([train, held_out]) = file::of_folder(path) else {
+            return Ok(None);
+        };
+        let mut both = [Self::open(&train)?, Self::open(&held_out)?];
+        let vocabulary = both[0].vocabulary.max(both[1].vocabulary);
+        both.iter_mut().for_each(|own| own.vocabulary = vocabulary);
+        Ok(Some(both))
+    }
+
+    /// Whether a folder has two files for [`Tokens::of_folder`].
+    pub(crate) fn are_in(folder: &Path) -> bool {
+        file::of_folder(folder).is_some()
     }
 
     /// Writes tokens for [`Tokens::open`], with the file beside it: 2 bytes each where

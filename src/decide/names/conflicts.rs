@@ -75,7 +75,12 @@ const REASONS: [(&[&str], &[&str], &str); 17] = [
     ),
     (
         &["profile"],
-        &["tensor-parallel", "no-sequence-parallel", "optimizer-bytes"],
+        &[
+            "tensor-parallel",
+            "no-sequence-parallel",
+            "optimizer-bytes",
+            "tokens",
+        ],
         "these are for models that --model-shape describes; a plan from a profile counts AdamW's memory, \
          and no groups of cards; leave one of them out",
     ),

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-use gpipe_partitioner::words::meant;
+use gpipe_partitioner::words::{meant, quoted};
 
 use super::conflicts;
 use super::foreign::{FLAGS, Instead, VERBS};
@@ -59,11 +59,7 @@ fn with_dashes(args: &[OsString], verb: &str) -> String {
         .collect();
     let launch = args.iter().position(|arg| arg == "launch").unwrap_or(0);
     let words = args.iter().enumerate().skip(launch).map(|(at, arg)| {
-        let word = if arg.contains(char::is_whitespace) {
-            format!("'{arg}'")
-        } else {
-            arg.clone()
-        };
+        let word = quoted(arg);
         let first = at > launch && arg == verb && !args[launch..at].contains(arg);
         if first { format!("-- {word}") } else { word }
     });
@@ -89,7 +85,7 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
     if lacks("<--run <DIR>") {
         let run = near::newest_run();
         let tip = match &run {
-            Some(run) => format!("the newest run is {0}: --run {0}", run.display()),
+            Some(run) => format!("the newest run is {}: --run {}", run.display(), quoted(run)),
             None => "name the folder that `train` wrote, such as --run runs/1".to_owned(),
         };
         return with_tip(error, tip);
@@ -258,12 +254,7 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
         "simulate" => "--schedule",
         _ => return None,
     };
-    let word = if word.contains(char::is_whitespace) {
-        format!("'{word}'")
-    } else {
-        word.to_owned()
-    };
-    (!given(flag)).then(|| format!("write `{flag} {word}`, if that is what it is"))
+    (!given(flag)).then(|| format!("write `{flag} {}`, if that is what it is", quoted(word)))
 }
 
 /// The value of a flag that became that of the one before it, which has none: one that takes `-1e-3`
@@ -285,9 +276,13 @@ fn one_value(args: &[OsString], word: &str) -> Option<String> {
     let before = |count: usize| args[at.checked_sub(count)?].to_str();
     let (flag, value) = (before(2)?, before(1)?);
     match flag {
-        "--sweep" if !value.contains('=') => Some(format!("write `{flag} {value}={word}`")),
+        "--sweep" if !value.contains('=') => Some(format!(
+            "write `{flag} {}`",
+            quoted(format!("{value}={word}"))
+        )),
         "--devices" | "--memory" | "--balance" => Some(format!(
-            "values have commas and no blanks between them: `{flag} {value},{word}`"
+            "values have commas and no blanks between them: `{flag} {}`",
+            quoted(format!("{value},{word}"))
         )),
         _ => None,
     }

@@ -55,7 +55,7 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 67] = [
+pub(super) const FLAGS: [(&str, Instead); 68] = [
     (
         "checkpoint",
         Flag(
@@ -141,6 +141,15 @@ pub(super) const FLAGS: [(&str, Instead); 67] = [
     ("fp32 float32", Flag("--precision f32")),
     ("dtype", Flag("--precision NAME")),
     ("mkldnn onednn", Flag("--kernels onednn")),
+    (
+        "log-interval log-every-n-steps logging-steps log-freq log-steps print-freq print-every",
+        Flag("--log-every N; each step is a line of metrics.jsonl in the run folder"),
+    ),
+    (
+        "threads thread num-threads n-threads nthreads intra-op-threads omp-num-threads \
+         torch-num-threads cpu-threads",
+        Flag("--threads-per-stage N"),
+    ),
     (
         "num-workers dataloader-num-workers n-workers",
         Flag("--workers N"),
@@ -319,13 +328,6 @@ pub(super) const FLAGS: [(&str, Instead); 67] = [
         Words(
             "there is no such flag: training takes the samples in a new random order each epoch, drawn \
              from --seed",
-        ),
-    ),
-    (
-        "log-interval log-every log-every-n-steps logging-steps log-freq log-steps",
-        Words(
-            "each step is a line of metrics.jsonl in the run folder; nothing has to \
-            be switched on",
         ),
     ),
     (

@@ -14,6 +14,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "profile",
             "scale-to",
             "model-shape",
+            "tokens",
         ],
     ),
     (
@@ -32,6 +33,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "patience",
             "plan",
             "memory",
+            "memory-reserve",
             "offload",
             "tf32",
             "deterministic",
@@ -136,6 +138,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
             "output",
             "trace",
             "report",
+            "log-every",
             "quiet",
             "json",
             "format",
@@ -145,8 +148,9 @@ const HEADINGS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// Below its heading, with the first sentence of its help as the short one.
-pub(super) fn grouped(arg: Arg) -> Arg {
+/// Below its heading, with the first sentence of its help as the short one; what most people never need
+/// is in the long help alone.
+pub(super) fn grouped(verb: &str, arg: Arg) -> Arg {
     let long = arg.get_long().unwrap_or_default().to_owned();
     let heading = HEADINGS
         .iter()
@@ -155,7 +159,11 @@ pub(super) fn grouped(arg: Arg) -> Arg {
         (None, Some((heading, _))) => arg.help_heading(*heading),
         _ => arg,
     };
-    let is_rare = RARE.contains(&long.as_str());
+    let short = SHORT.iter().find(|(own, _)| *own == verb);
+    let is_rare = match short {
+        Some((_, flags)) => !flags.contains(&long.as_str()),
+        None => RARE.contains(&long.as_str()),
+    };
     let arg = if is_rare {
         arg.hide_short_help(true)
     } else {
@@ -171,7 +179,38 @@ pub(super) fn grouped(arg: Arg) -> Arg {
     arg.help(short).long_help(full)
 }
 
-/// Flags that most people never need: they are in the long help alone.
+/// The flags in the short help of verbs with very many.
+const SHORT: [(&str, &[&str]); 1] = [(
+    "train",
+    &[
+        "model",
+        "weights",
+        "loss",
+        "devices",
+        "micro",
+        "schedule",
+        "recompute",
+        "precision",
+        "plan",
+        "steps",
+        "epochs",
+        "batch",
+        "optimizer",
+        "lr",
+        "data",
+        "target",
+        "eval-every",
+        "eval-data",
+        "config",
+        "resume",
+        "out",
+        "report",
+        "quiet",
+        "json",
+    ],
+)];
+
+/// Flags of other verbs that most people never need.
 const RARE: [&str; 35] = [
     "all-reduce",
     "augment",

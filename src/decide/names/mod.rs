@@ -57,7 +57,12 @@ pub(crate) fn named(command: Command) -> Command {
         let verb = exemplary(verb.mut_subcommands(|verb| exemplary(aliased(verb))));
         let many = verb.get_arguments().count() > MANY;
         let verb = aliased(verb);
-        if many { verb.mut_args(grouped) } else { verb }
+        let name = verb.get_name().to_owned();
+        if many {
+            verb.mut_args(move |arg| grouped(&name, arg))
+        } else {
+            verb
+        }
     })
 }
 

@@ -59,8 +59,7 @@ pub(crate) fn on_all_cores(
     // More than one core takes for all of it.
     let work = several.step * several.devices() as f64;
     let short = if is_disturbed(one.step, work) {
-        "; all cores together took longer than one of them alone would: other programs ran, and neither \
-         time is to be relied on"
+        "; the machine was busy, and these times are unreliable: measure again when it is idle"
     } else if !wins && several.step.get() < SHORT_US {
         "; steps as short as these take longer than predicted, those of several devices most: measure both \
          (`train --devices cpu --micro 1` is one stage)"

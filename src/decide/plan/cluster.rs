@@ -50,8 +50,9 @@ pub(crate) struct ClusterFlags {
     shard_optimizer: When,
 }
 
-/// The cluster that is asked for; none where devices are.
-pub(super) fn of(args: &Args) -> Result<Option<Cluster>, Failure> {
+/// The cluster that is asked for, each of whose cards has the memory that a plan may fill, and how much
+/// of the largest stays free; none where devices are asked for.
+pub(super) fn of(args: &Args) -> Result<Option<(Cluster, Bytes)>, Failure> {
     let usage = |error: ClusterError| Failure::Usage(error.to_string());
     let cluster = match (&args.cluster.cluster, args.cluster.per_node) {
         (Some(name), _) => Some(named(args, name)?),
@@ -100,10 +101,29 @@ pub(super) fn of(args: &Args) -> Result<Option<Cluster>, Failure> {
     if let Some(all_reduce) = args.spread.all_reduce {
         cluster = cluster.with_all_reduce(all_reduce);
     }
-    Ok(Some(match args.link {
+    let cluster = match args.link {
         Some(link) => cluster.with_link_inside(link),
         None => cluster,
-    }))
+    };
+    reserved(args, cluster).map(Some)
+}
+
+/// The same without what stays free of each card: of a --memory nothing, unless it is asked for.
+fn reserved(args: &Args, cluster: Cluster) -> Result<(Cluster, Bytes), Failure> {
+    let is_card = args.memory.is_none();
+    let memory = cluster.kinds().iter().filter_map(|kind| kind.card.memory);
+    args.reserve.check(memory.clone().next().is_some())?;
+    let each: Vec<(Bytes, Bytes)> = memory
+        .map(|memory| Ok((memory, args.reserve.left(memory, is_card)?)))
+        .collect::<Result<_, Failure>>()?;
+    let reserve = each.iter().map(|(memory, left)| *memory - *left).max();
+    let left = |memory: Bytes| memory - args.reserve.of(memory, is_card);
+    let cluster = cluster.with_cards(|card| Card {
+        memory: card.memory.map(left),
+        ..card
+    });
+    let cluster = cluster.map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok((cluster, reserve.unwrap_or_default()))
 }
 
 /// A file, or a ready-made node.
@@ -171,10 +191,9 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
 }
 
 /// Where replicas and stages are, and what no plan goes below.
-pub(super) fn said(options: &ClusterOptions, plan: &Plan) -> Vec<Said> {
-    let placed = Said::new("cards", placed(options, plan));
+pub(super) fn said(plan: &Plan) -> Vec<Said> {
     let gap = gap(plan).map(|text| Said::new("bound", text));
-    [Some(placed), refused(plan), gap]
+    [placed(plan), refused(plan), gap]
         .into_iter()
         .flatten()
         .collect()
@@ -192,43 +211,29 @@ fn refused(plan: &Plan) -> Option<Said> {
     Some(Said::new("train", text))
 }
 
-fn placed(options: &ClusterOptions, plan: &Plan) -> String {
-    let group = plan.tensor_parallel;
-    let (all, used) = (options.cluster.cards(), plan.devices() * plan.replicas);
-    let things = match group {
-        1 => "cards".to_owned(),
-        _ => format!("groups of {group} cards"),
-    };
-    let cards = match all - used {
-        0 => format!("all {all} {things}"),
-        idle => format!("{used} of {all} {things} ({idle} would not make it faster)"),
-    };
-    let next = if plan.replicas > 1 && plan.devices() > 1 {
-        format!("; next to each other are {}", plan.neighbours.name())
-    } else {
-        String::new()
-    };
-    let shared = if plan.shard_optimizer {
-        "; each replica keeps its share of the optimizer's state alone (ZeRO-1)"
-    } else {
-        ""
-    };
-    let peak = plan.peak_bytes.iter().copied().max().unwrap_or(Bytes::ZERO);
-    let peak = Bytes(peak.get().div_ceil(group as u64));
-    format!("{cards}{next}{shared}; the fullest card has {peak}")
+/// Which cards are next to each other, and what replicas share.
+fn placed(plan: &Plan) -> Option<Said> {
+    let next = (plan.replicas > 1 && plan.devices() > 1)
+        .then(|| format!("next to each other are {}", plan.neighbours.name()));
+    let shared = plan
+        .shard_optimizer
+        .then(|| "each replica keeps its share of the optimizer's state alone (ZeRO-1)".to_owned());
+    let both: Vec<String> = [next, shared].into_iter().flatten().collect();
+    (!both.is_empty()).then(|| Said::new("cards", both.join("; ")))
 }
 
+/// What could be saved of the step at most.
 fn gap(plan: &Plan) -> Option<String> {
     let bound = plan.lower_bound?;
-    let gap = plan.step.get() / bound.get().max(f64::MIN_POSITIVE) - 1.0;
+    let saved = 1.0 - bound.get() / plan.step.get().max(f64::MIN_POSITIVE);
     // What f64 rounds.
-    Some(if gap <= 1e-9 {
+    Some(if saved <= 1e-9 {
         "no plan with a built-in schedule is faster: all others were tried or cannot be".to_owned()
     } else {
         format!(
-            "no plan with a built-in schedule is faster than {bound}: this one is within {:.1} % of \
-             whatever is the best",
-            100.0 * gap
+            "lower bound {bound}: another plan with a built-in schedule could save at most {:.1} % of this \
+             step",
+            100.0 * saved
         )
     })
 }

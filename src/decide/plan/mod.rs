@@ -1,6 +1,7 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
 mod alone;
+mod answer;
 pub(crate) mod choices;
 mod cluster;
 pub(crate) mod limit;
@@ -9,13 +10,14 @@ mod noise;
 mod notes;
 pub(crate) mod page;
 pub(crate) mod report;
-mod runners_up;
+pub(crate) mod runners_up;
 mod shape;
 mod work;
 
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
+use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{
     Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, ModelId, Plan,
     PlanError, PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large,
@@ -25,8 +27,10 @@ use gpipe_partitioner::{
 use cluster::ClusterFlags;
 pub(crate) use notes::notes;
 use notes::without_batch;
+use runners_up::Shown;
 use shape::ShapeFlags;
 
+use super::reserve::{self, Reserve};
 use super::said::{self, Said};
 use super::spread::Spread;
 use super::waiting::Waiting;
@@ -71,10 +75,12 @@ pub(crate) struct Args {
     shape: ShapeFlags,
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// Memory of a device, such as 24GiB. One value for all, or one for each of a
+    /// Memory of a device that the plan may fill, such as 22GiB. One value for all, or one for each of a
     /// replica.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,
+    #[command(flatten)]
+    reserve: Reserve,
     /// Speed of a device relative to the profiled one. One for all, or one for each of a replica.
     #[arg(
         long,
@@ -145,7 +151,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Name every runner-up, and what one more device or GiB would bring. For a cluster, the latter is
-    /// always said.
+    /// always said, and no runner-up without this; of a --model-shape also what its times assume.
     #[arg(long)]
     explain: bool,
 }
@@ -159,24 +165,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         _ => None,
     };
-    let file = args.output.as_deref();
-    if let Some(path) = file.filter(|path| *path != Path::new("-")) {
-        output::writable(path)
-            .map_err(|why| Failure::Usage(format!("-o {}: {why}", path.display())))?;
-    }
-    if let Some(path) = &args.report {
-        let profile = args.profile.as_deref();
-        page::check(
-            path,
-            &[("--profile", profile), ("-o", args.output.as_deref())],
-        )?;
-    }
+    check_files(args)?;
     let Planned {
         profile,
         mut plan,
         options,
         asked,
+        reserve,
         said: of_model,
+        assumed,
     } = {
         let _waiting = Waiting::begin("planning: there are many choices, which may take a minute");
         match cluster {
@@ -204,8 +201,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut said = vec![Said::new("limit", limit.clone())];
     said.extend(beside(&profile, &plan, &options));
+    if asked.is_none() && reserve > Bytes::ZERO {
+        said.push(Said::new("memory", reserve::sentence(reserve)));
+    }
     said.extend(match &asked {
-        Some(asked) => cluster::said(asked, &plan),
+        Some(_) => cluster::said(&plan),
         // Neither offload nor CUDA graphs are chosen for a cluster.
         None => choices::said(&profile, &plan, &options),
     });
@@ -216,17 +216,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::write(None, &plan.to_json())?;
     } else {
         let width = output::width(None);
-        let text = report::text((&plan, samples), &profile, width, args.explain);
-        // What was computed from a model's shape has layers of its own, which no model here need have.
-        let next = if args.shape.is_given() {
-            let ways = "-o plan.json keeps the plan, --report plan.html draws it; on such a card, \
-                        `gpipe-rs profile` measures the model itself";
-            Said::new("next", ways)
-        } else {
-            next(args.output.as_deref())
+        let shown = match (&asked, args.explain) {
+            (_, true) => Shown::All,
+            (Some(_), false) => Shown::Nothing,
+            (None, false) => Shown::Few,
         };
-        let all: Vec<Said> = said.iter().cloned().chain([next]).collect();
-        output::print(&format!("{text}\n{}", said::lines(&all, width)))?;
+        let text = report::text((&plan, samples), &profile, width, shown);
+        let answer = asked
+            .as_ref()
+            .map(|asked| answer::lines(asked, &plan, (&args.shape, reserve)))
+            .map_or_else(String::new, |answer| output::wrapped(&answer, width) + "\n");
+        let all = said.iter().cloned().chain(below(args, assumed.as_ref()));
+        let all: Vec<Said> = all.collect();
+        output::print(&format!("{answer}{text}\n{}", said::lines(&all, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
         output::write(Some(path), &plan.to_json())?;
@@ -238,10 +240,53 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let name = profile.model().map_or(file.as_str(), ModelId::name);
         let page = ProfilePage::new(name, &profile, &plan, &options)?
             .with_limit(limit)
-            .with_notes(said.iter().skip(1).map(Said::sentence).collect());
+            .with_notes(
+                said.iter()
+                    .skip(1)
+                    .chain(&assumed)
+                    .map(Said::sentence)
+                    .collect(),
+            );
         output::write(Some(path), &page.html())?;
     }
     Ok(())
+}
+
+/// That the files can be written.
+fn check_files(args: &Args) -> Result<(), Failure> {
+    let file = args.output.as_deref();
+    if let Some(path) = file.filter(|path| *path != Path::new("-")) {
+        output::writable(path)
+            .map_err(|why| Failure::Usage(format!("-o {}: {why}", path.display())))?;
+    }
+    match &args.report {
+        Some(path) => page::check(
+            path,
+            &[("--profile", args.profile.as_deref()), ("-o", file)],
+        ),
+        None => Ok(()),
+    }
+}
+
+/// What ends a text: what the times assume, in short where nobody asks, and what to do with the plan.
+fn below(args: &Args, assumed: Option<&Said>) -> impl Iterator<Item = Said> {
+    let short = "times from data sheets, up to 15 % off; --explain says how";
+    let assumed = assumed.map(|all| {
+        if args.explain {
+            all.clone()
+        } else {
+            Said::new("assumed", short)
+        }
+    });
+    // What was computed from a model's shape has layers of its own, which no model here need have.
+    let next = if args.shape.is_given() {
+        let ways = "-o plan.json keeps the plan, --report plan.html draws it; on such a card, \
+                    `gpipe-rs profile` measures the model itself";
+        Said::new("next", ways)
+    } else {
+        next(args.output.as_deref())
+    };
+    assumed.into_iter().chain([next])
 }
 
 /// What to do with a plan.
@@ -249,7 +294,7 @@ fn next(file: Option<&Path>) -> Said {
     let text = match file {
         Some(path) => format!(
             "`gpipe-rs train --plan {}` with the model that was profiled",
-            path.display()
+            quoted(path)
         ),
         None => "-o plan.json keeps the plan, and `gpipe-rs train --plan plan.json` follows it"
             .to_owned(),
@@ -264,8 +309,19 @@ struct Planned {
     options: PlanOptions,
     /// Of a plan for a cluster.
     asked: Option<ClusterOptions>,
-    /// What else is to be said of a model that is known by its shape.
+    /// What stays free of each device, of unequal ones of the largest.
+    reserve: Bytes,
+    /// What else is to be said of a model that is known by its shape, and what its times assume.
     said: Vec<Said>,
+    assumed: Option<Said>,
+}
+
+/// The failure, with what stays free of each device.
+fn with_reserve(failure: Failure, reserve: Bytes) -> Failure {
+    if reserve == Bytes::ZERO || matches!(failure, Failure::Usage(_)) {
+        return failure;
+    }
+    failure.with(&format!("; {}", reserve::sentence(reserve)))
 }
 
 fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure> {
@@ -275,8 +331,9 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
         return Err(Failure::Usage(why.to_owned()));
     };
     let profile = measured(args)?;
-    let options = options(args, machine, &profile);
-    let mut plan = plan(&profile, &options).map_err(failure)?;
+    let (options, reserve) = options(args, machine, &profile)?;
+    let planned = plan(&profile, &options).map_err(failure);
+    let mut plan = planned.map_err(|error| with_reserve(error, reserve))?;
     if args.explain {
         plan.more = what_more_devices(&profile, &options, &plan);
     }
@@ -286,7 +343,9 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
         plan,
         options,
         asked: None,
+        reserve,
         said: Vec::new(),
+        assumed: None,
     })
 }
 
@@ -306,9 +365,9 @@ pub(crate) fn chosen(
     }
 }
 
-fn for_cluster(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
+fn for_cluster(args: &Args, (cluster, reserve): (Cluster, Bytes)) -> Result<Planned, Failure> {
     if args.shape.is_given() {
-        return shape::planned(args, cluster);
+        return shape::planned(args, (cluster, reserve));
     }
     let profile = measured(args)?;
     notes::as_fast_as_measured(args, &cluster, &profile);
@@ -318,13 +377,16 @@ fn for_cluster(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
             "nothing fits: {why}; looking for what would be enough"
         ));
     }
-    let (plan, options) = plan_cluster(&profile, &asked).map_err(failure)?;
+    let planned = plan_cluster(&profile, &asked).map_err(failure);
+    let (plan, options) = planned.map_err(|error| with_reserve(error, reserve))?;
     Ok(Planned {
         profile,
         plan,
         options,
         asked: Some(asked),
+        reserve,
         said: Vec::new(),
+        assumed: None,
     })
 }
 
@@ -377,7 +439,22 @@ fn fitted(args: &Args, mut machine: Machine) -> Result<Machine, MachineError> {
     Ok(machine)
 }
 
-fn options(args: &Args, mut machine: Machine, profile: &Profile) -> PlanOptions {
+/// What is to be planned for, and how much of each device stays free.
+fn options(
+    args: &Args,
+    mut machine: Machine,
+    profile: &Profile,
+) -> Result<(PlanOptions, Bytes), Failure> {
+    args.reserve.check(args.memory.is_some())?;
+    let mut reserve = Bytes::ZERO;
+    if let Some(memory) = &args.memory {
+        let left = memory.iter().map(|own| args.reserve.left(*own, false));
+        let left = left.collect::<Result<Vec<_>, _>>()?;
+        let each = memory.iter().zip(&left).map(|(own, left)| *own - *left);
+        reserve = each.max().unwrap_or_default();
+        let wrong = |error: MachineError| Failure::Usage(error.to_string());
+        machine = machine.with_memory(&left).map_err(wrong)?;
+    }
     if let Some(link) = args.link.or(profile.link()) {
         machine = machine.with_link(link);
     }
@@ -393,7 +470,7 @@ fn options(args: &Args, mut machine: Machine, profile: &Profile) -> PlanOptions 
     options.offload = args.offload;
     options.cuda_graphs = args.cuda_graphs;
     options.tree = args.tree;
-    options
+    Ok((options, reserve))
 }
 
 /// That nothing fits is an answer, though not the one hoped for; everything else is

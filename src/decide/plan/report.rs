@@ -5,22 +5,22 @@ use gpipe_partitioner::{Bytes, Nodes, Plan, Profile, Schedule, StageId};
 
 use super::super::table::{Align, Table};
 use super::super::{output, singles};
-use super::runners_up;
+use super::runners_up::{self, Shown};
 
-/// What was chosen, its stages and devices, and what loses against it (all of that, or the most
-/// telling), in `width` columns. `samples` are those of the mini-batch.
+/// What was chosen, its stages and devices, and what is `shown` of what loses against it, in `width`
+/// columns. `samples` are those of the mini-batch.
 pub(crate) fn text(
     (plan, samples): (&Plan, usize),
     profile: &Profile,
     width: usize,
-    all: bool,
+    shown: Shown,
 ) -> String {
     let mut text = output::wrapped(&headline(plan, samples), width);
     text.push_str("\n\n");
     text.push_str(&stages(plan, profile, width));
     text.push('\n');
     text.push_str(&devices(plan));
-    let runners_up = runners_up::text(plan, width, all);
+    let runners_up = runners_up::text(plan, width, shown);
     if !runners_up.is_empty() {
         text.push('\n');
         text.push_str(&runners_up);
@@ -55,7 +55,7 @@ fn headline(plan: &Plan, samples: usize) -> String {
     };
     format!(
         "{}: {replicas}{}{group}{chunks}{nodes}, {}{each} of {most}{}{graphs}\n\
-         step {} for {}, bubble {:.1} %, slowest stage {}\n",
+         step {} for {}, bubble {:.1} %, slowest stage {} (forward and backward)\n",
         plan.schedule,
         count(plan.devices(), "device"),
         count(plan.micro_batches_each(), "micro-batch"),

@@ -14,20 +14,29 @@ const MOST: usize = 6;
 /// Steps that are this much apart, relative to them, are the same but for what f64 rounds.
 const SAME: f64 = 1e-9;
 
+/// Which runners-up are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Nothing,
+    /// The most telling.
+    Few,
+    All,
+}
+
 /// Alternatives that differ in nothing but the name of their schedule.
 struct Row<'a> {
     first: &'a Alternative,
     schedules: Vec<ScheduleKind>,
 }
 
-/// The table in `width` columns, and what it leaves out unless `all` is asked for; empty where
-/// nothing loses.
-pub(super) fn text(plan: &Plan, width: usize, all: bool) -> String {
+/// The table in `width` columns, and what it leaves out unless all are shown; empty where nothing loses.
+pub(super) fn text(plan: &Plan, width: usize, shown: Shown) -> String {
     let rows = merged(&plan.alternatives);
-    let shown = if all {
-        (0..rows.len()).collect()
-    } else {
-        telling(plan, &rows)
+    let all = shown == Shown::All;
+    let shown = match shown {
+        Shown::Nothing => Vec::new(),
+        Shown::Few => telling(plan, &rows),
+        Shown::All => (0..rows.len()).collect(),
     };
     if shown.is_empty() {
         return String::new();

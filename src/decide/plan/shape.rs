@@ -3,12 +3,11 @@
 use gpipe_partitioner::analytic::Efficiency;
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
-    Cluster, ClusterOptions, Micros, Plan, PlanError, Profile, Transformer, TransformerOptions,
-    TransformerPlan, plan_transformer,
+    Bytes, Cluster, ClusterOptions, Micros, Plan, PlanError, Profile, Transformer,
+    TransformerOptions, TransformerPlan, plan_transformer,
 };
 
-use super::{Args, Planned, cluster, failure};
-use crate::decide::output::thousands;
+use super::{Args, Planned, cluster, failure, with_reserve};
 use crate::decide::said::Said;
 use crate::decide::{Failure, input};
 
@@ -49,12 +48,28 @@ pub(crate) struct ShapeFlags {
         value_parser = clap::value_parser!(u8).range(0..=64)
     )]
     optimizer_bytes: u8,
+    /// Tokens that a --model-shape is to be trained on, such as 300B or 1.5T: says how long that takes.
+    #[arg(
+        long, value_name = "N", allow_negative_numbers = true, requires = "model_shape",
+        conflicts_with = "profile", value_parser = input::tokens
+    )]
+    tokens: Option<f64>,
 }
 
 impl ShapeFlags {
     /// Whether a transformer is described.
     pub(super) fn is_given(&self) -> bool {
         self.model_shape.is_some()
+    }
+
+    /// Tokens of a sample, where a transformer is described.
+    pub(super) fn sequence(&self) -> Option<usize> {
+        self.model_shape.as_ref().map(|model| model.sequence)
+    }
+
+    /// How many tokens are to be trained on.
+    pub(super) fn tokens(&self) -> Option<f64> {
+        self.tokens
     }
 
     /// What it is called.
@@ -66,7 +81,10 @@ impl ShapeFlags {
 
 /// The plan for the transformer that is described. Without a --batch there are four samples for
 /// each card.
-pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure> {
+pub(super) fn planned(
+    args: &Args,
+    (cluster, reserve): (Cluster, Bytes),
+) -> Result<Planned, Failure> {
     // It is asked for where it is given.
     let Some(model) = &args.shape.model_shape else {
         return Err(Failure::Usage("--model-shape is missing".to_owned()));
@@ -86,8 +104,10 @@ pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure>
              frameworks that have them",
         ),
         _ => failure(error),
-    })?;
+    });
+    let chosen = chosen.map_err(|error| with_reserve(error, reserve))?;
     let said = said(model, &chosen, cards);
+    let assumed = assumed(&chosen.profile, &chosen.asked);
     let TransformerPlan {
         profile,
         asked,
@@ -100,22 +120,19 @@ pub(super) fn planned(args: &Args, cluster: Cluster) -> Result<Planned, Failure>
         plan,
         options,
         asked: Some(asked),
+        reserve,
         said,
+        assumed: Some(Said::new("assumed", assumed)),
     })
 }
 
 fn said(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Vec<Said> {
     let plan = &chosen.plan;
-    let seconds = plan.step.get() * 1e-6;
-    let tokens = (chosen.asked.batch * model.sequence) as f64 / seconds;
     let share = chosen.utilization(model).unwrap_or_default();
     let work = format!(
-        "{} has {:.1} billion parameters; {} tokens a second, {:.1} % of the peak of {} (model FLOPs, \
-         recompute not counted)",
+        "{} has {:.1} billion parameters; {:.1} % of the peak of {} (model FLOPs, recompute not counted)",
         model.name,
         model.parameters() as f64 / 1e9,
-        // A cast saturates.
-        thousands(tokens.round() as u64),
         100.0 * share,
         count(cards, "card"),
     );
@@ -130,8 +147,6 @@ fn said(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Vec<Said
              elsewhere; without --tensor-parallel the plan is one that it takes",
         ));
     }
-    let assumed = assumed(&chosen.profile, &chosen.asked);
-    said.push(Said::new("assumed", assumed));
     said.retain(Said::is_something);
     said
 }
@@ -142,8 +157,8 @@ fn groups(plan: &Plan, others: &[(usize, Option<Micros>)]) -> String {
         return String::new();
     }
     if others.is_empty() {
-        return "no layer is shared among cards, as `train` shares none; for frameworks that do, \
-                --tensor-parallel auto"
+        return "no tensor parallelism, as `train` has none; --tensor-parallel auto plans for frameworks \
+                that have it, such as Megatron"
             .to_owned();
     }
     let own = match plan.tensor_parallel {

@@ -20,7 +20,7 @@ use history::History;
 #[command(after_help = "Examples:
   gpipe-rs plot runs/1
   gpipe-rs plot runs/1 runs/2 --smooth 20 -o compared.svg
-  gpipe-rs plot runs/1 --metrics loss,lr,bubble_measured -o run.png")]
+  gpipe-rs plot runs/1 --metrics loss,lr,bubble_measured -o run.svg")]
 pub(crate) struct Args {
     /// Run folders, or files like the `metrics.jsonl` in them. A run that still goes on is drawn up
     /// to its newest step.

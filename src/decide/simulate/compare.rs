@@ -16,23 +16,32 @@ use super::options::{Format, Options};
 use super::workload::Refusal;
 use super::{Case, report, risks};
 
-/// A table or a page of every schedule, the fastest first; as numbers in the order in which they
-/// are documented.
-pub(super) fn run(options: &Options) -> Result<String, Failure> {
-    let cases: Vec<_> = ScheduleKind::ALL
-        .into_iter()
-        .map(|kind| (kind, case(options, kind)))
-        .collect();
-    if let Some((_, Err(refusal))) = cases.first()
-        && cases.iter().all(|(_, case)| case.is_err())
-    {
-        return Err(Failure::Usage(refusal.to_string()));
+/// Every schedule, or why it is not there.
+pub(super) struct Cases(Vec<(ScheduleKind, Result<Case, Refusal>)>);
+
+impl Cases {
+    pub(super) fn new(options: &Options) -> Result<Self, Failure> {
+        let cases: Vec<_> = ScheduleKind::ALL
+            .into_iter()
+            .map(|kind| (kind, case(options, kind)))
+            .collect();
+        if let Some((_, Err(refusal))) = cases.first()
+            && cases.iter().all(|(_, case)| case.is_err())
+        {
+            return Err(Failure::Usage(refusal.to_string()));
+        }
+        Ok(Self(cases))
     }
-    Ok(match options.format {
-        Format::Json => output::json(&cases_as_numbers(options, &cases)),
-        Format::Html => page(options, &cases),
-        _ => table(options, &cases),
-    })
+
+    /// A table or a page of every schedule, the fastest first; as numbers in the order in which they
+    /// are documented.
+    pub(super) fn told(&self, options: &Options, format: Format) -> String {
+        match format {
+            Format::Json => output::json(&cases_as_numbers(options, &self.0)),
+            Format::Html => page(options, &self.0),
+            _ => table(options, &self.0),
+        }
+    }
 }
 
 /// A schedule with its usual chunks, where it has several with those asked for.

@@ -17,8 +17,10 @@ use super::{Failure, input, output, say};
 
 pub(super) use options::Args;
 
+use compare::Cases;
 use in_a_row::Row;
 use options::{Format, Options};
+use sweep::Swept;
 use workload::{Predicted, Refusal};
 
 /// The most stages times micro-batches: some ten million actions, a GiB.
@@ -42,28 +44,57 @@ struct Case {
     jittered: Option<JitteredSteps>,
 }
 
+/// What was simulated, to be told in any format.
+enum Answer {
+    One(Options, Box<Case>),
+    Compared(Options, Cases),
+    Swept(Swept),
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    args.check_ending()?;
+    args.check_files()?;
     let _waiting =
         Waiting::begin("still simulating: schedules that are computed (auto) take longest");
+    let answer = answer(args)?;
+    if let Some(path) = &args.report {
+        output::write(Some(path), &told(args, &answer, Format::Html)?)?;
+    }
+    let data = told(args, &answer, args.format())?;
+    output::write(args.output.as_deref(), &data)
+}
+
+fn answer(args: &Args) -> Result<Answer, Failure> {
     if !args.sweep.is_empty() {
-        return output::write(args.output.as_deref(), &sweep::run(args)?);
+        return Ok(Answer::Swept(Swept::new(args)?));
     }
     let options = Options::new(args)?;
     options
         .workload
         .profile()
         .inspect(|own| input::say_doubts(own));
-    let data = match options.kind {
-        Some(kind) if !options.compare => picture(&options, &Case::new(&options, kind)?)?,
-        _ => compare::run(&options)?,
-    };
-    output::write(options.output.as_deref(), &data)
+    Ok(match options.kind {
+        Some(kind) if !args.compare => {
+            let case = Case::new(&options, kind)?;
+            Answer::One(options, Box::new(case))
+        }
+        _ => {
+            let cases = Cases::new(&options)?;
+            Answer::Compared(options, cases)
+        }
+    })
 }
 
-fn picture(options: &Options, case: &Case) -> Result<String, Failure> {
+fn told(args: &Args, answer: &Answer, format: Format) -> Result<String, Failure> {
+    match answer {
+        Answer::One(options, case) => picture(args, options, case, format),
+        Answer::Compared(options, cases) => Ok(cases.told(options, format)),
+        Answer::Swept(swept) => swept.told(args, format),
+    }
+}
+
+fn picture(args: &Args, options: &Options, case: &Case, format: Format) -> Result<String, Failure> {
     let timeline = &case.simulation.timeline;
-    let drawn = matches!(options.format, Format::Svg | Format::Html | Format::Trace);
+    let drawn = matches!(format, Format::Svg | Format::Html | Format::Trace);
     let actions = timeline.spans().len();
     if drawn && actions > MAX_DRAWN {
         return Err(Failure::Usage(format!(
@@ -73,11 +104,8 @@ fn picture(options: &Options, case: &Case) -> Result<String, Failure> {
     if drawn && let Some(why) = report::misfit(options, case) {
         say(&format!("note: {why}"));
     }
-    Ok(report::render(
-        options,
-        case,
-        output::width(options.output.as_deref()),
-    ))
+    let width = output::width(args.output.as_deref());
+    Ok(report::render(options, case, (format, width)))
 }
 
 impl Case {

@@ -7,6 +7,7 @@ use gpipe_partitioner::{
     Bytes, Cores, Failures, HostLink, Jitter, Link, Machine, Micros, ScheduleKind, Strategy, When,
 };
 
+use super::super::plan::page;
 use super::super::spread::Spread;
 use super::super::{Failure, input};
 use super::given::Given;
@@ -130,7 +131,7 @@ pub(crate) struct Args {
     json: bool,
     /// All schedules as one table.
     #[arg(long)]
-    compare: bool,
+    pub(super) compare: bool,
     /// Every combination of devices, micro, schedule, chunks, jitter or mtbf, such as micro=8,16. One
     /// table or chart; may repeat. Jitter is in percent. What is not listed stays as its own flag says;
     /// without a schedule all that train are taken.
@@ -145,6 +146,9 @@ pub(crate) struct Args {
     /// Write to a file; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
+    /// Write a report (.html) beside what is printed: what --format html shows.
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
 }
 
 /// What a simulation is printed as.
@@ -177,28 +181,13 @@ pub(super) struct Options {
     pub(super) limits: Limits,
     pub(super) chunks: Option<usize>,
     pub(super) workload: Workload,
-    pub(super) format: Format,
-    pub(super) compare: bool,
     pub(super) jitter: Option<Jitter>,
     pub(super) failures: Option<Failures>,
-    pub(super) output: Option<PathBuf>,
 }
 
 impl Options {
     /// Of one simulation, or of all schedules.
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
-        let format = args.format();
-        if args.compare && !matches!(format, Format::Text | Format::Json | Format::Html) {
-            return Err(Failure::Usage(match &args.output {
-                Some(path) if args.format.is_none() => format!(
-                    "--output {}: with --compare a table or a page is written: name a file that ends in .html, \
-                     .json or .txt",
-                    path.display()
-                ),
-                _ => "--compare is a table, or a page: use --format text, json or html with it"
-                    .to_owned(),
-            }));
-        }
         let missing = |flag: &str| Failure::Usage(format!("{flag} is missing"));
         let devices = args.devices.ok_or_else(|| missing("--devices"))?;
         let micro = args.micro.ok_or_else(|| missing("--micro"))?;
@@ -227,16 +216,19 @@ impl Options {
             workload,
             limits,
             machine,
-            format: args.format(),
-            compare: args.compare,
             jitter: args.risks.jitter()?,
             failures: args.risks.failures()?,
-            output: args.output.clone(),
         })
     }
 }
 
 impl Args {
+    /// The flag that asks for several schedules, if one does.
+    fn several(&self) -> Option<&'static str> {
+        let compare = self.compare.then_some("--compare");
+        compare.or((!self.sweep.is_empty()).then_some("--sweep"))
+    }
+
     pub(super) fn format(&self) -> Format {
         if self.json {
             return Format::Json;
@@ -256,18 +248,40 @@ impl Args {
         }
     }
 
-    /// That the format and the name of the file agree.
-    pub(super) fn check_ending(&self) -> Result<(), Failure> {
+    /// That there is the format that is asked for, and that it and the names of the files agree.
+    pub(super) fn check_files(&self) -> Result<(), Failure> {
         const PICTURES: [&str; 6] = ["pdf", "png", "jpg", "jpeg", "webp", "gif"];
+        if let Some(path) = &self.report {
+            let profile = ("--profile", self.profile.as_deref());
+            page::check(path, &[profile, ("-o", self.output.as_deref())])?;
+        }
         let output = self.output.as_deref().unwrap_or(Path::new(""));
         let end = output.extension().and_then(|end| end.to_str());
-        if self.format.is_none() && !self.json && end.is_some_and(|end| PICTURES.contains(&end)) {
+        let named = self.format.is_none() && !self.json && self.output.is_some();
+        let several = self.several();
+        let kinds = match several {
+            Some(_) => ".html, .json or .txt",
+            None => ".svg, .html, .json or .txt",
+        };
+        if named && end.is_some_and(|end| PICTURES.contains(&end)) {
             return Err(Failure::Usage(format!(
-                "--output {}: no files of the kind .{} are written: name one that ends in .svg, .html, \
-                 .json or .txt",
+                "--output {}: no files of the kind .{} are written: name one that ends in {kinds}",
                 output.display(),
                 end.unwrap_or_default()
             )));
+        }
+        if let Some(flag) = several
+            && !matches!(self.format(), Format::Text | Format::Json | Format::Html)
+        {
+            return Err(Failure::Usage(if named {
+                format!(
+                    "--output {}: with {flag} a table or a page is written: name a file that ends in \
+                     {kinds}",
+                    output.display()
+                )
+            } else {
+                format!("{flag} is a table, or a page: use --format text, json or html with it")
+            }));
         }
         let (format, Some(ending)) = (self.format(), self.ending()) else {
             return Ok(());

@@ -18,11 +18,11 @@ use super::{Case, Row, risks};
 /// The most actions for which it is worked out what would help.
 const MAX_HELPED: usize = 20_000;
 
-/// The simulation in the format asked for; `width` is that of a text's lines.
-pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
+/// The simulation in a format; `width` is that of a text's lines.
+pub(super) fn render(options: &Options, case: &Case, (format, width): (Format, usize)) -> String {
     let timeline = &case.simulation.timeline;
     let steps = case.row.as_ref().map_or(1, |row| row.steps);
-    match options.format {
+    match format {
         Format::Text => text(options, case, width),
         Format::Svg => render::in_a_row_svg(timeline, steps, &headline(options, case)),
         Format::Html => page(options, case),
@@ -160,17 +160,16 @@ fn is_narrow(timeline: &Timeline, width: usize) -> bool {
     shortest.is_some_and(|time| time.get() / timeline.makespan().get() * columns < 2.0)
 }
 
-/// How far a computed schedule can be from the best.
+/// What another schedule than a computed one could save at most.
 fn bound(case: &Case) -> Option<String> {
     let bound = case.lower_bound?;
-    let gap = gap(case, bound);
-    Some(if gap == 0.0 {
+    Some(if gap(case, bound) == 0.0 {
         "no schedule that takes micro-batches in order is faster here".to_owned()
     } else {
         format!(
-            "no schedule that takes micro-batches in order takes less than {bound} here: this one is at \
-             most {:.1} % from the best",
-            100.0 * gap
+            "lower bound {bound}: another schedule that takes micro-batches in order could save at most \
+             {:.1} % of this step",
+            100.0 * (1.0 - bound.get() / case.makespan().get())
         )
     })
 }

@@ -109,46 +109,54 @@ fn asked(args: &Args) -> Result<Sweep, Failure> {
     Ok(sweep)
 }
 
-/// All combinations as a table, a page or numbers.
-pub(super) fn run(args: &Args) -> Result<String, Failure> {
-    let format = args.format();
-    if !matches!(format, Format::Text | Format::Json | Format::Html) {
-        let rule = "--sweep makes a table or a page: use --format text, json or html with it";
-        return Err(Failure::Usage(rule.to_owned()));
-    }
-    let sweep = asked(args)?;
-    let combinations = sweep.shapes().len() * sweep.risks.len();
-    if combinations > MOST {
-        return Err(Failure::Usage(format!(
-            "{combinations} combinations are too many for a --sweep: at most {MOST}"
-        )));
-    }
-    let points = points(args, &sweep)?;
-    if let Some(Err(why)) = points.first().map(|point| &point.outcome)
-        && points.iter().all(|point| point.outcome.is_err())
-    {
-        let (first, all) = (&points[0], points.len());
-        return Err(Failure::Usage(format!(
-            "none of {} can be: {} with {}, {} and {}: {why}",
-            count(all, "combination"),
-            first.schedule,
-            count(first.shape.devices, "device"),
-            count(first.shape.chunks, "chunk"),
-            count(first.shape.micro_batches, "micro-batch")
-        )));
-    }
-    Ok(match format {
-        Format::Json => output::json(&numbers(&points)),
-        Format::Html => {
-            let notes = notes(args, &sweep)?;
-            render::sweep_html(&points, &title(args, &sweep, &points), &notes)
+/// Every combination with what is predicted.
+pub(super) struct Swept {
+    sweep: Sweep,
+    points: Vec<SweepPoint>,
+}
+
+impl Swept {
+    pub(super) fn new(args: &Args) -> Result<Self, Failure> {
+        let sweep = asked(args)?;
+        let combinations = sweep.shapes().len() * sweep.risks.len();
+        if combinations > MOST {
+            return Err(Failure::Usage(format!(
+                "{combinations} combinations are too many for a --sweep: at most {MOST}"
+            )));
         }
-        _ => {
-            let mut below = risk_notes(&sweep);
-            below.extend(workload(args, &sweep)?.map(|own| own.said()));
-            table(&points, &below)
+        let points = points(args, &sweep)?;
+        if let Some(Err(why)) = points.first().map(|point| &point.outcome)
+            && points.iter().all(|point| point.outcome.is_err())
+        {
+            let (first, all) = (&points[0], points.len());
+            return Err(Failure::Usage(format!(
+                "none of {} can be: {} with {}, {} and {}: {why}",
+                count(all, "combination"),
+                first.schedule,
+                count(first.shape.devices, "device"),
+                count(first.shape.chunks, "chunk"),
+                count(first.shape.micro_batches, "micro-batch")
+            )));
         }
-    })
+        Ok(Self { sweep, points })
+    }
+
+    /// All combinations as a table, a page or numbers.
+    pub(super) fn told(&self, args: &Args, format: Format) -> Result<String, Failure> {
+        let Self { sweep, points } = self;
+        Ok(match format {
+            Format::Json => output::json(&numbers(points)),
+            Format::Html => {
+                let notes = notes(args, sweep)?;
+                render::sweep_html(points, &title(args, sweep, points), &notes)
+            }
+            _ => {
+                let mut below = risk_notes(sweep);
+                below.extend(workload(args, sweep)?.map(|own| own.said()));
+                table(points, &below)
+            }
+        })
+    }
 }
 
 /// What the numbers are made of.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Entry, Instance, Settings, SharedLoss, Synthetic, ZooError};
+use super::{Entry, Fill, Instance, Settings, SharedLoss, Synthetic, ZooError};
 use crate::models::exported::{ExportedError, ExportedModel};
 use crate::models::loss_kind::{LossKind, NamedLoss};
 use crate::torch::{RandomScope, Sequential, TorchError, Values};
@@ -144,13 +144,23 @@ impl ModelSpec {
         })
     }
 
-    /// The same, where targets of this number count nothing to its loss.
+    /// The same, where targets of this number count nothing to its loss: that which has a name, or that of
+    /// classes which it may be judged by.
     pub(crate) fn ignoring(&self, index: i64) -> Self {
-        let mut other = self.clone();
+        let ignoring = |loss: NamedLoss| loss.ignore_index(index);
         if let Some(loss) = self.named_loss() {
-            other.instance = self.instance.clone().named(loss.ignore_index(index));
+            let mut other = self.clone();
+            other.instance = self.instance.clone().named(ignoring(loss));
+            return other;
         }
-        other
+        let loss = self.learns_classes().then(|| LossKind::CrossEntropy.into());
+        let judged = loss.and_then(|loss| self.judged_by(ignoring(loss)));
+        judged.unwrap_or_else(|| self.clone())
+    }
+
+    /// Whether its targets are classes, which nobody has to say of it.
+    pub(crate) fn learns_classes(&self) -> bool {
+        matches!(self.targets(), [target] if matches!(target.fill(), Fill::Classes(_)))
     }
 
     /// The same, where its output may have the classes in another dimension than the usual one.

@@ -201,8 +201,13 @@ impl LrSchedule {
     pub fn at(&self, step: u64) -> f64 {
         let before = step.saturating_sub(1);
         if before < self.warm_up {
+            // Where the warm-up has all steps, none is left to begin with, but the end.
+            let top = match self.steps {
+                Some(steps) if steps == self.warm_up => self.peak,
+                _ => self.after(0),
+            };
             // A product of exactly 1 at the end.
-            return self.after(0) * ((before + 1) as f64 / self.warm_up as f64);
+            return top * ((before + 1) as f64 / self.warm_up as f64);
         }
         self.after(before - self.warm_up)
     }

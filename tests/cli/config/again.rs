@@ -38,6 +38,52 @@ fn the_losses_are_the_same_to_the_last_bit() {
     twice(folder, &flags);
 }
 
+/// The file said that it trains the same when the first steps had had another rate.
+#[test]
+fn a_file_whose_settings_were_changed_on_the_way_says_so_and_how() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let head = || {
+        let text = fs::read_to_string(folder.join("run/config.toml")).unwrap();
+        let lines = text.lines().take_while(|line| line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let same = "`train --config` of this file trains the same.";
+    trained(folder, &tiny(&[], &["--out", "run", "--lr", "0.01"]), &[]);
+    assert!(head()[0].ends_with(same), "{:?}", head());
+    trained(folder, &["--resume", "run", "--steps", "4"], &[]);
+    assert!(head()[0].ends_with(same), "{:?}", head());
+    trained(
+        folder,
+        &["--resume", "run", "--steps", "6", "--lr", "0.001"],
+        &[],
+    );
+    let changed = "# from step 5 on: optimizer.lr = 0.001, where the run had 0.01";
+    assert!(
+        head()[0].contains("does not train the same"),
+        "{:?}",
+        head()
+    );
+    assert_eq!(head()[1], changed);
+    // It stays so, and says all of it.
+    trained(
+        folder,
+        &["--resume", "run", "--steps", "8", "--micro", "4"],
+        &[],
+    );
+    assert!(
+        head()[0].contains("does not train the same"),
+        "{:?}",
+        head()
+    );
+    assert_eq!(head()[1], changed);
+    assert_eq!(
+        head()[2],
+        "# from step 7 on: pipeline.micro = 4, where the run had 2"
+    );
+    assert!(!head().iter().any(|line| line.contains(same)));
+}
+
 /// Where there are no GPUs they change nothing, and are in the configuration all the same.
 #[test]
 fn so_are_those_with_what_is_asked_of_devices() {

@@ -1,10 +1,11 @@
 //! `gpipe-rs plan`.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{folder_with_profile, gpipe_in, number, refused, stdout};
+use super::{flat, folder_with_profile, gpipe_in, number, refused, stdout};
 
 #[test]
 fn a_plan_is_chosen_written_and_read_back() {
@@ -389,4 +390,30 @@ fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
             "{flags}: {notes}"
         );
     }
+}
+
+/// The text said 42.28 ms, which was what a stage took with its transfers, and the page 43.54 ms.
+#[test]
+fn text_and_page_name_the_same_slowest_stage() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let profile = root.join("examples/data/profiles/gpt.json");
+    let args = "--devices 4 --memory 256MiB --link 1GB/s,20us --report page.html";
+    let args: Vec<&str> = ["plan", "--profile", profile.to_str().unwrap()]
+        .into_iter()
+        .chain(args.split(' '))
+        .collect();
+    let text = flat(&stdout(&gpipe_in(folder.path(), &args)));
+    let (_, behind) = text.split_once("slowest stage ").unwrap();
+    let (slowest, _) = behind.split_once(" (forward and backward)").unwrap();
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    let stages = page.split("<tr role=\"row\" class=\"stage\">").skip(1);
+    let rows: Vec<&str> = stages
+        .map(|stage| stage.split("</tr>").next().unwrap())
+        .collect();
+    // Stages that are nearly as slow are at 100 %, too.
+    let together = format!("data-k=\"together\">{slowest}</td>");
+    let slow = rows.iter().find(|row| row.contains(&together));
+    let slow = slow.unwrap_or_else(|| panic!("{slowest}: {rows:?}"));
+    assert!(slow.contains("</span>100 %</td>"), "{slow}");
 }

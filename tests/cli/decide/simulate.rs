@@ -438,3 +438,71 @@ fn a_limit_of_memory_makes_no_step_shorter() {
         assert!(without <= within, "{schedule}: {without} {within}");
     }
 }
+
+/// `--report` was a flag of train, profile and plan, and refused here.
+#[test]
+fn a_report_is_written_beside_what_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = "--devices 2 --micro 4";
+    for (what, heading) in [
+        ("--schedule 1f1b", "gpipe-rs: simulation"),
+        ("--compare", "comparison of schedules"),
+        ("--sweep schedule=gpipe,1f1b", "a sweep of simulations"),
+    ] {
+        let line = format!("simulate {what} {shape}");
+        let run = |more: &[&str]| {
+            let args: Vec<&str> = line.split(' ').chain(more.iter().copied()).collect();
+            gpipe_in(folder.path(), &args)
+        };
+        let plain = stdout(&run(&[]));
+        assert_eq!(stdout(&run(&["--report", "r.html"])), plain, "{what}");
+        let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+        assert!(page.contains(heading), "{what}: {page}");
+        stdout(&run(&["-o", "o.html"]));
+        assert_eq!(
+            fs::read_to_string(folder.path().join("o.html")).unwrap(),
+            page
+        );
+        let told = refused(&run(&["--report", "r.svg"]), 2);
+        assert!(
+            told.contains("--report r.svg: the name must end in .html"),
+            "{told}"
+        );
+    }
+}
+
+/// Of a table, a name that ends in .svg was offered where one in .png was refused, and then refused, too.
+#[test]
+fn a_picture_of_several_schedules_is_refused_with_what_is_written() {
+    for what in ["--compare", "--sweep micro=4,8"] {
+        for name in ["x.png", "x.svg"] {
+            let line = format!("simulate {what} --devices 2 --micro 4 -o {name}");
+            let told = refused(&gpipe(&line.split(' ').collect::<Vec<_>>()), 2);
+            assert!(told.contains(&format!("--output {name}: ")), "{told}");
+            assert!(told.contains("ends in .html, .json or .txt"), "{told}");
+        }
+    }
+}
+
+/// A middle stage was given more forwards than the one before it had done: the program panicked.
+#[test]
+fn a_schedule_for_steps_in_a_row_is_computed_for_uneven_stages() {
+    let folder = tempfile::tempdir().unwrap();
+    let layer = |forward: u32, backward: u32| {
+        json!({
+            "name": "block", "forward_us": forward, "backward_input_us": backward,
+            "backward_weight_us": backward, "parameter_bytes": 1000, "activation_bytes": 1000,
+            "output_bytes": 100,
+        })
+    };
+    let layers = [layer(10_000, 100), layer(10, 10), layer(100, 100)];
+    let profile = json!({"version": 1, "device": "cpu", "batch": 16, "layers": layers});
+    fs::write(folder.path().join("p.json"), profile.to_string()).unwrap();
+    let line =
+        "simulate --schedule auto --profile p.json --devices 3 --balance 1,1,1 --micro 4 --steps 3";
+    let text = stdout(&gpipe_in(
+        folder.path(),
+        &line.split(' ').collect::<Vec<_>>(),
+    ));
+    assert!(text.contains("3 steps in a row"), "{text}");
+}

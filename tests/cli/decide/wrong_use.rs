@@ -155,6 +155,8 @@ fn a_long_word_in_an_error_is_told_without_its_middle() {
     let name = "p".repeat(100_000);
     let simulate = [
         "simulate",
+        "--micro",
+        "4",
         "--schedule",
         "1f1b",
         "--devices",

@@ -101,6 +101,30 @@ fn a_limit_on_the_size_of_files_is_an_error_as_a_full_disk_is() {
     assert!(errors.contains("t.json cannot be written"), "{errors}");
 }
 
+/// `error: Too many open files (os error 24)` was all that a run said which found none for its signals.
+#[test]
+fn a_lack_of_open_files_says_for_what_there_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut failed = 0;
+    for most in 8..20 {
+        let script = format!("ulimit -n {most}; exec \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &script, env!("CARGO_BIN_EXE_gpipe-rs")])
+            .args(TRAIN.split_whitespace())
+            .args(["--steps", "2", "--out", &format!("run{most}")])
+            .current_dir(folder);
+        let output = ends(&mut shell);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mut lines = errors.lines();
+        let bare = lines.find(|line| line.starts_with("error: Too many open files"));
+        assert_eq!(bare, None, "{most}: {errors}");
+        failed += usize::from(!output.status.success());
+    }
+    assert!(failed > 0, "no limit was low enough");
+}
+
 /// The machine's memory was told, and counted on, where the process may have less.
 #[test]
 fn a_limit_on_the_memory_of_the_process_counts() {

@@ -2,6 +2,7 @@
 
 mod book;
 mod limits;
+mod quoted;
 mod special;
 mod stdout;
 mod typos;

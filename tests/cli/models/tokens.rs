@@ -100,3 +100,74 @@ fn what_is_wrong_with_a_file_of_tokens_is_told_before_anything_is_built() {
         assert!(!folder.join("run").exists());
     }
 }
+
+/// A token of 50.
+fn squared(place: u16) -> u16 {
+    (u32::from(place).pow(2) % 50) as u16
+}
+
+/// `there is nothing in this folder to train on`, in a list of kinds without tokens.
+#[test]
+fn a_folder_of_nano_gpt_is_trained_on_and_its_second_file_held_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let save = |name: &str, tokens: std::ops::Range<u16>| {
+        let bytes = tokens.flat_map(|own| squared(own).to_le_bytes());
+        fs::write(folder.join(name), bytes.collect::<Vec<u8>>()).unwrap();
+    };
+    fs::create_dir(folder.join("nano")).unwrap();
+    save("nano/train.bin", 0..200);
+    save("nano/val.bin", 200..240);
+    fs::write(folder.join("nano/meta.pkl"), b"\x80\x04").unwrap();
+    let own = as_json(folder, &flags("nano", "1"));
+    let named = [
+        &flags("nano/train.bin", "2")[..],
+        &["--eval-data", "nano/val.bin"],
+    ]
+    .concat();
+    let named = as_json(folder, &named);
+    assert!(own["held_out_loss"].is_number(), "{own}");
+    assert_eq!(own["held_out_loss"], named["held_out_loss"]);
+    assert_eq!(losses(folder, "1"), losses(folder, "2"));
+    let judged = as_json(folder, &["eval", "--run", "1", "--json"]);
+    assert_eq!(judged["loss"], own["held_out_loss"]);
+    printed(folder, "train --quiet --resume 1 --steps 4");
+    // A part too short for a window is told.
+    save("nano/val.bin", 200..205);
+    let output = gpipe(folder, &flags("nano", "3"));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("too short: 5 tokens"), "{errors}");
+}
+
+/// The header was tokens, and the vocabulary 55,433.
+#[test]
+fn a_file_of_llm_c_has_its_own_vocabulary() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut words = vec![0_u32; 256];
+    words[..3].copy_from_slice(&[20_240_520, 1, 300]);
+    let header = words.iter().flat_map(|own| own.to_le_bytes());
+    let tokens = (0..300_u16).flat_map(|own| squared(own).to_le_bytes());
+    fs::write(
+        folder.join("tiny.bin"),
+        header.chain(tokens).collect::<Vec<u8>>(),
+    )
+    .unwrap();
+    as_json(folder, &flags("tiny.bin", "1"));
+    let vocab = config(folder, "1")["model"]["vocab"].as_integer();
+    assert_eq!(vocab, Some(50));
+}
+
+/// The mark was a character, which no prompt has.
+#[test]
+fn a_byte_order_mark_is_no_character() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder);
+    let text = fs::read_to_string(folder.join("text.txt")).unwrap();
+    fs::write(folder.join("marked.txt"), format!("\u{feff}{text}")).unwrap();
+    as_json(folder, &flags("text.txt", "1"));
+    as_json(folder, &flags("marked.txt", "2"));
+    assert_eq!(losses(folder, "1"), losses(folder, "2"));
+    assert_eq!(config(folder, "1")["model"], config(folder, "2")["model"]);
+}

@@ -135,7 +135,7 @@ const PROFILE: [Case<'static>; 5] = [
         "--model mlp --depth 1 --devices cpu,cpu,cpu",
         &[
             "3 stages",
-            "`mlp` has only 2 layers (hidden.0 .. head)",
+            "`mlp` has only 2 layers (hidden.0 and head)",
             "or --depth 2",
         ],
     ),

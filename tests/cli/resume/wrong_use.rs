@@ -191,7 +191,7 @@ fn more_stages_than_layers_are_not_told_to_take_more_layers() {
     for (flags, wanted) in [
         (
             "--devices cpu*5",
-            "only 4 layers (embed .. head): use fewer devices",
+            "only 4 layers (embed to head): use fewer devices",
         ),
         (
             "--devices cpu*4 --schedule zbv",

@@ -2,6 +2,7 @@
 
 mod features;
 mod gaps;
+mod ignored;
 mod images;
 mod kinds;
 mod own;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::images::{RESNET, pictures};
 use super::programs::{arrays, floats, folder as programs, whole};
 use super::{FLAGS, as_json, fails, printed};
+use crate::run::gpipe;
 
 /// The samples of `predict --json`.
 #[track_caller]
@@ -383,6 +384,30 @@ fn what_is_no_model_of_samples_is_refused() {
         );
     }
     fails(folder, "predict --run text", 2, &["<PATH>"]);
+}
+
+/// The answer named no file, said nothing of what the run takes, and had a flag that `predict` has not.
+#[test]
+fn an_image_for_a_model_of_numbers_is_refused_with_what_the_model_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = (floats(&[40, 8]), whole(&[40], 2));
+    arrays(folder, "d.safetensors", &[("x", &x), ("y", &y)]);
+    let small =
+        "--model mlp --hidden 8 --depth 2 --batch 4 --micro 2 --steps 1 --data d.safetensors";
+    printed(folder, &format!("train --quiet {small} --out rows"));
+    fs::create_dir(folder.join("images")).unwrap();
+    for path in ["one.png", "images/one.png"] {
+        let pixels = image::RgbImage::new(4, 4);
+        pixels.save(folder.join(path)).unwrap();
+    }
+    for path in ["one.png", "images"] {
+        let wanted = format!("{path}: images are for models that take floats, ");
+        let args = format!("predict --run rows {path}");
+        fails(folder, &args, 2, &[&wanted, "; `mlp` takes "]);
+        let errors = String::from_utf8(gpipe(folder, &args).stderr).unwrap();
+        assert!(!errors.contains("--model"), "{errors}");
+    }
 }
 
 /// One NaN among the inputs was answered with a smaller --lr, which changed nothing, and with a training

@@ -22,11 +22,11 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     assert_eq!(lines[5]["input_ms"].as_array().unwrap().len(), 5);
     let page = std::fs::read_to_string(page).unwrap();
     // In the box of warnings where something can be done about the input, and only there.
-    let boxed = match limit {
-        "not input-bound" => "<p>",
-        _ => "<p class=\"say warn\">",
+    let (boxed, verdict) = match limit {
+        "not input-bound" => ("<p>", "keeps up ("),
+        other => ("<p class=\"say warn\">", other),
     };
-    let said = format!("{boxed}Input of the run: {limit}");
+    let said = format!("{boxed}Input of the run: {verdict}");
     assert!(page.contains(&said), "{said}");
     // For people.
     let text = printed(
@@ -36,7 +36,7 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     );
     for part in [
         "\ninput ",
-        "training waits for batches for",
+        " of the time is waiting for batches",
         "\nloading ",
         "a batch takes",
     ] {

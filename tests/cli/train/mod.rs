@@ -4,10 +4,12 @@ mod comparison;
 mod epochs;
 mod evaluations;
 mod input;
+mod learnt;
 mod notes;
 mod processes;
 mod report;
 mod schedules;
+mod speed;
 mod usual;
 mod wrong_use;
 

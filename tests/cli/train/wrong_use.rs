@@ -124,7 +124,7 @@ const STAGES_AND_FILES: [Case; 22] = [
         &["--schedule", "zbv", "--layers", "1"],
         &[
             "2 devices with 2 chunks each (--schedule zbv) make 4 stages",
-            "`gpt` has only 3 layers (embed .. head)",
+            "`gpt` has only 3 layers (embed to head)",
             "--layers 2",
         ],
     ),

@@ -377,8 +377,8 @@ fn what_does_not_fit_is_told_before_training() {
             &["--loss: `gpt` has a loss of its own"],
         ),
         (
-            "--model gpt --ignore-index 2",
-            &["--ignore-index", "`gpt` has a loss of its own"],
+            "--model unet --ignore-index 2",
+            &["--ignore-index", "`unet` has a loss of its own"],
         ),
         (
             "--model fixed.pt2 --loss mse --batch 8 --micro 2",

@@ -12,6 +12,7 @@ mod how_many;
 mod idx;
 mod lines;
 mod loader;
+mod magic;
 #[cfg(feature = "object-store")]
 mod objects;
 mod resume;
@@ -19,6 +20,7 @@ mod rows;
 mod samples;
 mod tars;
 mod tf_record;
+mod tokenizers;
 mod tokens;
 mod wrong_input;
 

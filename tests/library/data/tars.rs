@@ -131,3 +131,19 @@ fn what_is_no_tar_file_or_damaged_is_named_with_the_byte() {
     summed(header);
     says(&opened(&large).unwrap_err(), &["byte 0", "copied whole"]);
 }
+
+/// A shard that WebDataset's readers read with `sample["jpg"]` had no part `jpg`.
+#[test]
+fn the_names_of_parts_are_in_small_letters() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| (name.to_owned(), name.as_bytes().to_vec());
+    let tars = opened(folder.path(), &tar(&[file("A/0.JPG"), file("A/0.Seg.png")])).unwrap();
+    let item = tars.get(0, 0).unwrap();
+    assert_eq!(item.parts.keys().collect::<Vec<_>>(), ["jpg", "seg.png"]);
+    assert_eq!(item.key, "A/0");
+    for name in ["jpg", "JPG"] {
+        assert_eq!(item.part(name).unwrap(), b"A/0.JPG");
+    }
+    let twice = opened(folder.path(), &tar(&[file("0.JPG"), file("0.jpg")]));
+    says(&twice.unwrap_err(), &["`0` has two parts `jpg`"]);
+}

@@ -138,3 +138,82 @@ fn the_checksum_is_that_of_the_tokens_as_four_bytes_each() {
         assert_eq!(held.windows(4).unwrap().identity(), wanted);
     }
 }
+
+/// A file as llm.c writes it.
+fn of_llm_c(path: &Path, [magic, version, count]: [u32; 3], tokens: &[u8]) {
+    let mut header = [0_u32; 256];
+    header[..3].copy_from_slice(&[magic, version, count]);
+    let header = header.iter().flat_map(|own| own.to_le_bytes());
+    fs::write(
+        path,
+        header.chain(tokens.iter().copied()).collect::<Vec<u8>>(),
+    )
+    .unwrap();
+}
+
+/// The 1,024 bytes of the header were tokens: 512 of them, and a vocabulary of 55,433.
+#[test]
+fn the_header_of_llm_c_is_no_tokens_and_tells_their_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.bin");
+    let two: Vec<u8> = (0..40_u16).flat_map(|own| own.to_le_bytes()).collect();
+    let four: Vec<u8> = (0..40_u32).flat_map(|own| own.to_le_bytes()).collect();
+    for (magic, version, bytes) in [(20_240_520, 1, &two), (20_240_801, 7, &four)] {
+        of_llm_c(&path, [magic, version, 40], bytes);
+        let own = Tokens::open(&path).unwrap();
+        assert_eq!((own.len(), own.vocabulary()), (40, 40), "{magic}");
+        assert_eq!(own.get(37..40).unwrap(), [37, 38, 39]);
+        let windows = own.windows(13).unwrap();
+        let (x, y) = windows.batch(3).load().unwrap().next().unwrap().unwrap();
+        assert_eq!(numbers(&x), (0..39).collect::<Vec<_>>());
+        assert_eq!(numbers(&y), (1..40).collect::<Vec<_>>());
+    }
+    // What is said beside it counts, and a place in it is one in the file.
+    fs::write(
+        folder.path().join("tokens.bin.json"),
+        r#"{"dtype": "u32", "vocabulary": 39}"#,
+    )
+    .unwrap();
+    let own = Tokens::open(&path).unwrap();
+    assert_eq!(own.vocabulary(), 39);
+    says(
+        &own.get(0..40).unwrap_err(),
+        &["tokens.bin, byte 1180", "token 39"],
+    );
+    of_llm_c(&path, [20_240_520, 1, 41], &two);
+    let cut = Tokens::open(&path).unwrap_err();
+    says(&cut, &["40 tokens, but its header says 41", "copied whole"]);
+}
+
+#[test]
+fn a_pair_of_nano_gpt_has_two_bytes_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    write(&path("train.bin"), &[1, 2, 3, 60_000]);
+    says(
+        &Tokens::open(&path("train.bin")).unwrap_err(),
+        &["train.u16.bin", "train.bin.json"],
+    );
+    write(&path("val.bin"), &[4, 5]);
+    let own = Tokens::open(&path("train.bin")).unwrap();
+    assert_eq!((own.len(), own.vocabulary()), (4, 60_001));
+    assert_eq!(Tokens::open(&path("val.bin")).unwrap().len(), 2);
+    // Of four bytes each, they would be read as twice as many.
+    write(&path("train.bin"), &[1, 0, 2, 0, 3, 0]);
+    let wide = Tokens::open(&path("train.bin")).unwrap_err();
+    says(
+        &wide,
+        &["train.bin", "as if the tokens had 4", "train.u32.bin"],
+    );
+}
+
+#[test]
+fn another_kind_of_file_is_not_a_file_of_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.u16.bin");
+    fs::write(&path, [&b"PK\x03\x04"[..], &[0; 60]].concat()).unwrap();
+    says(
+        &Tokens::open(&path).unwrap_err(),
+        &["this is a zip archive", "Array::npz"],
+    );
+}

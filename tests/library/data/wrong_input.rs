@@ -143,12 +143,12 @@ fn a_file_of_something_else() {
     each_says(
         make,
         [
-            &["PATH is not UTF-8 text: byte 0"],
+            &["PATH, byte 0", "this is an image"],
             // Any bytes are tokens, of an even number of them.
             &["PATH, byte 28", "1 of a token's 2 bytes"],
-            &["PATH, byte 0", "no IDX file"],
-            &["PATH, byte 0", "no TFRecord file"],
-            &["PATH, byte 0", "no whole safetensors file"],
+            &["PATH, byte 0", "this is an image"],
+            &["PATH, byte 0", "this is an image"],
+            &["PATH, byte 0", "this is an image"],
         ],
     );
 }

@@ -69,6 +69,32 @@ fn names(measured: &Profiled) -> Vec<&str> {
     layers.map(|layer| layer.name.as_str()).collect()
 }
 
+/// A first look took as long as the first runs of every size did, however long that was.
+#[test]
+fn a_first_look_leaves_out_sizes_for_which_there_is_no_time() {
+    let (x, y) = rows(8);
+    let sample = Sample::new(&x).with_loss(&y, loss);
+    for devices in [1, 2] {
+        let mut options = quick(devices);
+        options.threads_per_stage = None;
+        options.sizes = vec![2, 4, 8];
+        options.first_runs = Duration::ZERO;
+        let measured = profile(&small_mlp(), &sample, &options).unwrap();
+        let own = &measured.profile;
+        assert_eq!((own.batch(), own.input().get()), (2, 2 * 16 * 4));
+        assert!(own.layers().iter().all(|layer| layer.curve.is_empty()));
+        let told = measured.doubts.iter().map(ToString::to_string);
+        let told: Vec<String> = told
+            .filter(|own| own.contains("were not measured"))
+            .collect();
+        assert!(told[0].contains("more than 2 samples were not measured (wanted were 8)"));
+        // A measurement in full has all of them, whatever it takes.
+        options.brief = false;
+        let measured = profile(&small_mlp(), &sample, &options).unwrap();
+        assert_eq!(measured.profile.batch(), 8);
+    }
+}
+
 #[test]
 fn bytes_of_an_mlp_are_those_on_paper() {
     let (x, y) = rows(8);

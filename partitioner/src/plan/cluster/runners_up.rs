@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::choices::Choice;
 use super::search::ClusterSearch;
+use super::trial::ALL_ACTIONS;
 use crate::builtin::ScheduleKind;
 use crate::machine::Neighbours;
 use crate::plan::Alternative;
@@ -54,7 +55,8 @@ impl ClusterSearch<'_> {
         }
         let mut fastest: Option<(Choice, PlanCandidate)> = None;
         for choice in self.plain.iter().take(PLAIN) {
-            let Some(own) = self.setting(choice).run(choice, None).found else {
+            let trial = self.setting(choice).run(choice, None, ALL_ACTIONS);
+            let Some(own) = trial.found else {
                 continue;
             };
             if fastest

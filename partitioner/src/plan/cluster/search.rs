@@ -9,7 +9,7 @@ use super::least_memory::too_large;
 use super::numbers::{Backward, MachineNumbers};
 use super::runners_up::{Plain, Tried};
 use super::shortage;
-use super::trial::{Setting, Trial};
+use super::trial::{ALL_ACTIONS, Setting, Trial};
 use crate::builtin::ScheduleKind;
 use crate::cost::Link;
 use crate::machine::Machine;
@@ -22,7 +22,9 @@ use crate::units::Micros;
 
 /// How many choices are tried before the next ones are held against the best step.
 const AT_A_TIME: usize = 16;
-/// How many actions may be simulated to try choices, a layer counting for some.
+/// How many actions may be simulated to try choices with the solver's cut, a layer counting for some,
+/// and how many more to try all cuts of those that have few: when these are spent, the solver's is
+/// tried of them, too.
 const BUDGET: usize = 4_000_000;
 /// How many of the fastest are kept to be polished, and how many actions each may take.
 const POLISHED: usize = 3;
@@ -94,6 +96,9 @@ pub(super) struct ClusterSearch<'a> {
     pub(super) plain: Vec<Choice>,
     /// No choice that is not settled takes less.
     open: f64,
+    /// How many actions were simulated to try choices with the solver's cut, about, and all cuts.
+    spent: usize,
+    simulated: usize,
 }
 
 fn key(choice: &Choice) -> (ScheduleKind, usize) {
@@ -116,6 +121,8 @@ impl<'a> ClusterSearch<'a> {
             misfits: HashMap::new(),
             many: false,
             plain: Vec::new(),
+            spent: 0,
+            simulated: 0,
         };
         search.many = search.choices.kept.len() > MANY;
         search.add_machines();
@@ -172,7 +179,6 @@ impl<'a> ClusterSearch<'a> {
 
     fn try_all(&mut self, (budget, any): (usize, bool)) {
         let kept = std::mem::take(&mut self.choices.kept);
-        let mut spent = 0;
         let mut left = kept.as_slice();
         while !(left.is_empty() || (any && !self.leaders.is_empty())) {
             let best = self.leaders.first().map(|(_, own)| own.step);
@@ -184,18 +190,21 @@ impl<'a> ClusterSearch<'a> {
                 left = rest;
                 if !self.bounded(choice).is_below(limit) {
                     self.beaten.push((*choice, limit));
-                } else if spent > budget || self.is_hopeless(choice) {
+                } else if self.spent > budget || self.is_hopeless(choice) {
                     // Most are not below the least so far.
                     if self.bounded(choice).is_below(self.open) {
                         self.open = self.open.min(self.bounded(choice).step());
                     }
                 } else {
-                    spent += self.effort(choice);
+                    self.spent += self.effort(choice);
                     now.push(*choice);
                 }
             }
-            let tried = in_parallel(&now, |choice| self.setting(choice).run(choice, best));
+            let each = budget.saturating_sub(self.simulated) / AT_A_TIME;
+            let each = each.min(ALL_ACTIONS);
+            let tried = in_parallel(&now, |choice| self.setting(choice).run(choice, best, each));
             for (choice, trial) in now.into_iter().zip(tried) {
+                self.simulated += trial.simulated;
                 self.learn(choice, trial);
             }
         }
@@ -307,4 +316,87 @@ impl<'a> ClusterSearch<'a> {
 fn rounded(step: Micros) -> u64 {
     // 32 bits of the mantissa stay; steps are positive, and such are ordered as their bits.
     step.get().to_bits() >> 20
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::machine::cluster::{Card, Cluster, NodeKind};
+    use crate::profile::{LayerProfile, LayerTimes};
+    use crate::units::Bytes;
+
+    /// A small budget, so that few choices can be tried: a search that counts all that it does keeps
+    /// to it as it does to a large one.
+    const LITTLE: usize = 10_000;
+    /// No trial of a choice below takes more.
+    const LARGEST: usize = 300_000;
+
+    fn link() -> impl Strategy<Value = Link> {
+        (1_u64..400, 1_u32..40).prop_map(|(speed, latency)| {
+            let latency = Micros::new(f64::from(latency)).unwrap();
+            Link::new(Bytes(speed * 1_000_000_000), latency).unwrap()
+        })
+    }
+
+    fn profile() -> impl Strategy<Value = Profile> {
+        let layer = (
+            prop::array::uniform3(100_u32..3000),
+            prop::array::uniform3(1_u64..600),
+        );
+        let layers = prop::collection::vec(layer, 1..33);
+        (layers, any::<bool>(), 1_usize..9).prop_map(|(layers, alike, batch)| {
+            let first = layers[0];
+            let layer = |own: ([u32; 3], [u64; 3])| {
+                let (times, bytes) = if alike { first } else { own };
+                let [f, i, w] = times.map(|time| Micros::new(f64::from(time)).unwrap());
+                let [parameters, activations, output] = bytes.map(|own| Bytes(own << 20));
+                LayerProfile::new("layer", LayerTimes::new(f, i, w)).with_bytes(
+                    parameters,
+                    activations,
+                    output,
+                )
+            };
+            Profile::new("cuda", batch, layers.into_iter().map(layer).collect()).unwrap()
+        })
+    }
+
+    fn options() -> impl Strategy<Value = ClusterOptions> {
+        let machine = (
+            prop::sample::select(vec![1_usize, 1, 2, 3, 4, 8]),
+            prop::sample::select(vec![1_usize, 2, 4, 6, 8]),
+            prop::option::of(prop::sample::select(vec![24_u64, 80])),
+        );
+        let chosen = (1_usize..200, prop::option::of(1_usize..3));
+        (machine, (link(), link(), any::<bool>()), chosen).prop_map(
+            |((nodes, cards, memory), (inside, between, own), (batch, replicas))| {
+                let card = Card {
+                    speed: 1.0,
+                    memory: memory.map(|gib| Bytes(gib << 30)),
+                    peak: None,
+                };
+                let kind = NodeKind { nodes, cards, card };
+                let cluster = Cluster::new(vec![kind], Some(between)).unwrap();
+                let cluster = cluster.with_link_inside(inside).with_nic_per_card(own);
+                let mut options = ClusterOptions::new(cluster, batch);
+                options.replicas = replicas.filter(|d| *d <= batch && *d <= nodes * cards);
+                options
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// All cuts of thousands of choices were simulated, which nothing counted: of 16 layers on one
+        /// node there was no plan within ten minutes, where another node beside it was asked about.
+        #[test]
+        fn a_search_takes_no_more_work_than_it_may(profile in profile(), options in options()) {
+            let search = ClusterSearch::run(&profile, &options, (LITTLE, false));
+            prop_assert!(search.simulated <= LITTLE, "{}", search.simulated);
+            // The trials that were begun are ended.
+            prop_assert!(search.spent <= LITTLE + AT_A_TIME * LARGEST, "{}", search.spent);
+        }
+    }
 }

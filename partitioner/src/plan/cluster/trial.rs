@@ -18,7 +18,7 @@ use crate::solve::{Problem, Transfer, When};
 use crate::units::{Bytes, Micros};
 
 /// Where the simulations of all cuts have no more actions than this together, all are simulated.
-const ALL_ACTIONS: usize = 400_000;
+pub(super) const ALL_ACTIONS: usize = 400_000;
 
 /// Bounds are this much lower than they are computed, relative to them, for what f64 rounds.
 const ROUNDED: f64 = 1e-9;
@@ -31,6 +31,8 @@ pub(super) struct Trial {
     pub(super) settled: bool,
     /// What no cut goes below, where that is more than was known.
     pub(super) bound: Option<Micros>,
+    /// How many actions of all cuts were simulated, a layer counting for one, where all were tried.
+    pub(super) simulated: usize,
 }
 
 /// What a choice is tried with.
@@ -79,22 +81,26 @@ impl Setting<'_> {
         self.job(choice).problem(self.profile, &own, schedule)
     }
 
-    /// Tries a choice; steps that are not below `best` are of no interest.
-    pub(super) fn run(&self, choice: &Choice, best: Option<Micros>) -> Trial {
+    /// Tries a choice; steps that are not below `best` are of no interest. All cuts are tried where
+    /// that takes no more than `most` simulated actions.
+    pub(super) fn run(&self, choice: &Choice, best: Option<Micros>, most: usize) -> Trial {
         let Ok(schedule) = choice.kind.generate(choice.shape) else {
             return Trial {
                 found: None,
                 settled: true,
                 bound: None,
+                simulated: 0,
             };
         };
         let sharded = self.options.shard_optimizer != When::Never;
         let problem = self.problem(choice, &schedule, sharded);
-        if let Some(all) = self.all_cuts(&problem, &schedule) {
+        if let Some(all) = self.all_cuts(&problem, &schedule, most) {
+            let (found, simulated) = self.best_of(choice, (&problem, &schedule), &all, best);
             return Trial {
-                found: self.best_of(choice, (&problem, &schedule), &all, best),
+                found,
                 settled: true,
                 bound: None,
+                simulated,
             };
         }
         let of = |problem: Problem| {
@@ -111,20 +117,28 @@ impl Setting<'_> {
             found,
             settled: false,
             bound: least(choice, problem),
+            simulated: 0,
         }
     }
 
-    /// Every cut, if simulating all of them with all choices of recompute is little work.
-    fn all_cuts(&self, problem: &Problem, schedule: &CheckedSchedule) -> Option<Vec<Partition>> {
+    /// Every cut, if simulating all of them with all choices of recompute takes no more than `most`
+    /// actions.
+    fn all_cuts(
+        &self,
+        problem: &Problem,
+        schedule: &CheckedSchedule,
+        most: usize,
+    ) -> Option<Vec<Partition>> {
         let plan = schedule.schedule();
-        let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
         let stages = u32::try_from(plan.stages()).ok()?;
         let ways = problem.ways().len().checked_pow(stages)?;
-        let most = ALL_ACTIONS / actions.max(1).checked_mul(ways)?;
-        Partition::all(self.profile.layers().len(), plan.stages(), most)
+        let layers = self.profile.layers().len();
+        let each = actions(schedule) + plan.stages() + layers;
+        Partition::all(layers, plan.stages(), most / each.checked_mul(ways)?)
     }
 
-    /// The fastest of these cuts that fits, with each choice of recompute.
+    /// The fastest of these cuts that fits, with each choice of recompute, and how many actions were
+    /// simulated to find it.
     ///
     /// Where nothing is shared, work that takes longer makes nothing end sooner: a cut that fits
     /// without recompute is not tried with it.
@@ -134,7 +148,7 @@ impl Setting<'_> {
         (problem, schedule): (&Problem, &CheckedSchedule),
         cuts: &[Partition],
         best: Option<Micros>,
-    ) -> Option<PlanCandidate> {
+    ) -> (Option<PlanCandidate>, usize) {
         let plan = schedule.schedule();
         let stages = plan.stages();
         let ways = problem.ways();
@@ -143,6 +157,10 @@ impl Setting<'_> {
         let of = (plan.devices(), plan.micro_batches());
         let mut best = best;
         let mut found = None;
+        let actions = actions(schedule);
+        // What a cut takes that is not simulated.
+        let least_work = stages + self.profile.layers().len();
+        let mut simulated = 0;
         for cut in cuts {
             for number in 0..ways.len().pow(stages as u32) {
                 let digit = |stage: usize| number / ways.len().pow(stage as u32) % ways.len();
@@ -152,6 +170,7 @@ impl Setting<'_> {
                 let least = least_makespan(schedule.owner(), of, &costs).get() * (1.0 - ROUNDED);
                 let may_be = best.is_none_or(|best| least <= best.get())
                     && self.may_hold(schedule.owner(), &costs);
+                simulated += least_work + if may_be { actions } else { 0 };
                 let simulation = may_be.then(|| simulate(schedule, &costs));
                 // What is as fast as another choice may be simpler.
                 let faster = simulation.filter(|own| match best {
@@ -176,15 +195,13 @@ impl Setting<'_> {
                 }
             }
         }
-        let (cut, redo) = found?;
-        let solution = problem.priced(cut, &redo, &never)?;
-        let (problem, schedule) = (problem.clone(), schedule.clone());
-        Some(PlanCandidate::new(
-            self.job(choice),
-            problem,
-            schedule,
-            solution,
-        ))
+        let candidate = found.and_then(|(cut, redo)| {
+            let solution = problem.priced(cut, &redo, &never)?;
+            let (problem, schedule) = (problem.clone(), schedule.clone());
+            let job = self.job(choice);
+            Some(PlanCandidate::new(job, problem, schedule, solution))
+        });
+        (candidate, simulated)
     }
 
     /// Whether each device has room for what is there all the time, and for gradients.
@@ -213,6 +230,12 @@ impl Setting<'_> {
         let solution = problem.priced(&own.partition, &own.recompute, &own.offload)?;
         PlanCandidate::fitting(self.job(choice), problem, schedule, solution)
     }
+}
+
+/// Those of all devices.
+fn actions(schedule: &CheckedSchedule) -> usize {
+    let lists = schedule.schedule().iter();
+    lists.map(|(_, list)| list.len()).sum()
 }
 
 /// The work of the slowest stage, where each device has one: no cut that fits has a faster one.

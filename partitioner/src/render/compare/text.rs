@@ -2,7 +2,7 @@
 
 use super::{CauseRow, both, causes, end, numbers, wrapped};
 use crate::explain::Explanation;
-use crate::render::text::{Page, in_lines, legend};
+use crate::render::text::{Page, in_lines};
 use std::fmt::Write as _;
 
 /// The measured timeline and the predicted one as [`text`](crate::render::text)
@@ -20,7 +20,8 @@ pub fn compare_text(explanation: &Explanation, what: &str, width: usize) -> Stri
         text.push_str(&page.rows(timeline));
     }
     let _ = writeln!(text, "{}", page.axis());
-    text.push_str(&in_lines(&legend(explanation.measured()), width));
+    let legend = page.legend(explanation.measured(), &text);
+    text.push_str(&in_lines(&legend, width));
     text.push('\n');
     text.push_str(&table(&causes(explanation), width));
     text.push('\n');

@@ -16,18 +16,40 @@ pub(in crate::render) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A sentence as HTML: what stands between backticks is code, and apostrophes are those of the pages.
+/// A sentence as HTML: what stands between backticks is code, and so are flags, which no line breaks;
+/// apostrophes are those of the pages.
 pub(in crate::render) fn sentence(text: &str) -> String {
     let text = text.replace("'s ", "\u{2019}s ");
     let parts: Vec<String> = text.split('`').map(escaped).collect();
     if parts.len().is_multiple_of(2) {
-        return parts.join("`");
+        return flags(&parts.join("`"), "code");
     }
     let part = |(number, part): (usize, &String)| match number % 2 {
-        0 => part.clone(),
-        _ => format!("<code>{part}</code>"),
+        0 => flags(part, "code"),
+        _ => format!("<code>{}</code>", flags(part, "span")),
     };
     parts.iter().enumerate().map(part).collect()
+}
+
+/// HTML with each flag in an element of that name, so that no line ends at its hyphens.
+fn flags(html: &str, element: &str) -> String {
+    let is_of_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let mut all = String::with_capacity(html.len());
+    let mut rest = html;
+    while let Some(at) = rest.find("--") {
+        let (before, flag) = rest.split_at(at);
+        let end = flag.find(|c| !is_of_flag(c)).unwrap_or(flag.len());
+        let (flag, behind) = flag.split_at(end);
+        let stands_alone = !before.ends_with(is_of_flag);
+        all.push_str(before);
+        if stands_alone && flag.len() > 2 {
+            all += &format!("<{element} class=\"flag\">{flag}</{element}>");
+        } else {
+            all.push_str(flag);
+        }
+        rest = behind;
+    }
+    all + rest
 }
 
 /// The same of a sentence that stands alone: it begins with a capital and ends with a full stop.
@@ -112,6 +134,23 @@ mod tests {
         assert_eq!(sentence("`a` `b`"), "<code>a</code> <code>b</code>");
         assert_eq!(whole_sentence("a `b`"), "A <code>b</code>.");
         assert_eq!(whole_sentence("`a` it is."), "<code>a</code> it is.");
+    }
+
+    /// Lines ended behind the hyphens: `a smaller --` and `batch`.
+    #[test]
+    fn flags_are_code_that_no_line_breaks() {
+        assert_eq!(
+            sentence("a smaller --batch, --tensor-parallel auto"),
+            "a smaller <code class=\"flag\">--batch</code>, \
+             <code class=\"flag\">--tensor-parallel</code> auto"
+        );
+        assert_eq!(
+            sentence("`gpipe-rs train --plan p.json`"),
+            "<code>gpipe-rs train <span class=\"flag\">--plan</span> p.json</code>"
+        );
+        for none in ["a -- b", "a--b", "--", "-o plan.json"] {
+            assert_eq!(sentence(none), none);
+        }
     }
 
     /// `144.98` and `ms` stood in two lines.

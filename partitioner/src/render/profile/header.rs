@@ -137,8 +137,8 @@ pub(super) fn peaks(page: &ProfilePage<'_>) -> String {
     let devices = page.options.machine.devices();
     let highest = page.fullest().1;
     let mut html = String::from(
-        "<p class=\"cap\" id=\"peaks\">Peak memory of each device: parameters with all that belongs to them, \
-         then activations</p>\n<ul class=\"peaks\" aria-labelledby=\"peaks\">\n",
+        "<p class=\"cap\" id=\"peaks\">Peak memory per device: weights, gradients and optimizer state (grey), \
+         activations (green)</p>\n<ul class=\"peaks\" aria-labelledby=\"peaks\">\n",
     );
     for (number, (peak, device)) in peaks.iter().zip(devices).enumerate() {
         let whole = device.memory.unwrap_or(highest).get().max(1);
@@ -171,7 +171,10 @@ pub(super) fn origin(page: &ProfilePage<'_>) -> String {
     let scaled = if measured == used {
         String::new()
     } else {
-        format!(" Those of the plan have {used}: times and bytes below are for these.")
+        format!(
+            " The plan uses micro-batches of {}; all numbers below are for that size.",
+            count(used, "sample")
+        )
     };
     let samples = count(measured, "sample");
     // Costs of shapes say of themselves that nothing was measured.

@@ -38,7 +38,7 @@ pub(super) fn section(page: &ProfilePage<'_>) -> String {
     let mut html = format!(
         "<p>Times of one micro-batch of {}. A dashed line is a cut: what is below it runs as \
          another stage. Bars of stages and of layers have one scale; the share beside a stage\u{2019}s \
-         bar is that of the slowest stage.{}</p>\n{}",
+         bar is that of the slowest stage, by forward and backward.{}</p>\n{}",
         count(page.plan.micro_batch_size, "sample"),
         of_devices(page),
         keys(page.halves())
@@ -262,12 +262,7 @@ fn row_name(page: &ProfilePage<'_>, row: &Row) -> String {
 
 /// What a stage takes for one micro-batch, as the schedule runs it.
 fn stage_time(page: &ProfilePage<'_>, stage: StageId) -> Micros {
-    let times = page.simulation.costs().stage(stage);
-    if page.halves() {
-        times.forward + times.input + times.weight
-    } else {
-        times.forward + times.backward
-    }
+    page.simulation.costs().work(stage, page.halves())
 }
 
 /// The line behind `stage`, with what crosses it.

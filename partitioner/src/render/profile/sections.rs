@@ -1,7 +1,7 @@
 //! The page, section by section.
 
 use super::super::memory::{self, Curve};
-use super::super::page::{Page, chart, escaped, sentence};
+use super::super::page::{Page, chart, escaped, sentence, whole_sentence};
 use super::super::{html, svg};
 use super::{ProfilePage, header, layers, schedules};
 use crate::ids::DeviceId;
@@ -22,13 +22,17 @@ impl ProfilePage<'_> {
         }
         page.facts(&header::facts(self));
         page.intro(&header::words(self));
-        page.notes(&[], &self.notes);
         page.intro(&header::peaks(self));
         page.intro(&header::origin(self));
         page.section("layers", "Layers and cuts", &layers::section(self));
         page.section("timeline", "Predicted timeline", &self.timeline());
         page.section("memory", "Memory over time", &self.memory());
         page.section("schedules", "Schedules compared", &schedules::section(self));
+        if !self.notes.is_empty() {
+            let notes = self.notes.iter();
+            let notes = notes.map(|note| format!("<p>{}</p>\n", whole_sentence(note)));
+            page.section("notes", "About this plan", &notes.collect::<String>());
+        }
         page.section("doubts", "Doubts", &self.doubts());
         page.finish()
     }
@@ -40,11 +44,11 @@ impl ProfilePage<'_> {
             let label = "Predicted timeline of the devices";
             chart(label, &svg::in_a_page(timeline))
         } else {
-            format!(
-                "{}<p>{actions} actions are too many for a picture: <code>gpipe-rs simulate --format \
-                 trace</code> writes them for a viewer that zooms.</p>\n",
-                svg::canvas::shared()
-            )
+            let why = format!(
+                "{actions} actions are too many for a picture: `gpipe-rs simulate --format trace` writes \
+                 them for a viewer that zooms."
+            );
+            format!("{}<p>{}</p>\n", svg::canvas::shared(), sentence(&why))
         };
         html.push_str(&html::devices(timeline, None));
         html

@@ -1,9 +1,12 @@
 //! What is in a cell.
 
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 
-/// What stands for there being no value.
-const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
+/// What stands for there being no value, in small letters: what pandas takes for such, and a question mark.
+const MISSING: [&str; 15] = [
+    "", "?", "na", "n/a", "nan", "-nan", "null", "none", "<na>", "#n/a", "#na", "#n/a n/a",
+    "1.#ind", "-1.#ind", "1.#qnan",
+];
 
 /// What to do about a text among the numbers of a column of inputs.
 pub(super) const INPUTS: &str = "other rows of this column have numbers; mend the cell, or leave the \
@@ -20,14 +23,37 @@ pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, Str
     match cell.parse::<f64>() {
         Ok(number) if (number as f32).is_finite() => Ok(number),
         Ok(number) => Err(format!("column `{column}`: {}", too_large(cell, number))),
-        Err(_) if with_point(cell).parse::<f64>().is_ok() => Err(format!(
-            "column `{column}`: `{cell}` has a comma: write numbers with a point, `{}`",
-            with_point(cell)
-        )),
-        Err(_) => Err(format!(
-            "column `{column}`: `{cell}` is no number: {instead}"
-        )),
+        Err(_) => Err(match &with_commas(cell)[..] {
+            [] => format!("column `{column}`: `{cell}` is no number: {instead}"),
+            [one] => format!("column `{column}`: `{cell}` has a comma: write `{one}`"),
+            [decimals, thousands, ..] => format!(
+                "column `{column}`: `{cell}` has a comma: write `{thousands}` if it stands between \
+                 thousands, and `{decimals}` if it stands before decimals"
+            ),
+        }),
     }
+}
+
+/// The numbers that a text with commas may mean: with its comma before decimals, and between thousands.
+fn with_commas(cell: &str) -> Vec<String> {
+    let is_number = |own: &String| own.parse::<f64>().is_ok();
+    let [decimals, thousands] = [('.', ','), (',', '.')].map(|(between, before)| {
+        let (whole, decimals) = cell.split_once(before).unwrap_or((cell, ""));
+        let mut groups = whole.split(between);
+        let first = groups.next().unwrap_or_default();
+        let first = first.trim_start_matches(['-', '+']);
+        let grouped = whole.contains(between);
+        let all_three =
+            grouped && (1..=3).contains(&first.len()) && groups.all(|own| own.len() == 3);
+        let fits = cell.contains(',') && (all_three || !grouped);
+        let number = whole.replace(between, "");
+        let number = match decimals {
+            "" => number,
+            own => format!("{number}.{own}"),
+        };
+        Some(number).filter(|own| fits && is_number(own))
+    });
+    decimals.into_iter().chain(thousands).collect()
 }
 
 /// What is wrong with a number that single precision does not have.
@@ -38,18 +64,14 @@ fn too_large(cell: &str, number: f64) -> String {
         );
     }
     format!(
-        "{cell} is too large for single precision (at most 3.4e38), which numbers are read with: mend the \
+        "{cell} is too large for single precision (at most 3.4e38), which models compute in: mend the \
          cell, or divide the column by a power of ten"
     )
 }
 
-fn with_point(cell: &str) -> String {
-    cell.replacen(',', ".", 1)
-}
-
 /// Whether a cell has a number, if one that is written otherwise.
 pub(super) fn is_number(cell: &str) -> bool {
-    !is_missing(cell) && with_point(cell).parse::<f64>().is_ok()
+    !is_missing(cell) && (cell.parse::<f64>().is_ok() || !with_commas(cell).is_empty())
 }
 
 /// What is said of columns of inputs that have no value in so many rows, the first of them here.
@@ -71,7 +93,7 @@ pub(super) fn no_input(columns: &[(&str, usize)]) -> String {
     format!(
         "{have}: --missing fill fills {them} in, --missing drop leaves out such rows, and \
          --drop-columns {} {own}",
-        names.join(",")
+        quoted(names.join(","))
     )
 }
 
@@ -93,4 +115,38 @@ pub(super) fn no_target(column: &str) -> String {
 /// Whether a cell has no value.
 pub(super) fn is_missing(cell: &str) -> bool {
     MISSING.contains(&cell.to_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comma_is_read_in_each_way_that_it_may_be_meant() {
+        for (cell, wanted) in [
+            ("1,200", &["1.200", "1200"][..]),
+            ("-1,200", &["-1.200", "-1200"]),
+            ("12,5", &["12.5"]),
+            ("1,200,000", &["1200000"]),
+            ("1,200.5", &["1200.5"]),
+            ("1.200,5", &["1200.5"]),
+            ("1.200.000,5", &["1200000.5"]),
+            ("1200,500", &["1200.500"]),
+            ("1,2,3", &[]),
+            ("1,20.5", &[]),
+            ("a,b", &[]),
+            (",", &[]),
+            ("1.200.000", &[]),
+        ] {
+            assert_eq!(with_commas(cell), wanted, "{cell}");
+        }
+    }
+
+    #[test]
+    fn what_pandas_takes_for_no_value_is_none() {
+        for cell in ["", "#N/A", "<NA>", "NaN", "-1.#IND", "None"] {
+            assert!(is_missing(cell), "{cell}");
+        }
+        assert!(!is_missing("#5"));
+    }
 }

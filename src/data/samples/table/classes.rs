@@ -35,13 +35,12 @@ impl Table {
         names: &[String],
         column: &str,
     ) -> Result<(), DataError> {
-        let numbers = names
-            .iter()
-            .enumerate()
-            .map(|(number, name)| (name.as_str(), number));
-        let numbers: HashMap<&str, usize> = numbers.collect();
+        let are_numbers = are_numbers(names);
+        let numbers = names.iter().enumerate();
+        let numbers = numbers.map(|(number, name)| (Key::of(name, are_numbers), number));
+        let numbers: HashMap<Key<'_>, usize> = numbers.collect();
         for (row, label) in labels.iter().enumerate() {
-            let number = numbers.get(label.as_str()).ok_or_else(|| {
+            let number = numbers.get(&Key::of(label, are_numbers)).ok_or_else(|| {
                 let what = format!(
                     "column `{column}`: there was no class `{label}` in what was trained on; there \
                      were {}",
@@ -56,27 +55,49 @@ impl Table {
     }
 }
 
-/// The classes, in the order of their numbers: numbers by size, names by letters.
+/// What tells a class from others.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key<'a> {
+    Name(&'a str),
+    /// The bits of a number: `1` and `1.0` are one class, and so are `0` and `-0`.
+    Number(u64),
+}
+
+impl<'a> Key<'a> {
+    fn of(name: &'a str, is_number: bool) -> Self {
+        match name.parse::<f64>() {
+            // The sum of -0 and 0 is 0.
+            Ok(number) if is_number => Self::Number((number + 0.0).to_bits()),
+            _ => Self::Name(name),
+        }
+    }
+}
+
+fn are_numbers(names: &[String]) -> bool {
+    names.iter().all(|name| name.parse::<f64>().is_ok())
+}
+
+/// The classes, in the order of their numbers: numbers by size, names by letters. One number that is written
+/// in several ways is called as in the shortest.
 fn named(labels: &[String]) -> Result<Vec<String>, String> {
     let mut names = labels.to_vec();
     names.sort_unstable();
     names.dedup();
-    let numbers: Option<Vec<f64>> = names.iter().map(|name| name.parse().ok()).collect();
-    let Some(numbers) = numbers else {
+    if !are_numbers(&names) {
         return Ok(names);
-    };
-    if let Some(broken) = numbers.iter().position(|number| number.fract() != 0.0) {
+    }
+    let number = |name: &String| name.parse::<f64>().unwrap_or_default() + 0.0;
+    if let Some(broken) = names.iter().find(|name| number(name).fract() != 0.0) {
         return Err(format!(
-            "has numbers such as {}, and this model tells classes: name the column of the classes \
-             with --target, or take a model and a loss for numbers, such as `mlp` with --loss mse",
-            names[broken]
+            "has numbers such as {broken}, and this model tells classes: name the column of the classes \
+             with --target, or take a model and a loss for numbers, such as `mlp` with --loss mse"
         ));
     }
     names.sort_by(|one, other| {
-        let number = |name: &String| name.parse::<f64>().unwrap_or_default();
-        number(one)
-            .total_cmp(&number(other))
-            .then_with(|| one.cmp(other))
+        let of_length = || one.len().cmp(&other.len());
+        let order = number(one).total_cmp(&number(other));
+        order.then_with(of_length).then_with(|| one.cmp(other))
     });
+    names.dedup_by(|one, other| number(one).total_cmp(&number(other)).is_eq());
     Ok(names)
 }

@@ -8,13 +8,15 @@ use time::format_description::parse_owned;
 use time::parsing::Parsed;
 use time::{Date, Month, Time};
 
+use super::forms::Form;
+
 /// Formats in which day and month cannot be taken for each other.
 const DAYS: [&str; 3] = [
     "[year]-[month]-[day]",
     "[year]/[month]/[day]",
     "[day].[month].[year]",
 ];
-/// The time of a day. What tells its zone is not read: times are those of the clocks there.
+/// The time of a day, without what tells its zone.
 const CLOCK: &str = "[hour]:[minute][optional [:[second][optional [.[subsecond]]]]]";
 /// Days in a year, on average.
 const YEAR: f64 = 365.2425;
@@ -24,15 +26,37 @@ static FORMATS: LazyLock<Option<(Vec<OwnedFormatItem>, OwnedFormatItem)>> = Lazy
     Some((days.ok()?, parse_owned::<2>(CLOCK).ok()?))
 });
 
+const DAY: f64 = 86_400.0;
+
 /// When a cell is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Moment {
-    /// Days since 2000.
+    /// Whole days since 2000.
     days: f64,
     /// The share of the day that is over.
     clock: f64,
-    /// Whether the time of the day is given.
-    pub(super) has_clock: bool,
+    pub(super) told: Told,
+}
+
+/// What a cell tells of when it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Day,
+    /// With the time of the clocks there.
+    Clock,
+    /// With the time and its zone, which is turned into UTC.
+    Zone,
+}
+
+impl Told {
+    /// The form of a column whose cells tell this.
+    pub(super) fn form(self) -> Form {
+        match self {
+            Self::Day => Form::Dates,
+            Self::Clock => Form::Times,
+            Self::Zone => Form::TimesInUtc,
+        }
+    }
 }
 
 /// The moment in a cell such as `2024-01-31`, `31.01.2024` or `2024-01-31T18:30:00Z`.
@@ -45,36 +69,57 @@ pub(super) fn moment(cell: &str) -> Option<Moment> {
     })?;
     let begin = Date::from_calendar_date(2000, Month::January, 1).ok()?;
     let days = f64::from(date.to_julian_day() - begin.to_julian_day());
-    let [b'T' | b' ', rest @ ..] = rest else {
+    let [b'T' | b't' | b' ', rest @ ..] = rest else {
         let moment = Moment {
             days,
             clock: 0.0,
-            has_clock: false,
+            told: Told::Day,
         };
         return rest.is_empty().then_some(moment);
     };
     let mut parsed = Parsed::new();
     let rest = parsed.parse_item(rest, clock).ok()?;
-    let time = Time::try_from(parsed).ok()?;
-    let (hours, minutes, seconds) = time.as_hms();
+    let (hours, minutes, seconds, nanoseconds) = Time::try_from(parsed).ok()?.as_hms_nano();
     let seconds = f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0 + f64::from(seconds);
-    is_zone(rest).then_some(Moment {
-        days,
-        clock: seconds / 86400.0,
-        has_clock: true,
+    let seconds = seconds + f64::from(nanoseconds) * 1e-9;
+    let (ahead, told) = match rest {
+        [] => (0.0, Told::Clock),
+        zone => (ahead(zone)?, Told::Zone),
+    };
+    // In UTC it may be another day.
+    let seconds = seconds - ahead;
+    Some(Moment {
+        days: days + seconds.div_euclid(DAY),
+        clock: seconds.rem_euclid(DAY) / DAY,
+        told,
     })
 }
 
-/// Whether this is nothing, `Z`, or an offset such as `+02:00`.
-fn is_zone(rest: &[u8]) -> bool {
-    match rest {
-        [] | [b'Z'] => true,
-        [b'+' | b'-', digits @ ..] => {
-            let is_part = |own: &u8| own.is_ascii_digit() || *own == b':';
-            (2..=5).contains(&digits.len()) && digits.iter().all(is_part)
-        }
-        _ => false,
+/// How many seconds a zone is ahead of UTC: `Z`, `UTC`, or an offset such as `+02:00`, `-0330` or `+02`.
+fn ahead(zone: &[u8]) -> Option<f64> {
+    let zone = std::str::from_utf8(zone).ok()?.trim_start();
+    if ["Z", "UTC", "GMT"]
+        .iter()
+        .any(|own| zone.eq_ignore_ascii_case(own))
+    {
+        return Some(0.0);
     }
+    let sign = match zone.get(..1)? {
+        "+" => 1.0,
+        "-" => -1.0,
+        _ => return None,
+    };
+    let (hours, minutes) = match &zone[1..] {
+        own if own.len() == 2 => (own, "00"),
+        own if own.len() == 4 => (own.get(..2)?, own.get(2..)?),
+        own => own.split_once(':')?,
+    };
+    let number = |digits: &str, below: u8| {
+        let is_two = digits.len() == 2 && digits.bytes().all(|own| own.is_ascii_digit());
+        let number = digits.parse::<u8>().ok().filter(|own| *own < below);
+        number.filter(|_| is_two).map(f64::from)
+    };
+    Some(sign * (number(hours, 24)? * 3600.0 + number(minutes, 60)? * 60.0))
 }
 
 /// Whether a text is a date of which nobody knows the day from the month, such as `1/2/2024`.
@@ -92,7 +137,7 @@ pub(super) fn is_ambiguous(cell: &str) -> bool {
 
 impl Moment {
     /// Its numbers: the days, the place in the year and the week, and in the day where times are given.
-    pub(super) fn numbers(self, with_clock: bool) -> impl Iterator<Item = f32> {
+    pub(super) fn numbers(self, with_clock: bool) -> impl Iterator<Item = f64> {
         let days = self.days + self.clock;
         let turns = [days / YEAR, days / 7.0, self.clock];
         let turns = turns.into_iter().take(if with_clock { 3 } else { 2 });
@@ -100,7 +145,7 @@ impl Moment {
             let (sine, cosine) = (turn * TAU).sin_cos();
             [sine, cosine]
         });
-        std::iter::once(days).chain(places).map(|own| own as f32)
+        std::iter::once(days).chain(places)
     }
 }
 
@@ -128,24 +173,50 @@ mod tests {
     }
 
     #[test]
-    fn times_of_a_day_are_those_of_the_clock() {
-        for cell in [
-            "2000-01-02 18:00",
-            "2000-01-02T18:00:00.5Z",
-            "2000-01-02T18:00:00+02:00",
+    fn times_without_a_zone_are_those_of_the_clock() {
+        let own = moment("2000-01-02 18:00").unwrap();
+        assert_eq!((own.days, own.clock, own.told), (1.0, 0.75, Told::Clock));
+    }
+
+    /// The offset was dropped: one moment was read as two, hours apart.
+    #[test]
+    fn times_with_a_zone_are_in_utc() {
+        for (cell, days, clock) in [
+            ("2000-01-02T18:00:00Z", 1.0, 0.75),
+            ("2000-01-02T18:00:00 UTC", 1.0, 0.75),
+            ("2000-01-02T20:00:00+02:00", 1.0, 0.75),
+            ("2000-01-02T20:00:00+02", 1.0, 0.75),
+            ("2000-01-02 14:30:00-0330", 1.0, 0.75),
+            ("2000-01-02 01:00:00 +02:00", 0.0, 23.0 / 24.0),
+            ("2000-01-02 23:00:00-01:00", 2.0, 0.0),
         ] {
             let own = moment(cell).unwrap();
-            assert_eq!(
-                (own.days, own.clock, own.has_clock),
-                (1.0, 0.75, true),
-                "{cell}"
-            );
+            let told = (own.days, own.clock, own.told);
+            assert_eq!(told, (days, clock, Told::Zone), "{cell}");
         }
+        for cell in ["+25:00", "+1", "+01:60", "+1:00", "CEST", "+", "+é0"] {
+            assert_eq!(moment(&format!("2000-01-02 18:00{cell}")), None, "{cell}");
+        }
+    }
+
+    /// What is behind the point was dropped, and times were rounded to 84 seconds before they were centred.
+    #[test]
+    fn fractions_of_a_second_count() {
+        let days = |cell: &str| moment(cell).unwrap().numbers(true).next().unwrap();
+        let (one, other) = (
+            days("2024-01-01T10:00:00.25"),
+            days("2024-01-01T10:00:00.5"),
+        );
+        assert!(
+            ((other - one) * DAY - 0.25).abs() < 1e-5,
+            "{}",
+            (other - one) * DAY
+        );
     }
 
     #[test]
     fn a_week_later_is_at_the_same_place_of_the_week() {
-        let numbers = |cell: &str| -> Vec<f32> { moment(cell).unwrap().numbers(true).collect() };
+        let numbers = |cell: &str| -> Vec<f64> { moment(cell).unwrap().numbers(true).collect() };
         let (one, other) = (numbers("2024-01-01"), numbers("2024-01-08"));
         assert_eq!(one.len(), 7);
         assert!((one[3] - other[3]).abs() < 1e-4 && (one[4] - other[4]).abs() < 1e-4);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use csv::StringRecord;
-use gpipe_partitioner::words::count;
+use gpipe_partitioner::words::{count, quoted};
 use serde::{Deserialize, Serialize};
 
 use super::cell::{ASKED, INPUTS, is_missing, is_number, number};
-use super::dates;
+use super::dates::{self, Told};
 use super::layout::{Layout, listed};
 
 /// Different words that a column may have: more are rather names or sentences.
@@ -24,8 +24,10 @@ pub(in super::super) enum Form {
     Words(Vec<String>),
     /// Days: see [`dates::Moment::numbers`].
     Dates,
-    /// Days with times.
+    /// Days with times, as clocks told them.
     Times,
+    /// The same of times with a zone, in UTC.
+    TimesInUtc,
 }
 
 /// A column of inputs, as it was where it was trained on.
@@ -48,7 +50,7 @@ impl Column {
             Form::Numbers => 1,
             Form::Words(words) => words.len(),
             Form::Dates => 5,
-            Form::Times => 7,
+            Form::Times | Form::TimesInUtc => 7,
         };
         own + usize::from(self.gaps)
     }
@@ -61,32 +63,41 @@ impl Column {
         &self,
         cell: &str,
         (name, trains): (&str, bool),
-        x: &mut Vec<f32>,
+        x: &mut Vec<f64>,
     ) -> Result<(), String> {
         let instead = if trains { INPUTS } else { ASKED };
         match &self.form {
-            Form::Numbers => x.push(number(cell, name, instead)? as f32),
+            Form::Numbers => x.push(number(cell, name, instead)?),
             Form::Words(words) => x.extend(numbers(cell, name, words)?),
-            Form::Dates | Form::Times => {
-                let moment = dates::moment(cell).ok_or_else(|| {
-                    format!(
-                        "column `{name}`: `{cell}` is no date, as the others are: write it as 2024-01-31"
-                    )
-                })?;
-                x.extend(moment.numbers(self.form == Form::Times));
+            Form::Dates | Form::Times | Form::TimesInUtc => {
+                x.extend(self.moment(cell, name)?.numbers(self.form != Form::Dates));
             }
         }
         x.extend(self.gaps.then_some(0.0));
         Ok(())
     }
 
+    /// When a cell is, where that is told as in the others.
+    fn moment(&self, cell: &str, name: &str) -> Result<dates::Moment, String> {
+        let moment = dates::moment(cell).ok_or_else(|| {
+            format!(
+                "column `{name}`: `{cell}` is no date, as the others are: write it as 2024-01-31"
+            )
+        })?;
+        let is_utc = self.form == Form::TimesInUtc;
+        if is_utc == (moment.told == Told::Zone) {
+            return Ok(moment);
+        }
+        Err(mixed(name, cell, is_utc))
+    }
+
     /// The numbers of a cell without a value: no word, or what is filled in when inputs are scaled.
-    pub(super) fn take_nothing(&self, x: &mut Vec<f32>) {
+    pub(super) fn take_nothing(&self, x: &mut Vec<f64>) {
         let own = self.width() - usize::from(self.gaps);
         let nothing = if matches!(self.form, Form::Words(_)) {
             0.0
         } else {
-            f32::NAN
+            f64::NAN
         };
         x.extend(std::iter::repeat_n(nothing, own));
         x.extend(self.gaps.then_some(1.0));
@@ -112,13 +123,18 @@ struct Seen {
 }
 
 /// What all texts of a column are.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Texts {
-    #[default]
-    Days,
-    Times,
-    /// One at least is neither.
+    /// Days, and what most is told of one.
+    Days(Told),
+    /// One at least is none.
     Words,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Self::Days(Told::Day)
+    }
 }
 
 impl<'a> Search<'a> {
@@ -162,10 +178,12 @@ impl<'a> Search<'a> {
 
 impl Seen {
     fn text(&mut self, cell: &str) {
-        if self.texts != Texts::Words {
+        if let Texts::Days(most) = self.texts {
             self.texts = match dates::moment(cell) {
                 None => Texts::Words,
-                Some(moment) if moment.has_clock => Texts::Times,
+                Some(own) if own.told == Told::Day => self.texts,
+                // Rows that tell another are refused when they are taken.
+                Some(own) if most == Told::Day => Texts::Days(own.told),
                 Some(_) => self.texts,
             };
         }
@@ -184,8 +202,7 @@ impl Seen {
             return Form::Numbers;
         }
         match self.texts {
-            Texts::Days => Form::Dates,
-            Texts::Times => Form::Times,
+            Texts::Days(told) => told.form(),
             Texts::Words => Form::Words(self.words.into_iter().collect()),
         }
     }
@@ -201,7 +218,8 @@ fn refuse(seen: &[(&str, Seen)]) -> Result<(), String> {
         let example = seen.words.first().map_or("", String::as_str);
         return Err(format!(
             "column `{name}` has dates such as {example}, of which nothing says what is the day and what \
-             the month: write them as 2024-01-31, or leave the column out (--drop-columns {name})"
+             the month: write them as 2024-01-31, or leave the column out (--drop-columns {})",
+            quoted(name)
         ));
     }
     let texts: Vec<_> = seen.iter().filter(|own| own.1.has_texts()).collect();
@@ -218,8 +236,22 @@ fn refuse(seen: &[(&str, Seen)]) -> Result<(), String> {
         "{columns} {have} texts, such as {}, and more than {MOST_WORDS} different ones, each of which \
          would be an input: leave {them} out (--drop-columns {})",
         listed(&examples),
-        names.join(",")
+        quoted(names.join(","))
     ))
+}
+
+/// What is said of a cell of a column of dates that tells its zone, and others tell none, or the other way
+/// round.
+fn mixed(name: &str, cell: &str, others_do: bool) -> String {
+    let what = if others_do {
+        "tells no zone, and others tell theirs"
+    } else {
+        "tells its zone, and others tell none"
+    };
+    format!(
+        "column `{name}`: `{cell}` {what}: write all of them in UTC (2024-01-31T18:30:00Z), or all without a \
+         zone"
+    )
 }
 
 /// The numbers that stand for a cell of a column of these words.
@@ -227,7 +259,7 @@ fn numbers(
     cell: &str,
     column: &str,
     words: &[String],
-) -> Result<impl Iterator<Item = f32>, String> {
+) -> Result<impl Iterator<Item = f64>, String> {
     let own = words.iter().position(|word| word == cell);
     let own = own.ok_or_else(|| {
         format!(
@@ -235,7 +267,23 @@ fn numbers(
             listed(words)
         )
     })?;
-    Ok((0..words.len()).map(move |word| f32::from(u8::from(word == own))))
+    Ok((0..words.len()).map(move |word| f64::from(u8::from(word == own))))
+}
+
+/// The column of these that has the number at a place of an input.
+pub(in super::super) fn column_at<'a>(
+    (names, forms): (&'a [String], &Forms),
+    place: usize,
+) -> Option<&'a str> {
+    let plain = Column::default();
+    let mut left = place;
+    let own = names.iter().find(|name| {
+        let width = forms.get(*name).unwrap_or(&plain).width();
+        let is_in = left < width;
+        left = left.saturating_sub(width);
+        is_in
+    });
+    own.map(String::as_str)
 }
 
 /// What is said of columns that are more than numbers.
@@ -248,8 +296,13 @@ pub(super) fn said(columns: &Forms) -> Vec<String> {
             Form::Dates => Some(format!(
                 "`{name}` is {inputs}: the days, and the place in the year and the week"
             )),
-            Form::Times => Some(format!(
-                "`{name}` is {inputs}: the days, and the place in the year, the week and the day"
+            Form::Times | Form::TimesInUtc => Some(format!(
+                "`{name}` is {inputs}: the days, and the place in the year, the week and the day{}",
+                if column.form == Form::TimesInUtc {
+                    ", in UTC"
+                } else {
+                    ""
+                }
             )),
         }
     });

@@ -133,7 +133,7 @@ impl Table {
             layout.take(forms);
         }
         // Of each row its numbers, and what its target is in words.
-        let needed = rows.len() as u64 * (4 * layout.width() as u64 + 32);
+        let needed = rows.len() as u64 * (8 * layout.width() as u64 + 32);
         refuse_large(rows.path(), needed)?;
         let sum = crc32c::crc32c(rows.identity().as_bytes());
         let origin = Origin::Columns {

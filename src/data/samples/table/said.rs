@@ -58,7 +58,7 @@ pub(super) fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> 
 
 /// What is said of a column of inputs that counts the rows, and tells nothing else: the first such of
 /// the numbers `x`, row after row.
-pub(super) fn counting(layout: &Layout, x: &[f32]) -> Option<String> {
+pub(super) fn counting(layout: &Layout, x: &[f64]) -> Option<String> {
     let width = layout.width();
     let rows = x.len() / width.max(1);
     let counts = |place: usize| {

@@ -9,6 +9,7 @@ use gpipe_partitioner::Bytes;
 
 use super::layout::listed;
 use crate::data::lines::{OPEN_QUOTE, SEPARATORS, open_quote, other_cells};
+use crate::data::magic;
 use crate::data::{DataError, Place};
 use crate::files;
 use crate::memory::room_on;
@@ -54,13 +55,14 @@ pub(super) fn line(text: &[u8], start: &csv::Position) -> u64 {
 
 /// All of a file, if its quotes are closed and there is memory for its numbers.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
+    magic::refuse_other(path, &[])?;
     let failed = |source| DataError::read(path, source);
     let size = files::open(path)
         .and_then(|file| file.metadata())
         .map_err(failed)?
         .len();
-    // The text, and at most a number of 4 bytes for every two of it.
-    refuse_large(path, size.saturating_mul(3))?;
+    // The text, and at most a number of 8 bytes for every two of it.
+    refuse_large(path, size.saturating_mul(5))?;
     let text = files::read(path).map_err(failed)?;
     let own = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     // Else all that is behind it would be one cell, and its rows lost without a word.

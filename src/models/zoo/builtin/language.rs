@@ -3,13 +3,14 @@
 use super::super::{Entry, Instance, Settings, Synthetic, token_cross_entropy};
 use crate::Sequential;
 use crate::models::{
-    Biases, Gpt, Llama, Lstm, RopeScaling, Transformer, gpt, llama, lstm, transformer,
+    Biases, Gpt, Llama, LossKind, Lstm, RopeScaling, Transformer, gpt, llama, lstm, transformer,
 };
 
 /// Tokens in; as many tokens as targets.
 fn of_tokens(model: Sequential, sizes: &Settings) -> Instance {
     let tokens = || Synthetic::classes([sizes.count("context")], sizes.count("vocab"));
-    Instance::new(model, tokens(), tokens(), token_cross_entropy)
+    let own = Instance::new(model, tokens(), tokens(), token_cross_entropy);
+    own.or_judged_by(LossKind::CrossEntropy, tokens())
 }
 
 pub(super) fn gpt_entry() -> Entry {

@@ -55,7 +55,7 @@ fn dates_are_days_and_their_place_in_the_year_and_the_week() {
         told.contains("`sold` is 5 inputs: the days, and the place in the year and the week"),
         "{told}"
     );
-    let told = said("at,kind\n2024-01-31T08:30:00Z,a\n2024-01-31 20:30,b\n");
+    let told = said("at,kind\n2024-01-31T08:30:00,a\n2024-01-31 20:30,b\n");
     assert!(
         told.contains(
             "`at` is 7 inputs: the days, and the place in the year, the week and the day"
@@ -64,7 +64,7 @@ fn dates_are_days_and_their_place_in_the_year_and_the_week() {
     );
     let rows = inputs(
         &path,
-        "at,kind\n2000-01-01T06:00:00Z,a\n2000-01-02 18:00,b\n",
+        "at,kind\n2000-01-01T06:00:00,a\n2000-01-02 18:00,b\n",
         &plain(),
     );
     assert_eq!((rows[0][0], rows[1][0]), (0.25, 1.75));

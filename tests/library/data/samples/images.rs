@@ -202,3 +202,71 @@ fn folders_that_are_no_classes_are_told_so() {
     fs::write(folder.join("b.png"), "x").unwrap();
     refused(folder, &options(), &["b.png", "in no folder of a class"]);
 }
+
+/// One channel of the image that `save` writes, from 0 to 255.
+fn grey(save: impl FnOnce(&Path)) -> Vec<f64> {
+    let folder = tempfile::tempdir().unwrap();
+    let class = folder.path().join("one");
+    fs::create_dir(&class).unwrap();
+    save(&class.join("a.png"));
+    let options = SampleOptions::default().image(1, 2, 4).resize(2);
+    let options = options.held_out(0.0).normalise(Normalise::None);
+    let (x, _) = all(&Samples::open(folder.path(), &options).unwrap());
+    floats(&x)
+        .into_iter()
+        .map(|own| (own * 255.0).round())
+        .collect()
+}
+
+/// Red, green and blue were 54, 182 and 18, by BT.709: weights that go to PyTorch see other inputs there.
+#[test]
+fn grey_has_the_numbers_of_pillow() {
+    // Of `Image.new("RGB", (1, 1), colour).convert("L")`, Pillow 13.0.
+    let known = [
+        ([255, 0, 0], 76.0),
+        ([0, 255, 0], 150.0),
+        ([0, 0, 255], 29.0),
+        ([255, 255, 255], 255.0),
+        ([12, 200, 99], 132.0),
+        ([1, 2, 3], 2.0),
+        ([200, 100, 50], 124.0),
+        ([77, 77, 77], 77.0),
+    ];
+    let own = grey(|path| {
+        let colour = |x: u32, y: u32| Rgb(known[(y * 4 + x) as usize].0);
+        RgbImage::from_fn(4, 2, colour).save(path).unwrap();
+    });
+    assert_eq!(own, known.map(|(_, wanted)| wanted));
+}
+
+/// What is transparent counts as if it were not, and of 16 bits the upper eight.
+#[test]
+fn transparency_is_dropped_and_sixteen_bits_are_halved() {
+    let wanted = [0.0, 1.0, 2.0, 127.0, 128.0, 200.0, 254.0, 255.0];
+    let value = |x: u32, y: u32| wanted[(y * 4 + x) as usize] as u8;
+    // The lower bits would round some of them up.
+    let wide = |x, y| u16::from(value(x, y)) << 8 | 0xff;
+    type Of<T> = image::ImageBuffer<T, Vec<<T as image::Pixel>::Subpixel>>;
+    let own = grey(|path| {
+        Of::from_fn(4, 2, |x, y| image::LumaA([value(x, y), 7]))
+            .save(path)
+            .unwrap();
+    });
+    assert_eq!(own, wanted, "grey with transparency");
+    let own = grey(|path| {
+        let pixel = |x, y| image::Rgba([value(x, y), value(x, y), value(x, y), 0]);
+        Of::from_fn(4, 2, pixel).save(path).unwrap();
+    });
+    assert_eq!(own, wanted, "colours with transparency");
+    let own = grey(|path| {
+        Of::from_fn(4, 2, |x, y| Luma([wide(x, y)]))
+            .save(path)
+            .unwrap()
+    });
+    assert_eq!(own, wanted, "grey of 16 bits");
+    let own = grey(|path| {
+        let pixel = |x, y| Rgb([wide(x, y), wide(x, y), wide(x, y)]);
+        Of::from_fn(4, 2, pixel).save(path).unwrap();
+    });
+    assert_eq!(own, wanted, "colours of 16 bits");
+}

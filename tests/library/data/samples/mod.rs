@@ -6,7 +6,10 @@ mod gaps;
 mod images;
 mod kinds;
 mod numpy;
+mod rounding;
+mod splits;
 mod table;
+mod times;
 mod trained;
 
 pub(super) use forged::changed;

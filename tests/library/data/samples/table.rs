@@ -228,3 +228,79 @@ fn numbers_to_learn_are_scaled_where_that_is_asked_for() {
         assert_eq!(floats(&all(&samples).1), [1e9; 2]);
     }
 }
+
+/// `1` and `1.0` were two classes of one number.
+#[test]
+fn one_number_is_one_class_however_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    let options = SampleOptions::default().held_out(0.0);
+    fs::write(&path, "x,y\n1,1.0\n2,1\n3,-0\n4,0\n5,+2e0\n6,0.0\n").unwrap();
+    let samples = Samples::open(&path, &options).unwrap();
+    assert_eq!(samples.class_names(), ["0", "1", "+2e0"]);
+    assert_eq!(floats(&all(&samples).1), [1.0, 1.0, 0.0, 0.0, 2.0, 0.0]);
+    // Later data may write it in a way that nobody has seen before.
+    let kept = options.clone().kept(&samples.kept()).unwrap();
+    fs::write(&path, "x,y\n1,2\n2,01\n").unwrap();
+    assert_eq!(
+        floats(&all(&Samples::open(&path, &kept).unwrap()).1),
+        [2.0, 1.0]
+    );
+    refused_class(&path, &kept, "x,y\n1,3\n");
+    // Among words they are words.
+    fs::write(&path, "x,y\n1,1.0\n2,1\n3,a\n").unwrap();
+    let samples = Samples::open(&path, &options).unwrap();
+    assert_eq!(samples.class_names(), ["1", "1.0", "a"]);
+}
+
+fn refused_class(path: &std::path::Path, options: &SampleOptions, text: &str) {
+    fs::write(path, text).unwrap();
+    refused(path, options, &["there was no class `3`"]);
+}
+
+/// Who obeyed divided by 1000.
+#[test]
+fn a_comma_is_told_with_both_of_its_readings() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    let options = SampleOptions::default().numbers().held_out(0.0);
+    for (cell, wanted) in [
+        (
+            "1,200",
+            &[
+                "`1200` if it stands between thousands",
+                "`1.200` if it stands before decimals",
+            ][..],
+        ),
+        ("1,200,000", &["`1200000`"]),
+        ("1.200,5", &["`1200.5`"]),
+        ("12,5", &["`12.5`"]),
+    ] {
+        for text in [
+            format!("a,y\n\"{cell}\",1\n"),
+            format!("a,y\n1,\"{cell}\"\n"),
+        ] {
+            fs::write(&path, text).unwrap();
+            refused(
+                &path,
+                &options,
+                &[&["line 2", "has a comma"], wanted].concat(),
+            );
+        }
+    }
+}
+
+#[test]
+fn what_excel_and_pandas_write_for_no_value_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    for cell in ["#N/A", "<NA>", "-nan", "#NA"] {
+        fs::write(&path, format!("a,y\n1,1\n{cell},2\n")).unwrap();
+        let options = SampleOptions::default().numbers();
+        refused(
+            &path,
+            &options,
+            &["column `a` has no value", "--missing fill"],
+        );
+    }
+}

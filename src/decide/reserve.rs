@@ -1,0 +1,90 @@
+//! Memory of a card that no plan fills, as a process takes more than its tensors.
+//!
+//! Of a CUDA context some 0.3 GiB are on the card since CUDA loads kernels when they are used (CUDA 11.7;
+//! pytorch/pytorch#107667), a cuBLAS workspace has 32 MiB on Hopper for each stage, and the caching
+//! allocator keeps more than it has handed out: 16.7 of 15.0 GB in pytorch/pytorch#40989.
+
+use gpipe_partitioner::Bytes;
+
+use super::{Failure, input};
+
+/// The share of a card that stays free where nobody says how much, and the most of it.
+const PARTS: u64 = 16;
+const MOST: Bytes = Bytes(2 << 30);
+
+/// How much of each device stays free.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Reserve {
+    /// Memory of each device that the plan leaves free, such as 1GiB. It is for the CUDA context, the
+    /// workspaces of libraries and fragmentation; by default a 16th of a card's memory, 2 GiB at most, and
+    /// nothing of a --memory, which is what the plan may fill.
+    #[arg(long, value_name = "BYTES", value_parser = input::bytes)]
+    memory_reserve: Option<Bytes>,
+}
+
+impl Reserve {
+    /// What stays free of a device of so much memory; `is_card` says that this is all that it has.
+    pub(crate) fn of(self, memory: Bytes, is_card: bool) -> Bytes {
+        let usual = if is_card {
+            Bytes(memory.get() / PARTS).min(MOST)
+        } else {
+            Bytes::ZERO
+        };
+        self.memory_reserve.unwrap_or(usual)
+    }
+
+    /// What a plan may fill.
+    pub(crate) fn left(self, memory: Bytes, is_card: bool) -> Result<Bytes, Failure> {
+        let reserve = self.of(memory, is_card);
+        if reserve >= memory && reserve > Bytes::ZERO {
+            return Err(Failure::Usage(format!(
+                "--memory-reserve {reserve}: a device has {memory}, and nothing would be left of it"
+            )));
+        }
+        Ok(memory - reserve)
+    }
+
+    /// That a reserve is asked for where no memory is limited.
+    pub(crate) fn check(self, is_limited: bool) -> Result<(), Failure> {
+        if self.memory_reserve.is_none() || is_limited {
+            return Ok(());
+        }
+        Err(Failure::Usage(
+            "--memory-reserve: no memory is limited: give --memory too".to_owned(),
+        ))
+    }
+}
+
+/// How much of each device stays free, in a sentence.
+pub(crate) fn sentence(reserve: Bytes) -> String {
+    format!(
+        "{reserve} of each device stay free for the CUDA context, workspaces and fragmentation \
+         (--memory-reserve)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: Bytes = Bytes(1 << 30);
+
+    #[test]
+    fn a_card_is_not_filled_to_the_rim_and_a_limit_is_taken_at_its_word() {
+        let usual = Reserve::default();
+        let left = |reserve: Reserve, memory, is_card| reserve.left(memory, is_card).ok();
+        assert_eq!(left(usual, GIB * 24, true), Some(Bytes(45 << 29)));
+        assert_eq!(left(usual, GIB * 140, true), Some(GIB * 138));
+        assert_eq!(left(usual, GIB * 24, false), Some(GIB * 24));
+        let none = Reserve {
+            memory_reserve: Some(Bytes::ZERO),
+        };
+        assert_eq!(left(none, GIB * 24, true), Some(GIB * 24));
+        let one = Reserve {
+            memory_reserve: Some(GIB),
+        };
+        assert_eq!(left(one, GIB * 24, false), Some(GIB * 23));
+        assert_eq!(left(one, GIB, true), None);
+        assert!(one.check(false).is_err() && usual.check(false).is_ok());
+    }
+}

@@ -1,0 +1,95 @@
+//! The list of what is not run as it stands: `documented.toml`.
+
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Deserialize;
+
+use super::pages::{Line, root};
+
+/// `documented.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct List {
+    /// Variables that make small what a line does not say.
+    pub(super) small: toml::Table,
+    /// Files that pages take for granted, and the commands that make them.
+    pub(super) given: toml::Table,
+    /// What stands for something in the commands of messages.
+    pub(super) fill: toml::Table,
+    exception: Vec<Exception>,
+}
+
+/// Lines that are not run, or not run here, or end with an error.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Exception {
+    /// How these lines begin.
+    start: String,
+    /// Whether that is all of the line.
+    #[serde(default)]
+    whole: bool,
+    reason: String,
+    #[serde(default)]
+    pub(super) how: How,
+    #[serde(skip)]
+    used: AtomicUsize,
+}
+
+/// What is done instead of running a line to its success.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum How {
+    /// Checked as far as it goes without doing what it does.
+    #[default]
+    Checked,
+    /// `.ci/run` runs it.
+    Ci,
+    /// It runs where there is this program, and is checked elsewhere.
+    Needs(String),
+    /// It runs, and ends with this code.
+    Ends(i32),
+}
+
+impl List {
+    pub(super) fn read() -> Self {
+        let path = root().join("tests/cli/documented/documented.toml");
+        toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// The exception that a line is: that with the longest beginning.
+    pub(super) fn of(&self, line: &Line) -> Option<&Exception> {
+        let found = self.exception.iter().filter(|exception| {
+            let rest = line.text.strip_prefix(&exception.start);
+            rest.is_some_and(|rest| {
+                rest.is_empty() || !exception.whole && rest.starts_with([' ', '\n', '/', ','])
+            })
+        });
+        let found = found.max_by_key(|exception| exception.start.len())?;
+        found.used.fetch_add(1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Says every exception with its reason and the number of its lines.
+    ///
+    /// # Panics
+    /// An exception that no line is: it has no reason to be there.
+    pub(super) fn told(&self) {
+        for exception in &self.exception {
+            let used = exception.used.load(Ordering::Relaxed);
+            println!(
+                "{used:4}  {} ({:?}): {}",
+                exception.start, exception.how, exception.reason
+            );
+        }
+        let unused = self
+            .exception
+            .iter()
+            .filter(|exception| exception.used.load(Ordering::Relaxed) == 0);
+        let unused: Vec<_> = unused.map(|exception| &exception.start).collect();
+        assert!(
+            unused.is_empty(),
+            "no line begins with {unused:?}: leave it out of documented.toml"
+        );
+    }
+}
