@@ -116,7 +116,8 @@ fn hint(span: &str, verbs: &[&str], fill: &toml::Table) -> Option<String> {
 fn complete(command: &clap::Command, text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
     if words[0] != "gpipe-rs" {
-        return true;
+        // `pip install` names a way, too.
+        return words[0] != "pip" || words.len() > 2;
     }
     let Err(error) = command.clone().try_get_matches_from(words) else {
         return true;
