@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use gpipe::data::{DataError, Example, SampleOptions, Samples, TfRecordWriter};
+use gpipe::data::{Example, SampleOptions, TfRecordWriter};
 use zip::CompressionMethod;
 
 use super::numpy::i64s;
@@ -187,6 +187,7 @@ mod columns {
     use std::sync::Arc;
 
     use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
+    use gpipe::data::{DataError, Samples};
     use parquet::basic::Compression;
 
     use super::super::super::columns::{arrow, parquet};
