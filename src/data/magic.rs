@@ -35,8 +35,9 @@ impl Magic {
             [_, _, _, _, 0, 0, 0, 0, b'{', b'"' | b' ' | b'}', ..] => Self::Safetensors,
             // A text may begin with these letters, but not go on so.
             [b'P', b'A', b'R', b'1' | b'E']
-            | [b'P', b'A', b'R', b'1' | b'E', ..=0x1f | 0x80.., ..] => Self::Columns,
-            b"ARROW1" | [b'A', b'R', b'R', b'O', b'W', b'1', 0, ..] => Self::Columns,
+            | [b'P', b'A', b'R', b'1' | b'E', ..=0x1f | 0x80.., ..]
+            | b"ARROW1"
+            | [b'A', b'R', b'R', b'O', b'W', b'1', 0, ..] => Self::Columns,
             // A message of a stream: behind the mark its length, a multiple of 8.
             [0xff, 0xff, 0xff, 0xff, length, _, _, 0, ..] if length % 8 == 0 => Self::Columns,
             [0x89, b'H', b'D', b'F', b'\r', b'\n', ..] => Self::Hdf5,

@@ -41,6 +41,15 @@ pub(super) struct MeasureTask<'a> {
 }
 
 impl MeasureTask<'_> {
+    /// Leaves out the sizes for which there was no time with all cores.
+    pub(super) fn no_larger_than(self, alone: Option<&(usize, Measurements)>) -> Self {
+        let most = alone.map_or(self.sizes.len(), |(_, own)| own.series.len());
+        Self {
+            sizes: &self.sizes[..most],
+            ..self
+        }
+    }
+
     /// Measures on a thread of its own, which is set up as a stage's is.
     ///
     /// The others say when they are ready and wait for nobody, so that nothing hangs where

@@ -141,15 +141,7 @@ pub fn profile_watched(
     };
     let names: Vec<&str> = model.names().collect();
     let alone = on_all_cores(&job)?;
-    // What there was no time for with all cores is left out with fewer.
-    let most = alone
-        .as_ref()
-        .map_or(sizes.len(), |(_, own)| own.series.len());
-    let outcome = MeasureTask {
-        sizes: &sizes[..most],
-        ..job
-    }
-    .run()?;
+    let outcome = job.no_larger_than(alone.as_ref()).run()?;
     let (wanted, sizes) = (sizes.last(), &sizes[..outcome.series.len()]);
     let main = measure::largest(sizes);
     if let Some(&wanted) = wanted.filter(|wanted| **wanted > sizes[main]) {

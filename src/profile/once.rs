@@ -100,7 +100,9 @@ mod tests {
             .layer("flat", |_| {
                 nn::func(|x: &Tensor| x.mean_dim([2, 3].as_slice(), false, Kind::Float))
             })
-            .layer("head", |p| nn::linear(p, 8, 512, Default::default()));
+            .layer("head", |p| {
+                nn::linear(p, 8, 512, nn::LinearConfig::default())
+            });
         let sample = Sample::new(Tensor::ones([4, 8, 64, 64], (Kind::Float, Device::Cpu)));
         let times = layer_times(&model, sample, &ProfileOptions::default()).unwrap();
         let parameters = model.parameter_bytes().unwrap();

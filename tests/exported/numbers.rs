@@ -28,7 +28,7 @@ const SEEDS: &str = "GPIPE_NUMBERS";
 /// How the process ends that is to read beyond a tensor.
 const BEYOND: &str = "beyond";
 /// A file that takes longer is given up, and not held to be wrong: it asks for much work.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// A program, and where the numbers are in its JSON.
 struct Numbers {
@@ -43,7 +43,7 @@ impl Numbers {
         let zip = Zip::open(name);
         let mut places = [const { Vec::new() }; 3];
         for (entry, (name, bytes)) in zip.0.iter().enumerate() {
-            if !Path::new(name).extension().is_some_and(|own| own == "json") {
+            if Path::new(name).extension().is_none_or(|own| own != "json") {
                 continue;
             }
             let values = b"\"tensor_values\"";

@@ -1,6 +1,7 @@
 //! What is trained: the recipe, the model and the data that it names.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use gpipe_partitioner::Plan;
@@ -55,6 +56,23 @@ pub(super) struct Job {
     pub(super) world: Option<Arc<World>>,
 }
 
+/// Reads the weights that a run begins with; model and sizes are theirs where nobody says others.
+fn of_weights(
+    recipe: Recipe,
+    path: &Path,
+    origins: &Origins,
+    zoo: &Zoo,
+) -> Result<(Recipe, Option<Weights>), Failure> {
+    let asked = (recipe.model.as_str(), &recipe.sizes);
+    let ((model, sizes), weights) = initial::read(path, asked, origins, zoo)?;
+    let recipe = Recipe {
+        model,
+        sizes,
+        ..recipe
+    };
+    Ok((recipe, Some(weights)))
+}
+
 impl Job {
     /// Checks everything that can be checked before anything is built, on top of the configuration
     /// of a run that goes on, where one does.
@@ -70,16 +88,7 @@ impl Job {
         let recipe = nothing_held_out(recipe, &origins);
         let trained = below.is_some_and(|saved| saved.trained);
         let (recipe, weights) = match recipe.weights.clone().filter(|_| !trained) {
-            Some(path) => {
-                let asked = (recipe.model.as_str(), &recipe.sizes);
-                let ((model, sizes), weights) = initial::read(&path, asked, &origins, zoo)?;
-                let recipe = Recipe {
-                    model,
-                    sizes,
-                    ..recipe
-                };
-                (recipe, Some(weights))
-            }
+            Some(path) => of_weights(recipe, &path, &origins, zoo)?,
             None => (recipe, None),
         };
         let loss = recipe.asked_loss();

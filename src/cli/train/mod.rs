@@ -98,21 +98,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let goes_on = goes_on.transpose()?.unwrap_or_default();
     let resolved = resolved.after(&goes_on.changes);
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
-        let (path, steps) = (finished.run().path().display(), job.recipe.steps);
-        if finished.step() > steps as u64 {
-            return Err(Failure::Usage(format!(
-                "{path}: it is at step {}, and --steps {steps} is fewer; to train on, give more",
-                finished.step()
-            )));
-        }
-        if world::leads(world) {
-            let steps = count(steps, "step");
-            let stretched = summary::stretched(&job);
-            say(&format!(
-                "{path}: all {steps} are done; to train on, give more with --steps N{stretched}"
-            ));
-        }
-        return Ok(());
+        return is_finished(finished, &job);
     }
     if let Some(weights) = job.weights.take() {
         pipe.load(&weights.all).map_err(failure)?;
@@ -179,6 +165,25 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         })),
         _ => Ok(()),
     }
+}
+
+/// Says that a run has nothing left to do; fails if it is beyond the steps that are asked for.
+fn is_finished(run: &Resume, job: &Job) -> Result<(), Failure> {
+    let (path, steps) = (run.run().path().display(), job.recipe.steps);
+    if run.step() > steps as u64 {
+        return Err(Failure::Usage(format!(
+            "{path}: it is at step {}, and --steps {steps} is fewer; to train on, give more",
+            run.step()
+        )));
+    }
+    if world::leads(job.world.as_ref()) {
+        let steps = count(steps, "step");
+        let stretched = summary::stretched(job);
+        say(&format!(
+            "{path}: all {steps} are done; to train on, give more with --steps N{stretched}"
+        ));
+    }
+    Ok(())
 }
 
 /// An error of a run; where its loss is not finite, with what of the data may be why.

@@ -283,7 +283,7 @@ struct Pace {
 }
 
 impl Pace {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_mins(1);
 
     fn new(asked: Option<u32>, steps: usize) -> Self {
         Self {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use tch::Kind;
+
 use super::labels::Counted;
-use super::scaling::Usual;
+use super::scaling::{Scaling, Usual};
 use super::table::Forms;
-use super::{Pair, Pairs};
+use super::{Pair, Pairs, SampleOptions, rounding, table};
 use crate::data::Source;
 
 /// What targets are.
@@ -64,6 +66,45 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Returns a note for the inputs and one for the targets of the first `samples` if different values
+    /// become the same once they are scaled and rounded to single precision.
+    pub(super) fn rounded(
+        &self,
+        options: &SampleOptions,
+        samples: usize,
+        (inputs, targets): (&Scaling, Option<&Scaling>),
+    ) -> Vec<String> {
+        // Images are bytes, and decoding them takes long.
+        if options.kept.is_some() || self.usual == Usual::ImageNet {
+            return Vec::new();
+        }
+        let is_float = options.kinds.map(|kind| kind == Kind::Float);
+        let inputs = Some(inputs).filter(|_| is_float[0] && !options.integers);
+        let inputs = inputs.and_then(|scaling| {
+            rounding::first(samples, |index| Ok(self.plain.get(0, index)?.0), scaling)
+        });
+        let targets = targets.filter(|_| is_float[1]);
+        let targets = targets.and_then(|scaling| {
+            rounding::first(samples, |index| Ok(self.plain.get(0, index)?.1), scaling)
+        });
+        let name = |column: Option<&str>, place, of| match column {
+            Some(column) => format!("`{column}`"),
+            None => format!("number {place} of the {of} (counted from 0)"),
+        };
+        let inputs = inputs.map(|lost| {
+            let column = table::column_at((&self.columns, &self.forms), lost.place);
+            lost.said(
+                &name(column, lost.place, "inputs"),
+                "scale the inputs with --normalise standard, or subtract their mean from them",
+            )
+        });
+        let targets = targets.map(|lost| {
+            let what = name(self.column.as_deref(), lost.place, "targets");
+            lost.said(&what, "subtract their mean from them")
+        });
+        inputs.into_iter().chain(targets).collect()
+    }
+
     /// With nothing random about them.
     pub(super) fn new<S: Source<Item = Pair>>(train: S, test: Option<S>) -> Self {
         let train: Pairs = Arc::new(train);

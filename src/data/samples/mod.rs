@@ -35,13 +35,13 @@ pub(super) mod splits;
 mod table;
 mod unlabelled;
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use gpipe_partitioner::words::count;
 use serde_json::{Value, json};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::stages::Range;
 use super::{DataError, RandomPart, Source};
@@ -188,14 +188,15 @@ impl Samples {
         Self::of_found(found, options)
     }
 
-    fn of_found(found: Found, options: &SampleOptions) -> Result<Self, DataError> {
+    fn of_found(mut found: Found, options: &SampleOptions) -> Result<Self, DataError> {
         let teaches_nothing = match &found.labels {
             Labels::Counted(own) => own.teaches_nothing(found.plain.len()),
-            _ => found.teaches_nothing,
+            _ => found.teaches_nothing.take(),
         };
-        let mut notes = found.notes;
+        let mut notes = mem::take(&mut found.notes);
         notes.extend(found.labels.unused());
-        let (classes, names, least_label) = match found.labels {
+        let labels = mem::replace(&mut found.labels, Labels::Numbers);
+        let (classes, names, least_label) = match labels {
             Labels::Named(names) => (Some(names.len()), names, 0),
             Labels::Counted(own) => (Some(own.classes), Vec::new(), own.least),
             Labels::Numbers => (None, Vec::new(), 0),
@@ -245,34 +246,9 @@ impl Samples {
         if let (Some((mean, std)), Some(column)) = (target_scaling.one(), &found.column) {
             notes.push(table::scaled(column, (mean, std)));
         }
-        // Images are bytes, and decoding them takes long.
-        if options.kept.is_none() && found.usual != Usual::ImageNet {
-            let (source, own) = (&found.plain, all - held);
-            let rounds = options.kinds.map(|kind| kind == Kind::Float);
-            let inputs = (rounds[0] && !options.integers)
-                .then(|| rounding::first(own, |index| Ok(source.get(0, index)?.0), &scaling));
-            notes.extend(inputs.flatten().map(|own| {
-                let column = table::column_at((&found.columns, &found.forms), own.place);
-                let what = match column {
-                    Some(column) => format!("`{column}`"),
-                    None => format!("number {} of the inputs (counted from 0)", own.place),
-                };
-                own.said(
-                    &what,
-                    "scale the inputs with --normalise standard, or subtract their mean from them",
-                )
-            }));
-            let targets = (rounds[1] && classes.is_none()).then(|| {
-                rounding::first(own, |index| Ok(source.get(0, index)?.1), &target_scaling)
-            });
-            notes.extend(targets.flatten().map(|own| {
-                let what = match &found.column {
-                    Some(column) => format!("`{column}`"),
-                    None => format!("number {} of the targets (counted from 0)", own.place),
-                };
-                own.said(&what, "subtract their mean from them")
-            }));
-        }
+        // A class is a whole number: nothing is rounded.
+        let of_targets = classes.is_none().then_some(&target_scaling);
+        notes.extend(found.rounded(options, all - held, (&scaling, of_targets)));
         let scaled = (!options.integers).then(|| scaling.clone());
         let targets = match classes {
             Some(count) => Targets::Classes(count, options.ignored),

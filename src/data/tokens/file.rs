@@ -11,7 +11,7 @@ use super::{Data, Tokens};
 use crate::data::DataError;
 use crate::data::disk_file::DiskFile;
 use crate::data::magic::{self, Magic};
-use crate::data::samples::splits::{self, Parts};
+use crate::data::samples::splits;
 use crate::files;
 
 /// Writes tokens into a row, and gives the largest: one pass without checks of bounds, of which
@@ -176,13 +176,10 @@ pub(super) fn of_folder(folder: &Path) -> Option<[PathBuf; 2]> {
         .ok()?
         .filter_map(|own| Some(own.ok()?.path()));
     let is_bin = |own: &PathBuf| own.extension().is_some_and(|end| end == "bin") && own.is_file();
-    match splits::parts(files.filter(is_bin)) {
-        Parts {
-            train, held_out, ..
-        } => match (&train[..], &held_out[..]) {
-            ([train], [held_out]) => Some([train.clone(), held_out.clone()]),
-            _ => None,
-        },
+    let parts = splits::parts(files.filter(is_bin));
+    match (&parts.train[..], &parts.held_out[..]) {
+        ([train], [held_out]) => Some([train.clone(), held_out.clone()]),
+        _ => None,
     }
 }
 

@@ -20,13 +20,15 @@ pub(super) fn lines(
         Some(tokens) => format!("{} tokens/s", rounded(tokens)),
         None => format!("{} samples/s", rounded(samples)),
     };
-    let mut text = format!("{}: {rate}\n", cards(asked, plan));
-    if let (Some(all), Some(tokens)) = (shape.tokens(), tokens) {
-        let time = long_time(Micros::new(all / tokens * 1e6).unwrap_or_default());
-        let all = in_words(all);
-        text += &format!("{all} tokens: {time}\n");
-    }
-    text + &fits(asked, plan, reserve) + "\n"
+    let days = match (shape.tokens(), tokens) {
+        (Some(all), Some(tokens)) => {
+            let time = long_time(Micros::new(all / tokens * 1e6).unwrap_or_default());
+            format!("{} tokens: {time}\n", in_words(all))
+        }
+        _ => String::new(),
+    };
+    let (cards, fits) = (cards(asked, plan), fits(asked, plan, reserve));
+    format!("{cards}: {rate}\n{days}{fits}\n")
 }
 
 fn cards(asked: &ClusterOptions, plan: &Plan) -> String {

@@ -1,6 +1,7 @@
 //! How far a line can be checked without doing what it does.
 
 use std::fs;
+use std::path::Path;
 
 use super::pages::{Line, root};
 use super::place::Place;
@@ -49,7 +50,9 @@ fn parses(place: &Place, code: &str) -> Result<(), String> {
 fn scripts(command: &str) -> Result<(), String> {
     let words = command.split(|c: char| c.is_whitespace() || "\"'()".contains(c));
     let mut scripts = words.filter(|word| {
-        let script = word.ends_with(".py") || word.ends_with(".sh");
+        let script = Path::new(word)
+            .extension()
+            .is_some_and(|end| end == "py" || end == "sh");
         let made = word.starts_with("cuda-check/") || word.contains("target/");
         script && !made && !word.starts_with(['/', '$'])
     });

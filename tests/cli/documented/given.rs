@@ -2,6 +2,7 @@
 //! another page.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -130,10 +131,10 @@ fn tables(folder: &Path) {
     for (number, row) in rows.iter().enumerate() {
         let numbers = row.map(|value| value.to_string()).join(",");
         let species = ["setosa", "versicolor", "virginica"][class(row)];
-        table += &format!("{numbers},{species}\n");
-        new += &format!("{number},{numbers}\n");
+        writeln!(table, "{numbers},{species}").unwrap();
+        writeln!(new, "{number},{numbers}").unwrap();
         let (area, rooms) = (40 + number % 160, 1 + number % 5);
-        houses += &format!("{area},{rooms},{}\n", 3000 * area + 10_000 * rooms);
+        writeln!(houses, "{area},{rooms},{}", 3000 * area + 10_000 * rooms).unwrap();
     }
     fs::write(folder.join("table.csv"), table).unwrap();
     fs::write(folder.join("new.csv"), new).unwrap();

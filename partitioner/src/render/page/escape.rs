@@ -43,7 +43,7 @@ fn flags(html: &str, element: &str) -> String {
         let stands_alone = !before.ends_with(is_of_flag);
         all.push_str(before);
         if stands_alone && flag.len() > 2 {
-            all += &format!("<{element} class=\"flag\">{flag}</{element}>");
+            all.extend(["<", element, " class=\"flag\">", flag, "</", element, ">"]);
         } else {
             all.push_str(flag);
         }
