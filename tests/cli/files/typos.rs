@@ -181,7 +181,6 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
             "layers are never split here",
         ),
         ("plan --profile p.json", "--tp", "--tensor-parallel"),
-        ("simulate --compare", "--report", "--output FILE.html"),
         ("train", "--seed-everything", "--seed N"),
         ("train", "--verbose", "metrics.jsonl"),
         ("eval --run r", "-v", "metrics.jsonl"),
@@ -297,7 +296,7 @@ fn a_flag_without_its_value_says_what_the_value_is() {
             "simulate --devices 4 --sweep",
             "devices, micro, schedule, chunks, jitter",
         ),
-        ("plan --profile profile.json --memory", "such as 24GiB"),
+        ("plan --profile profile.json --memory", "such as 22GiB"),
         ("train --devices", "tip: --devices <"),
         ("train --resume", "tip: --resume <RUN>: Resumes the run"),
         // It takes `-1e-3`, and so took the next flag.
