@@ -242,11 +242,12 @@ fn grey_has_the_numbers_of_pillow() {
 /// What is transparent counts as if it were not, and of 16 bits the upper eight.
 #[test]
 fn transparency_is_dropped_and_sixteen_bits_are_halved() {
+    type Of<T> = image::ImageBuffer<T, Vec<<T as image::Pixel>::Subpixel>>;
+
     let wanted = [0.0, 1.0, 2.0, 127.0, 128.0, 200.0, 254.0, 255.0];
     let value = |x: u32, y: u32| wanted[(y * 4 + x) as usize] as u8;
     // The lower bits would round some of them up.
     let wide = |x, y| u16::from(value(x, y)) << 8 | 0xff;
-    type Of<T> = image::ImageBuffer<T, Vec<<T as image::Pixel>::Subpixel>>;
     let own = grey(|path| {
         Of::from_fn(4, 2, |x, y| image::LumaA([value(x, y), 7]))
             .save(path)

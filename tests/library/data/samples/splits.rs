@@ -148,10 +148,12 @@ fn a_test_part_beside_one_for_validation_is_left_out() {
 fn a_table_in_parts_may_have_a_name_before_theirs() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, mark: i64, rows: usize| {
-        let rows: String = (0..rows)
-            .map(|row| format!("{mark},{}\n", row % 2))
-            .collect();
-        fs::write(folder.path().join(name), format!("a,y\n{rows}")).unwrap();
+        let rows: Vec<_> = (0..rows).map(|row| format!("{mark},{}", row % 2)).collect();
+        fs::write(
+            folder.path().join(name),
+            format!("a,y\n{}\n", rows.join("\n")),
+        )
+        .unwrap();
     };
     write("iris-train.csv", 1, 6);
     write("iris-test.csv", 2, 3);

@@ -13,8 +13,8 @@ fn options() -> SampleOptions {
 
 /// A table of these times, and the inputs that they become.
 fn read(path: &Path, times: &[&str]) -> (Samples, Vec<f64>) {
-    let rows: String = times.iter().map(|own| format!("{own},1\n")).collect();
-    fs::write(path, format!("when,y\n{rows}")).unwrap();
+    let rows: Vec<_> = times.iter().map(|own| format!("{own},1")).collect();
+    fs::write(path, format!("when,y\n{}\n", rows.join("\n"))).unwrap();
     let samples = Samples::open(path, &options().normalise(Normalise::None)).unwrap();
     let (x, _) = all(&samples);
     (samples, floats(&x))
