@@ -87,7 +87,7 @@ fn a_plan_says_what_to_do_with_it() {
 #[test]
 fn the_page_of_a_cluster_says_what_its_text_does() {
     let folder = tempfile::tempdir().unwrap();
-    let args = "plan --model-shape gpt2-xl --cluster rtx-4090 --memory-reserve 0 --micro-size 1 --explain --report page.html";
+    let args = "plan --model-shape gpt2-xl --cluster rtx-4090 --memory-reserve 0 --micro-size 1 --batch 64 --explain --report page.html";
     let args: Vec<&str> = args.split_whitespace().collect();
     let text = stdout(&gpipe_in(folder.path(), &args));
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
