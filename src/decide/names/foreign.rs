@@ -324,11 +324,8 @@ pub(super) const FLAGS: [(&str, Instead); 68] = [
         ),
     ),
     (
-        "shuffle no-shuffle",
-        Words(
-            "there is no such flag: training takes the samples in a new random order each epoch, drawn \
-             from --seed",
-        ),
+        "no-shuffle",
+        Words("there is no such flag: `--shuffle=false` takes the samples in their order"),
     ),
     (
         "tensorboard tensorboard-dir report-to wandb wandb-project logger",

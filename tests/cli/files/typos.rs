@@ -278,7 +278,7 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
             "train --lr -1e-3",
             "'-1e-3' for '--lr <RATE>': must be a number above 0",
         ),
-        ("train --shuffle", "a new random order each epoch"),
+        ("train --no-shuffle", "--shuffle=false"),
     ] {
         let output = gpipe(Path::new("."), args);
         let errors = String::from_utf8_lossy(&output.stderr);
