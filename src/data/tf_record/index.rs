@@ -69,7 +69,12 @@ impl Shard {
                     offset + AROUND + length
                 }
                 Err(Flaw::Read(source)) => return Err(read(source)),
-                Err(Flaw::Cut(what)) => shard.lost(what, size),
+                Err(Flaw::Cut(what)) => {
+                    if offset == 0 {
+                        magic::refuse_other(path, &[Magic::TfRecord])?;
+                    }
+                    shard.lost(what, size)
+                }
                 Err(Flaw::Length(what)) => {
                     let next = search.from(offset + 1).map_err(read)?;
                     let lost = next.unwrap_or(size) - offset;

@@ -26,7 +26,7 @@ fn settings_go_on_top_of_the_preset() {
     let spec = spec("gpt2-xl", &["layers=2", "d-model=320", "heads = 5"]);
     assert_eq!(
         spec.settings().to_string(),
-        "layers=2 d_model=320 heads=5 context=1024 vocab=50257 dropout=0"
+        "layers=2 d_model=320 heads=5 context=1024 positions=0 vocab=50257 dropout=0"
     );
 }
 
