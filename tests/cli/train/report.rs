@@ -112,7 +112,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
     // And without the kernels and threads of the run, where they are not what `profile` takes anyway.
     let kernels = match gpipe::Kernels::auto() {
         gpipe::Kernels::Libtorch => "onednn",
-        _ => "libtorch",
+        gpipe::Kernels::OneDnn { .. } => "libtorch",
     };
     let flags = format!(
         "--layers 12 --balance 12,1,1 --steps 6 --devices cpu*3 --precision bf16 --kernels {kernels}"
