@@ -53,7 +53,9 @@ fn scripts(command: &str) -> Result<(), String> {
         let script = Path::new(word)
             .extension()
             .is_some_and(|end| end == "py" || end == "sh");
-        let made = word.starts_with("cuda-check/") || word.contains("target/");
+        // A page's own scripts are saved where the reader stands.
+        let own = !word.contains('/');
+        let made = own || word.starts_with("cuda-check/") || word.contains("target/");
         script && !made && !word.starts_with(['/', '$'])
     });
     match scripts.find(|script| !root().join(script).exists()) {
