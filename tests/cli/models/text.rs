@@ -64,7 +64,7 @@ fn a_run_on_made_up_data_says_so_and_has_no_sample() {
     let long = printed(folder.path(), long);
     assert!(long.contains("\nStep 3 took "), "{long}");
     assert!(
-        text.contains(" samples/s, ") && !text.contains("tokens/s"),
+        text.contains(" samples/s over ") && !text.contains("tokens/s"),
         "{text}"
     );
     assert!(!text.contains("held-out"), "{text}");

@@ -129,7 +129,7 @@ fn a_folder_of_nano_gpt_is_trained_on_and_its_second_file_held_out() {
     assert!(own["held_out_loss"].is_number(), "{own}");
     assert_eq!(own["held_out_loss"], named["held_out_loss"]);
     assert_eq!(losses(folder, "1"), losses(folder, "2"));
-    let judged = as_json(folder, &["eval", "--run", "1", "--json"]);
+    let judged = as_json(folder, &["eval", "--run", "1"]);
     assert_eq!(judged["loss"], own["held_out_loss"]);
     printed(folder, "train --quiet --resume 1 --steps 4");
     // A part too short for a window is told.
