@@ -36,7 +36,7 @@ settings! {
     /// Everything that is chosen about a run: what makes its numbers, its speed and its
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
-        /// A model from `gpipe-rs models`, or a .pt2 file. torch.export.save writes .pt2 files. A JSON
+        /// A model that `models` lists, or a .pt2 file. torch.export.save writes .pt2 files. A JSON
         /// file of `models NAME --json` also names a model (- is standard input). The flags of sizes
         /// (--layers, --d-model, --hidden, …) change the sizes of a model, but not of a .pt2.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
