@@ -66,7 +66,13 @@ impl Judge {
     }
 
     fn of_tokens(trained: &Trained, path: &Path) -> Result<Self, String> {
-        let tokens = Tokens::open(&local(path)?).map_err(|error| error.to_string())?;
+        let place = local(path)?;
+        // Of a folder with a part that is held out, that part.
+        let parts = Tokens::of_folder(&place).map_err(|error| error.to_string())?;
+        let tokens = match parts {
+            Some([_, held_out]) => held_out,
+            None => Tokens::open(&place).map_err(|error| error.to_string())?,
+        };
         let (_, known) = trained.tokens()?;
         if tokens.vocabulary() > known {
             return Err(format!(
@@ -89,8 +95,13 @@ impl Judge {
             TrainedOn::File(path) if is_tokens(path) => {
                 let all = Self::of_tokens(trained, path);
                 let all = all.map_err(|why| format!("{}: {why}", path.display()))?;
+                let tokens = if Tokens::are_in(path) {
+                    all.tokens
+                } else {
+                    held_out(trained, &all.tokens)
+                };
                 return Ok(Self {
-                    tokens: held_out(trained, &all.tokens),
+                    tokens,
                     whole: false,
                     ..all
                 });
@@ -162,7 +173,7 @@ fn held_out(trained: &Trained, tokens: &Tokens) -> Tokens {
 }
 
 fn is_tokens(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == TOKENS)
+    path.extension().is_some_and(|end| end == TOKENS) || Tokens::are_in(path)
 }
 
 /// The text of a file; the error does not name it.
