@@ -4,14 +4,11 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use crate::cli::feed::parts;
 use crate::cli::feed::remote::local;
+use crate::cli::feed::{is_tokens, parts};
 use crate::cli::trained::{Trained, TrainedOn, Vocabulary};
 use crate::cli::{Failure, input};
 use crate::data::{DataError, MOBY_DICK, TextSet, Tokens};
-
-/// What the name of a file of tokens ends with.
-const TOKENS: &str = "bin";
 
 /// Tokens that the model did not see in training.
 pub(super) struct Judge {
@@ -170,10 +167,6 @@ impl Judge {
 fn held_out(trained: &Trained, tokens: &Tokens) -> Tokens {
     let [_, held_out] = parts(tokens, trained.settings.options.held_out);
     held_out
-}
-
-fn is_tokens(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == TOKENS) || Tokens::are_in(path)
 }
 
 /// The text of a file; the error does not name it.

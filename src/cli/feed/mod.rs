@@ -378,7 +378,7 @@ pub(super) fn parts(tokens: &Tokens, share: f64) -> [Tokens; 2] {
 }
 
 /// Whether a path names a file of tokens, or a folder of two, as nanoGPT's scripts write it.
-fn is_tokens(path: &Path) -> bool {
+pub(in crate::cli) fn is_tokens(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == TOKENS) || Tokens::are_in(path)
 }
 
