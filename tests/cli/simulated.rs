@@ -100,7 +100,7 @@ fn devices_that_nobody_has_named_and_that_are_not_used_are_told_of() {
     let alone = [&train[..], &["--out", "alone"]].concat();
     assert!(!said(&alone).contains("simulated GPUs"));
     for verb in [
-        "profile --quick --layers 1 --d-model 16 --heads 2 --seq 16 --batch 4",
+        "profile --model gpt --quick --layers 1 --d-model 16 --heads 2 --context 16 --batch 4",
         "eval --run unnamed",
         "generate --run unnamed --prompt the --tokens 1",
     ] {
