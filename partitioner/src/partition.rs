@@ -157,7 +157,7 @@ impl Partition {
     /// Every way to cut `layers` layers into `stages` stages, in lexical order of the
     /// balances, if there are at most `most`.
     pub(crate) fn all(layers: usize, stages: usize, most: usize) -> Option<Vec<Self>> {
-        if stages == 0 || layers < stages {
+        if stages == 0 || layers < stages || most == 0 {
             return None;
         }
         ways(layers - 1, stages - 1, most)?;

@@ -23,7 +23,18 @@ impl Pipeline {
         &mut self,
         input: impl TryInto<Values, Error: Into<Error>>,
     ) -> Result<Values, Error> {
-        self.infer(input, None)
+        self.infer(input, None, self.programs.micro_batches())
+    }
+
+    /// [`Pipeline::forward_values`] in one micro-batch.
+    ///
+    /// # Errors
+    /// As [`Pipeline::train_step`].
+    pub(crate) fn forward_at_once(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+    ) -> Result<Values, Error> {
+        self.infer(input, None, 1)
     }
 
     /// [`Pipeline::forward`] for sequences whose tokens come piece by piece: `past` tokens of
@@ -45,16 +56,17 @@ impl Pipeline {
         input: impl TryInto<Values, Error: Into<Error>>,
         past: usize,
     ) -> Result<Tensor, Error> {
-        one(self.infer(input, Some(past))?)
+        one(self.infer(input, Some(past), self.programs.micro_batches())?)
     }
 
     fn infer(
         &mut self,
         input: impl TryInto<Values, Error: Into<Error>>,
         past: Option<usize>,
+        micro_batches: usize,
     ) -> Result<Values, Error> {
         let input = input.try_into().map_err(Into::into);
-        let given = input.and_then(|input| self.prepare_inference(&input));
+        let given = input.and_then(|input| self.prepare_inference(&input, micro_batches));
         let call = given.as_ref().map_or_else(
             |_| String::new(),
             |(program, _)| format!("an inference of {} micro-batches", program.micro_batches()),
@@ -70,9 +82,10 @@ impl Pipeline {
     fn prepare_inference(
         &mut self,
         input: &Values,
+        micro_batches: usize,
     ) -> Result<(Arc<Program>, Vec<Vec<Values>>), Error> {
         let samples = batch::samples(input, "input", None)?;
-        let sizes = batch::sizes(samples, self.programs.micro_batches());
+        let sizes = batch::sizes(samples, micro_batches);
         let program = self.programs.get(Purpose::Infer, sizes.len())?;
         Ok((program, vec![batch::scatter(input, &sizes)?]))
     }

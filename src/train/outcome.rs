@@ -104,6 +104,9 @@ impl Rates {
     }
 }
 
+/// The share by which a last loss is above the first one where more than the draw of the batch differs.
+const RISEN: f64 = 0.1;
+
 impl Outcome {
     /// With the steps that the run had done before.
     pub(super) fn new(folder: PathBuf, records: Vec<StepMetrics>) -> Self {
@@ -217,7 +220,7 @@ impl Outcome {
         })
     }
 
-    /// What there is to say of the whole run: titles, and what they are about.
+    /// Describes the whole run: titles, and what they are about.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let own = self.summary();
         let begin = self.records.first().map_or(0, |record| record.step);
@@ -225,6 +228,9 @@ impl Outcome {
         let mut loss = format!("{} at step {begin}", decimals(first, 4));
         if steps > begin {
             loss = format!("{loss}, {} at step {steps}", decimals(last, 4));
+            if last - first > RISEN * first.abs() && !self.has_diverged() {
+                loss += "; it rose: a smaller learning rate, or clipped gradients, may keep it from that";
+            }
         }
         let mut lines = Vec::new();
         if self.has_diverged() {

@@ -28,6 +28,8 @@ mod samples;
 #[cfg(feature = "cli")]
 mod simulated;
 #[cfg(feature = "cli")]
+mod suggested;
+#[cfg(feature = "cli")]
 mod tensorboard;
 #[cfg(feature = "cli")]
 mod train;

@@ -127,4 +127,6 @@ fn all_cuts_are_all_different_and_complete() {
     assert_eq!(Partition::all(9, 4, 55), None);
     assert_eq!(Partition::all(10_000, 5_000, 1000), None);
     assert_eq!(Partition::all(2, 3, 1000), None);
+    // The only cut is one, too.
+    assert_eq!(Partition::all(3, 3, 0), None);
 }

@@ -42,7 +42,7 @@ pub(super) use unlabelled::unlabelled;
 use read::Read;
 
 /// What stands for made-up data where a file could stand.
-const SYNTHETIC: &str = "synthetic";
+pub(super) const SYNTHETIC: &str = "synthetic";
 /// What the name of a file of tokens ends with.
 const TOKENS: &str = "bin";
 

@@ -16,6 +16,8 @@ pub(super) struct Growing<'p> {
     /// Whether its layers keep what they need of tokens that came before.
     caches: bool,
     is_exported: bool,
+    /// Copies of the text that make the fewest samples the model takes.
+    copies: i64,
     tokens: Vec<i64>,
     /// Tokens that they have.
     cached: usize,
@@ -34,6 +36,7 @@ impl<'p> Growing<'p> {
             known,
             caches: spec.caches(),
             is_exported: spec.exported().is_some(),
+            copies: (spec.exported()).map_or(1, |model| *model.micro_batch_sizes().start() as i64),
             tokens,
             cached: 0,
         }
@@ -65,7 +68,8 @@ impl<'p> Growing<'p> {
             if self.is_exported {
                 seen.resize(self.context, 0);
             }
-            let outputs = self.pipe.forward_values(row(&seen))?;
+            let seen = row(&seen).f_repeat([self.copies, 1])?;
+            let outputs = self.pipe.forward_at_once(seen)?;
             let first = outputs.get(0).map(Tensor::shallow_clone);
             first.ok_or_else(|| anyhow::anyhow!("the model's first output is absent"))?
         };

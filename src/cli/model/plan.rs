@@ -4,7 +4,7 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ModelId, Plan};
 
 use super::Chosen;
-use super::flags::flag;
+use super::flags::{Given, flag};
 use crate::cli::input;
 
 /// The size that is the data's where nobody chose it.
@@ -14,6 +14,11 @@ const ALSO_OF_DATA: [&str; 3] = ["classes", "outputs", "inputs"];
 
 /// What stands for all sizes of an exported program.
 const CHECKSUM: &str = "checksum";
+
+/// Whether data decides about a size that nobody chose.
+fn of_data(size: &str) -> bool {
+    size == OF_DATA || ALSO_OF_DATA.contains(&size)
+}
 
 impl Chosen {
     /// What profiles and plans call the model.
@@ -57,6 +62,15 @@ impl Chosen {
         ))
     }
 
+    /// The sizes of a plan's model that nobody chose here, but for those that follow from the data.
+    pub(in crate::cli) fn unsaid_sizes(&self, planned: &ModelId) -> Given {
+        let sizes = planned.settings().iter();
+        let sizes = sizes.filter(|(size, _)| self.has(size) && !self.chose(size) && !of_data(size));
+        sizes
+            .map(|(size, value)| (size.clone(), value.to_string()))
+            .collect()
+    }
+
     /// That the model is the one that was profiled.
     fn check_planned(&self, planned: &ModelId) -> Result<(), String> {
         if self.spec.exported().is_some() || planned.setting(CHECKSUM).is_some() {
@@ -69,10 +83,7 @@ impl Chosen {
                 planned.name()
             ));
         }
-        let by_data = |size: &str| {
-            let of_data = size == OF_DATA || ALSO_OF_DATA.contains(&size);
-            of_data && !self.chose(size)
-        };
+        let by_data = |size: &str| of_data(size) && !self.chose(size);
         let sizes = self.spec.settings().iter();
         let differ: Vec<(&str, f64, f64)> = sizes
             .filter(|(size, _)| !by_data(size))

@@ -9,6 +9,7 @@ use super::report::Loading;
 use crate::cli::feed::{self, DataOptions, Measured, Source};
 use crate::cli::model::Chosen;
 use crate::cli::model::exported::AskedLoss;
+use crate::cli::train::few;
 use crate::cli::{Failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::{Sample, Sequential};
@@ -23,6 +24,8 @@ pub(super) struct Job<'a> {
     chose_vocab: bool,
     /// Samples of micro-batches to measure.
     pub(super) micro_sizes: Vec<usize>,
+    /// The fewest samples of a micro-batch in training.
+    pub(super) fewest: usize,
     pub(super) options: PlanOptions,
 }
 
@@ -59,25 +62,21 @@ impl<'a> Job<'a> {
         let chose_vocab = chosen.chose("vocab");
         let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None, &of_data)?;
         check_memory(args, &chosen.spec)?;
-        let micro_sizes = micro_sizes(args, &chosen);
+        let fewest = few::fewest_in_training(&chosen.spec)?;
+        let micro_sizes = micro_sizes(args, &chosen, fewest);
         Ok(Self {
             args,
             chosen,
             source,
             chose_vocab,
             micro_sizes,
+            fewest,
             options,
         })
     }
 
     pub(super) fn spec(&self) -> &ModelSpec {
         &self.chosen.spec
-    }
-
-    /// The fewest samples of a micro-batch in training.
-    pub(super) fn fewest(&self) -> usize {
-        let model = self.spec().exported();
-        model.map_or(1, |model| model.fewest_in_training())
     }
 
     /// How many tokens the model knows, where that is the data's number and nobody's choice.
@@ -148,19 +147,12 @@ fn micro(args: &Args, chosen: &Chosen) -> Result<Option<usize>, Failure> {
     Ok(micro)
 }
 
-/// Sizes of micro-batches to measure: of an exported program those that it takes.
-fn micro_sizes(args: &Args, chosen: &Chosen) -> Vec<usize> {
-    let sizes = args.micro_sizes();
-    let Some(model) = chosen.spec.exported() else {
-        return sizes;
-    };
-    let taken = model.micro_batch_sizes();
-    // A batch norm can make nothing of a single value.
-    let least = model
-        .fewest_in_training()
-        .clamp(*taken.start(), *taken.end());
+/// Sizes of micro-batches to measure: those that the model takes in training.
+fn micro_sizes(args: &Args, chosen: &Chosen, fewest: usize) -> Vec<usize> {
+    let taken = (chosen.spec.exported()).map_or(1..=usize::MAX, |own| own.micro_batch_sizes());
+    let least = fewest.clamp(*taken.start(), *taken.end());
     let bound = |size: usize| size.clamp(least, *taken.end());
-    let mut sizes: Vec<usize> = sizes.into_iter().map(bound).collect();
+    let mut sizes: Vec<usize> = args.micro_sizes().into_iter().map(bound).collect();
     sizes.dedup();
     sizes
 }

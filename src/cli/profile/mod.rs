@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let mut measured = measured.map_err(super::failure)?;
     measured.profile = (measured.profile)
         .with_model(job.model_id())
-        .with_fewest_samples(job.fewest());
+        .with_fewest_samples(job.fewest);
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));
     }
@@ -97,14 +97,15 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 fn next(args: &Args) -> Said {
     let text = match (&args.plan, &args.output) {
         (Some(plan), _) => format!(
-            "`gpipe-rs train --plan {}` with the same model, and sizes and data where you named any",
-            quoted(plan)
+            "`gpipe-rs train --plan {}{}`",
+            quoted(plan),
+            args.beyond_the_plan()
         ),
         (None, Some(file)) => format!(
             "`gpipe-rs plan --profile {}` plans for other devices",
             quoted(file)
         ),
-        (None, None) => "--plan plan.json keeps the plan, and `gpipe-rs train --plan plan.json` \
+        (None, None) => "add --plan plan.json to keep the plan; `gpipe-rs train --plan plan.json` \
                          follows it"
             .to_owned(),
     };

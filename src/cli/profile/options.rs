@@ -2,18 +2,21 @@
 
 use std::path::PathBuf;
 
+use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{Bytes, ScheduleKind, When};
 use tch::Device;
 
 use crate::cli::config::values;
 use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::input::{self, DeviceList};
+use crate::cli::model::exported;
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, output};
 use crate::data::{HowMany, Missing, Normalise};
 use crate::decide::reserve::Reserve;
 use crate::models::LossKind;
+use crate::torch::device_name;
 use crate::{Kernels, Precision};
 
 /// The longest a layer may be measured, in milliseconds: an hour.
@@ -198,6 +201,40 @@ impl Args {
             page::check(path, &others)?;
         }
         Ok(())
+    }
+
+    /// The flags of `train` that its plan does not imply: it has model, sizes, mini-batch and kernels.
+    pub(super) fn beyond_the_plan(&self) -> String {
+        let of_file = exported::is_exported(&self.model).then(|| quoted(&self.model));
+        let usual = self.devices[..] == [Device::Cpu; 2];
+        let names: Vec<String> = self.devices.iter().map(|own| device_name(*own)).collect();
+        let missing = (self.missing != Missing::Refuse).then(|| self.missing.to_string());
+        let scaled = (self.normalise != Normalise::Auto).then(|| self.normalise.to_string());
+        let dropped = (!self.drop_columns.is_empty()).then(|| self.drop_columns.join(","));
+        let held_out =
+            (self.held_out.total_cmp(&HELD_OUT).is_ne()).then(|| self.held_out.to_string());
+        let precision =
+            (self.precision != Precision::default()).then(|| self.precision.to_string());
+        let flags = [
+            ("--model", of_file),
+            ("--loss", self.loss.map(|own| own.to_string())),
+            ("--data", self.data.as_ref().map(quoted)),
+            ("--target", self.target.as_ref().map(quoted)),
+            ("--drop-columns", dropped.map(quoted)),
+            ("--missing", missing),
+            ("--normalise", scaled),
+            ("--held-out", held_out),
+            ("--devices", (!usual).then(|| names.join(","))),
+            ("--precision", precision),
+            (
+                "--threads-per-stage",
+                self.threads_per_stage.map(|own| own.to_string()),
+            ),
+        ];
+        let flags = flags
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!(" {name} {}", value?)));
+        flags.collect()
     }
 
     /// Whether standard output is one of the JSON formats.

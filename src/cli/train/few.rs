@@ -36,6 +36,15 @@ pub(super) fn fewest_samples(spec: &ModelSpec) -> anyhow::Result<Option<usize>> 
     Ok(places.map(|places| FEW / places.max(1) + 1))
 }
 
+/// The fewest samples of a micro-batch in training: two where one gives a batch norm a single value of a
+/// channel, of which it makes nothing.
+pub(in crate::cli) fn fewest_in_training(spec: &ModelSpec) -> anyhow::Result<usize> {
+    match spec.exported() {
+        Some(model) => Ok(model.fewest_in_training()),
+        None => Ok(fewest_places(spec)?.map_or(1, |places| if places > 1 { 1 } else { 2 })),
+    }
+}
+
 /// The values that a sample gives a batch norm of each channel, where it gives fewest; none without
 /// a batch norm.
 fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {

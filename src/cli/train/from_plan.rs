@@ -8,14 +8,42 @@ use gpipe_partitioner::{Neighbours, Plan};
 use super::Failure;
 use super::recipe::Recipe;
 use crate::Recompute;
+use crate::cli::config::Origins;
 use crate::cli::config::values::Offload;
 use crate::cli::input;
 use crate::cli::model::Chosen;
 use crate::cli::say;
+use crate::models::zoo::Zoo;
 
 /// Reads a plan; a file that is none is wrong use, with file, field and rule.
 pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
     Plan::read(path).map_err(|error| input::in_file("--plan", path, error))
+}
+
+/// Fills in the model, its sizes and the mini-batch that the plan was made for, where nobody says others.
+pub(super) fn filled(
+    recipe: Recipe,
+    plan: &Plan,
+    origins: &Origins,
+    zoo: &Zoo,
+) -> Result<Recipe, Failure> {
+    let unsaid = |key: &str| origins.of(key).is_none();
+    let mut recipe = recipe;
+    if let Some(batch) = plan.batch.filter(|_| unsaid("train.batch")) {
+        recipe.batch = batch;
+    }
+    let Some(planned) = &plan.model else {
+        return Ok(recipe);
+    };
+    let knows = zoo.entries().any(|own| own.name() == planned.name());
+    if knows && unsaid("model.name") {
+        recipe.model = planned.name().to_owned();
+    }
+    let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes, recipe.asked_loss())?;
+    if chosen.spec.exported().is_none() && chosen.spec.entry().name() == planned.name() {
+        recipe.sizes.extend(chosen.unsaid_sizes(planned));
+    }
+    Ok(recipe)
 }
 
 /// The recipe that says what the plan says, where it fits the others and the model.

@@ -12,7 +12,7 @@ use super::configured::Saved;
 use super::decided::decided;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, configured, few, from_plan, holds, moved, usual};
+use super::{check, config, configured, few, from_plan, holds, moved, resumed, usual};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
 use crate::cli::model::{Chosen, exported};
@@ -91,6 +91,11 @@ impl Job {
             Some(path) => of_weights(recipe, &path, &origins, zoo)?,
             None => (recipe, None),
         };
+        let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
+        let recipe = match &plan {
+            Some(plan) => from_plan::filled(recipe, plan, &origins, zoo)?,
+            None => recipe,
+        };
         let loss = recipe.asked_loss();
         let there = exported::check_there(&recipe.model, recipe.fingerprint.as_deref());
         there.map_err(Failure::Usage)?;
@@ -98,7 +103,6 @@ impl Job {
         chosen.check_trains().map_err(Failure::Usage)?;
         let same = exported::check_same(&chosen.spec, recipe.fingerprint.as_deref());
         same.map_err(Failure::Usage)?;
-        let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
         let recipe = match &plan {
             Some(plan) => on_its_devices(recipe, plan, &origins, processes),
             None => recipe,
@@ -124,6 +128,10 @@ impl Job {
             kept: below.and_then(|saved| saved.samples.clone()),
             ..recipe.data_options()
         };
+        let run = args.resume.as_deref();
+        if let Some(saved) = below {
+            resumed::check_data(saved, &recipe, run)?;
+        }
         let (chosen, source) = Source::choose(
             chosen,
             recipe.data.as_deref(),

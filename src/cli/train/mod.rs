@@ -6,7 +6,7 @@ mod check;
 mod config;
 mod configured;
 mod decided;
-mod few;
+pub(super) mod few;
 mod fits;
 mod from_plan;
 mod holds;
@@ -312,7 +312,7 @@ fn trainer<'a>(
 }
 
 /// This program, as a shell calls it again.
-fn called() -> String {
+pub(super) fn called() -> String {
     quoted(std::env::args_os().next().unwrap_or_default())
 }
 

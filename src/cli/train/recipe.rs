@@ -48,7 +48,7 @@ settings! {
             .beside_unless(&["model.name"], same_program);
 
         /// Weights to begin with, as Hugging Face's transformers saves them. A GPT-2, Llama, Mistral,
-        /// Qwen 2 or Qwen 3 of transformers or of `export`, instead of random numbers. They decide the model and
+        /// Qwen 2 or Qwen 3 of transformers or of `export`, instead of untrained weights. They decide the model and
         /// its sizes, and texts are read by the tokenizer beside them. For a .pt2, the model's
         /// whole `state_dict` as safetensors, in place of the weights in the file.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
@@ -189,8 +189,8 @@ settings! {
             flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into()).fixed();
 
         /// Learning rate: the highest of the schedule; by default what is usual for the case. With `adamw`
-        /// and `adam` that is 0.003 from random numbers (0.001 for models with convolutions, 0.0003 from 50 million parameters on), 0.001 from the
-        /// weights of a .pt2, and 0.00005 from --weights; with `sgd` 0.1 from random numbers, else
+        /// and `adam` that is 0.003 for untrained weights (0.001 for models with convolutions, 0.0003 from 50 million parameters on), 0.001 for
+        /// a .pt2, and 0.00005 for --weights; with `sgd` 0.1 for untrained weights, else
         /// 0.01.
         lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003).by_case();
 

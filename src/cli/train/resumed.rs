@@ -10,11 +10,13 @@ use super::options::Args;
 use super::recipe::Recipe;
 use crate::Kernels;
 use crate::cli::config::diff;
+use crate::cli::feed::SYNTHETIC;
 use crate::cli::trained::{saved_samples, saved_tokenizer, saved_vocabulary};
 use crate::cli::world::leads;
 use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
 use crate::world::World;
+use gpipe_partitioner::words::quoted;
 
 /// Finds what the run goes on from; where it is not to go on in its own folder, in that of the
 /// `fork`.
@@ -117,6 +119,45 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn
         )));
     }
     Ok(GoesOn { notes, changes })
+}
+
+/// Checks that a run goes on with data of the kind that it was trained on. Whether a file has moved or is
+/// another one is known where it is read.
+///
+/// # Errors
+/// It is another kind: what to do.
+pub(super) fn check_data(
+    saved: &Saved,
+    recipe: &Recipe,
+    run: Option<&Path>,
+) -> Result<(), Failure> {
+    let config: Option<toml::Table> = saved.text.parse().ok();
+    let path = config
+        .as_ref()
+        .and_then(|own| own.get("data")?.get("path")?.as_str());
+    let (before, now) = (path.map(Path::new), recipe.data.as_deref());
+    let are_files = |path: Option<&Path>| path.is_some_and(|own| own != Path::new(SYNTHETIC));
+    if !saved.trained || before == now || (are_files(before) && are_files(now)) {
+        return Ok(());
+    }
+    let before = before.map_or_else(
+        || "the built-in text".to_owned(),
+        |own| own.display().to_string(),
+    );
+    Err(Failure::Usage(format!(
+        "--resume: the run was trained on {before}: {}",
+        in_a_new_run(recipe, run)
+    )))
+}
+
+/// How other data is trained on than that of a run.
+fn in_a_new_run(recipe: &Recipe, run: Option<&Path>) -> String {
+    let run = run.map_or_else(|| "RUN".to_owned(), |own| quoted(own));
+    let data = (recipe.data.as_ref()).map_or_else(|| "PATH".to_owned(), quoted);
+    format!(
+        "it goes on with that alone, so leave --data out; other data makes a new run, with these weights: \
+         `gpipe-rs export --run {run} -o DIR`, then `gpipe-rs train --weights DIR --data {data}`"
+    )
 }
 
 /// The saved configuration, with an exported program where it is now: the file is the same one.

@@ -154,17 +154,26 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             None => run,
         };
         let verb = match job.source {
-            Source::Text { .. } => format!("{own} generate --run {run} --prompt TEXT`, or `{on}"),
+            _ if writes(job) => format!("{own} generate --run {run} --prompt TEXT`, or `{on}"),
             Source::Samples {
                 samples: Learned::Pairs(_),
                 ..
             } => format!("{own} predict --run {run} PATH`, or `{on}"),
             Source::Samples { .. } => format!("{own} eval --run {run}`, or `{on}"),
-            Source::Tokens { .. } | Source::Synthetic(_) => on,
+            _ => on,
         };
         lines.push(("next", format!("`{verb}`")));
     }
     lines
+}
+
+/// Whether the model writes text: it is known what its tokens stand for.
+fn writes(job: &Job) -> bool {
+    match job.source {
+        Source::Text { .. } => true,
+        Source::Tokens { .. } => job.tokenizer.is_some(),
+        Source::Samples { .. } | Source::Synthetic(_) => false,
+    }
 }
 
 /// What gives further steps a learning rate where the schedule has come to its end.
@@ -243,13 +252,14 @@ fn all_devices(recipe: &Recipe) -> Vec<Device> {
 
 /// The commands that make a plan for what a run has.
 fn plan_commands(recipe: &Recipe) -> String {
-    let profile = profile_command(recipe);
+    let own = called();
+    let profile = format!("{own} {}", profile_command(recipe));
     if recipe.replicas == 1 {
         return format!("`{profile} --plan plan.json` cuts");
     }
     // A profile's own plan is for one pipeline.
     format!(
-        "`{profile} -o profile.json` and `plan --profile profile.json --devices {} --replicas {} --tree {} \
+        "`{profile} -o profile.json` and `{own} plan --profile profile.json --devices {} --replicas {} --tree {} \
          --batch {} -o plan.json` cut",
         all_devices(recipe).len(),
         recipe.replicas,
@@ -264,7 +274,7 @@ pub(super) fn another_cut(job: &Job) -> String {
         return "; the plan was made from other times than these: profile again".to_owned();
     }
     let commands = plan_commands(&job.recipe);
-    format!("; {commands} by time, for `train --plan plan.json`")
+    format!("; {commands} by time, and its last line is the command that trains so")
 }
 
 /// What is told of the whole run, and what to do about it.

@@ -14,11 +14,11 @@ pub(super) enum Beginning {
     Weights,
     /// With the weights in a .pt2, which may be trained.
     Program,
-    /// With random numbers, many of them.
+    /// Untrained weights, many of them.
     Large,
-    /// With random numbers, and convolutions.
+    /// Untrained weights, and convolutions.
     Images,
-    /// With random numbers.
+    /// Untrained weights.
     Random,
 }
 
@@ -56,11 +56,15 @@ impl Beginning {
             Self::Program => (
                 1e-3,
                 0.01,
-                "the weights in the .pt2, trained or not: trained ones need less, such as 5e-5",
+                "a .pt2; weights that are trained already need less: --lr 5e-5",
             ),
-            Self::Large => (3e-4, 0.1, "random numbers, 50 million of them and more"),
-            Self::Images => (1e-3, 0.1, "random numbers in a model with convolutions"),
-            Self::Random => (3e-3, 0.1, "random numbers"),
+            Self::Large => (
+                3e-4,
+                0.1,
+                "untrained weights of 50 million parameters and more",
+            ),
+            Self::Images => (1e-3, 0.1, "untrained weights of a model with convolutions"),
+            Self::Random => (3e-3, 0.1, "untrained weights"),
         }
     }
 }
@@ -90,7 +94,7 @@ pub(super) fn filled(
             _ => adam,
         };
         said.push(format!(
-            "lr {}: what is usual with {} for {case}; --lr takes another",
+            "lr {}: the default of {} for {case}; --lr changes it",
             shown(recipe.lr),
             recipe.optimizer.name()
         ));

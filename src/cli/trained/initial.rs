@@ -75,14 +75,29 @@ pub(in crate::cli) fn read(
         .map_err(|error| input::in_file("--weights", path, error))?;
     check_finite(path, &read.weights)?;
     let name = read.spec.name();
-    if let Some(origin) = origins.of("model.name").filter(|_| model != name) {
+    let presets = read.spec.entry().presets();
+    let preset = presets.iter().find(|own| own.name() == model);
+    let named = origins.of("model.name");
+    if let Some(origin) = named.filter(|_| model != name && preset.is_none()) {
         return Err(Failure::Usage(format!(
-            "--weights {}: they are those of a `{name}`, but the model is `{}` ({origin}): leave it out",
+            "--weights {}: they are those of a `{name}`, but the model is `{model}` ({origin}): leave it \
+             out, as the weights decide the model",
             path.display(),
-            model
         )));
     }
     let mut sizes = shortened(sizes(&read.spec), given);
+    let of_preset = preset.into_iter().flat_map(|own| own.values());
+    for (size, value) in of_preset.filter(|(size, _)| *size != DROPOUT) {
+        let own = sizes.iter().find(|(own, _)| own == size);
+        let chosen = given.iter().any(|(own, _)| own == size);
+        if let Some((_, own)) = own.filter(|(_, own)| !chosen && !same(own, &value.to_string())) {
+            return Err(Failure::Usage(format!(
+                "--weights {}: they are those of a `{name}` with {size}={own}, but `{model}` has \
+                 {size}={value}: leave --model out, as the weights decide the model",
+                path.display(),
+            )));
+        }
+    }
     for (size, value) in given {
         let own = sizes.iter().find(|(own, _)| own == size);
         let free = size == DROPOUT || (size == CONTEXT && name == ROTARY);

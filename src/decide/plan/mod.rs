@@ -280,7 +280,7 @@ fn below(args: &Args, assumed: Option<&Said>) -> impl Iterator<Item = Said> {
     });
     // What was computed from a model's shape has layers of its own, which no model here need have.
     let next = if args.shape.is_given() {
-        let ways = "-o plan.json keeps the plan, --report plan.html draws it; on such a card, \
+        let ways = "add -o plan.json to keep the plan, --report plan.html to draw it; on such a card, \
                     `gpipe-rs profile` measures the model itself";
         Said::new("next", ways)
     } else {
@@ -293,10 +293,10 @@ fn below(args: &Args, assumed: Option<&Said>) -> impl Iterator<Item = Said> {
 fn next(file: Option<&Path>) -> Said {
     let text = match file {
         Some(path) => format!(
-            "`gpipe-rs train --plan {}` with the model that was profiled",
+            "`gpipe-rs train --plan {}` follows it, with the data and the .pt2 that were profiled",
             quoted(path)
         ),
-        None => "-o plan.json keeps the plan, and `gpipe-rs train --plan plan.json` follows it"
+        None => "add -o plan.json to keep the plan; `gpipe-rs train --plan plan.json` follows it"
             .to_owned(),
     };
     Said::new("next", text)

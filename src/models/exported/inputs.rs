@@ -102,10 +102,14 @@ impl Check {
             range.min_val.unwrap_or(0),
             range.max_val.unwrap_or(i64::MAX),
         );
+        let shown = match max {
+            i64::MAX => format!("{min} or more"),
+            _ => format!("{min} to {max}"),
+        };
         anyhow::ensure!(
             (min..=max).contains(&size),
-            "the input `{name}` has shape {shape:?}, but the model was exported for {symbol} from \
-             {min} to {max}: say so in `Dim(…, min=…, max=…)`, or choose other micro-batches"
+            "the input `{name}` has shape {shape:?}, but the model was exported for {symbol} of \
+             {shown}: say so in `Dim(…, min=…, max=…)`, or choose other micro-batches"
         );
         Ok(())
     }

@@ -66,11 +66,11 @@ fn a_plan_says_what_to_do_with_it() {
     for (more, next) in [
         (
             "",
-            "-o plan.json keeps the plan, and `gpipe-rs train --plan plan.json` follows it",
+            "add -o plan.json to keep the plan; `gpipe-rs train --plan plan.json` follows it",
         ),
         (
             " -o p.json",
-            "`gpipe-rs train --plan p.json` with the model that was profiled",
+            "`gpipe-rs train --plan p.json` follows it, with the data and the .pt2 that were profiled",
         ),
     ] {
         let line = format!("plan --profile profile.json --devices 2 --batch 8{more}");

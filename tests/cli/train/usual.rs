@@ -40,18 +40,15 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let rate = |run: &str| number(folder, run, ("optimizer", "lr"));
-    let line = "what is usual with";
+    let line = "the default of";
     let errors = said(folder, &small(1, "--out begun"));
     assert!(
-        errors.contains("lr 0.003: what is usual with adamw for random numbers"),
+        errors.contains("lr 0.003: the default of adamw for untrained weights"),
         "{errors}"
     );
     assert_eq!(rate("begun"), 0.003.into());
     let errors = said(folder, &small(1, "--optimizer sgd --out sgd"));
-    assert!(
-        errors.contains("lr 0.1: what is usual with sgd"),
-        "{errors}"
-    );
+    assert!(errors.contains("lr 0.1: the default of sgd"), "{errors}");
     assert_eq!(rate("sgd"), 0.1.into());
     said(folder, &format!("{RESNET} --steps 1 --out images"));
     assert_eq!(rate("images"), 0.001.into());
@@ -65,7 +62,7 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     let flags = "--weights exported --data text.txt --batch 8 --steps 1";
     let errors = said(folder, &format!("{flags} --out tuned"));
     assert!(
-        errors.contains("lr 5e-5: what is usual with adamw for trained weights (--weights)"),
+        errors.contains("lr 5e-5: the default of adamw for trained weights (--weights)"),
         "{errors}"
     );
     assert_eq!(rate("tuned"), 5e-5.into());
