@@ -414,7 +414,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
+        #![proptest_config(ProptestConfig::with_cases(500))]
 
         /// All cuts of thousands of choices were simulated, which nothing counted: of 16 layers on one
         /// node there was no plan within ten minutes, where another node beside it was asked about.
