@@ -383,6 +383,12 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
     let is_flag = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
     assert!(flags.lines().filter(is_flag).count() <= 25, "{short}");
     assert!(short.contains("train --data mine.txt"), "{short}");
+    let words = short.split_whitespace().collect::<Vec<_>>().join(" ");
+    let common = [
+        "--balance <LIST> Layers of",
+        "(the first four GPUs, or four CPU stages)",
+    ];
+    assert!(common.iter().all(|own| words.contains(own)), "{short}");
     // What few need is in the long help alone.
     for rare in ["--outer-momentum", "--tf32", "--patience"] {
         assert!(!short.contains(rare) && long.contains(rare), "{rare}");
@@ -401,10 +407,17 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
     }
 }
 
-/// The list of verbs left open with which one to begin.
+/// The list of verbs left open with which one to begin, and began with `completions`.
 #[test]
 fn the_help_has_first_steps() {
     let help = String::from_utf8(gpipe(Path::new("."), "-h").stdout).unwrap();
+    let (_, verbs) = help.split_once("\nCommands:\n").unwrap();
+    let at = |verb: &str| verbs.find(&format!("  {verb} ")).unwrap();
+    let places = [
+        "train", "generate", "plot", "profile", "schedule", "launch", "env", "man", "help",
+    ]
+    .map(at);
+    assert!(places.is_sorted() && places[0] == 0, "{help}");
     let (_, steps) = help.split_once("\nFirst steps:\n").unwrap();
     assert!(steps.contains("gpipe-rs train --steps 100"), "{steps}");
     assert!(steps.lines().all(|line| line.len() <= 80), "{steps}");
