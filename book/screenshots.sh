@@ -1,11 +1,13 @@
 #!/bin/sh
-# Makes the pictures of pages in the book, each in light and dark: the report about a committed
-# profile, and the page of a simulation, whole and zoomed. Needs a Chromium and pngquant; no libtorch,
-# since nothing is measured.
+# Makes the pictures of pages, each in light and dark: for the book the report about a committed
+# profile, and the page of a simulation, whole and zoomed; for the README the report of a training run,
+# where TRAINING names one. Needs a Chromium and pngquant; no libtorch, since nothing is measured.
 #
 #   sh book/screenshots.sh             from anywhere; `make screenshots` does it
 #   GPIPE=target/release/gpipe-rs sh book/screenshots.sh
+#   gpipe-rs train --report report.html && TRAINING=report.html sh book/screenshots.sh
 set -eu
+training=${TRAINING:+$(realpath "$TRAINING")}
 cd "$(dirname "$0")/.."
 
 gpipe() {
@@ -31,8 +33,10 @@ part() {
   pictures "$work/part.html" "$1" "$3"
 }
 
-# The top alone, for the README.
-part report report 827 'nav,#timeline,#memory,#schedules,#doubts,footer'
+if [ -n "$training" ]; then
+  cp "$training" "$work/training.html"
+  part training training 725 'nav,.hint,.zoom,#detail,#keys,#causes,#devices,#memory,footer'
+fi
 part profile report 1465 '#timeline,#memory,#schedules,#doubts,footer'
 part profile-plan report 1670 'header,nav,.facts,.say,.cap,.peaks,main>.hint,#layers,#doubts,#detail,#keys,.zoom,#timeline .scroll,#memory .scroll,footer'
 part simulation simulation 2135 '#detail,#memory .scroll,footer'

@@ -48,7 +48,7 @@ const FIRST_STEPS: &str = "First steps:
 pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     let own = args.first().map(Path::new).and_then(Path::file_stem);
     let own = own.and_then(|name| name.to_str()).unwrap_or(NAME);
-    let command = with_sizes(by_name(names::named(Cli::<Verb>::command())), zoo)?;
+    let command = with_sizes(names::named(Cli::<Verb>::command()), zoo)?;
     if own == NAME {
         let version = command.get_version().unwrap_or_default().to_owned();
         let version = version + &names::build(Some(&crate::libtorch_version()));
@@ -60,17 +60,6 @@ pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     let command = command.long_version(version + &names::build(Some(&crate::libtorch_version())));
     let renamed = |text: &str| text.replace(NAME, own);
     Ok(command.mut_subcommands(|verb| names::rewritten(verb, renamed)))
-}
-
-/// The help lists the verbs by their names, wherever they are written down.
-fn by_name(command: Command) -> Command {
-    let name = |verb: &Command| verb.get_name().to_owned();
-    let mut names: Vec<String> = command.get_subcommands().map(name).collect();
-    names.sort();
-    command.mut_subcommands(|verb| {
-        let before = names.partition_point(|name| name.as_str() < verb.get_name());
-        verb.display_order(before)
-    })
 }
 
 /// With the values that flags are known to have, for a shell to complete.

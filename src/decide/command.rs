@@ -24,9 +24,8 @@ pub(crate) const NAME: &str = "gpipe-rs";
     arg_required_else_help = true
 )]
 pub(crate) struct Cli<V: Subcommand> {
-    /// Run the verb on N simulated CUDA GPUs: with the CPU's numbers and nobody's speed, or, with
-    /// time=h100, without numbers and with the times of a model; `make simulated-gpus` in a clone
-    /// builds them.
+    /// Run on N simulated GPUs: real numbers, meaningless times; with time=h100, modelled times and
+    /// no numbers. `make simulated-gpus` in a clone builds them.
     #[cfg(feature = "cli")]
     #[arg(long, value_name = "N[,SETTINGS]", hide_short_help = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) simulate_gpus: Option<String>,

@@ -194,7 +194,7 @@ impl Files {
 /// Who had the cores.
 fn in_the_way(others: &Others) -> String {
     format!(
-        "Other programs used {:.1} of {} meanwhile: the difference is theirs, at least in part.",
+        "Other programs held {:.1} of {}: times of this run say little.",
         others.used,
         count(others.cores, "core"),
     )

@@ -7,7 +7,7 @@ mod samples;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::words::{count, decimals};
+use gpipe_partitioner::words::decimals;
 use serde_json::json;
 use tch::{Device, Tensor};
 
@@ -169,6 +169,12 @@ fn diverged(trained: &Trained, loss: f64) -> Failure {
     ))
 }
 
+/// `118,784 characters`.
+fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", output::thousands(number as u64))
+}
+
 fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<(), Failure> {
     let (name, unit) = (&judge.name, judge.unit);
     if sum.tokens == 0 {
@@ -204,7 +210,7 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
          loss        {} per {unit}\n\
          perplexity  {}\n\
          bits        {} per {unit}\n",
-        count(sum.tokens, unit),
+        counted(sum.tokens, unit),
         decimals(loss, 4),
         decimals(loss.exp(), 3),
         decimals(bits, 3),
@@ -213,8 +219,8 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
         // Writing to a String cannot fail.
         let _ = writeln!(
             lines,
-            "left out    {}, of which the model does not take as many",
-            count(sum.left_out, unit)
+            "left out    {} at the end, too few for a sequence",
+            counted(sum.left_out, unit)
         );
     }
     if let Some(step) = trained.settings.step {

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 use gpipe_partitioner::words::{count, decimals, six_digits};
 
 use super::progress::Batches;
-use super::{Args, diverged};
+use super::{Args, counted, diverged};
 use crate::cli::feed::DataOptions;
 use crate::cli::feed::learned::Learned;
 use crate::cli::feed::remote::local;
@@ -209,7 +209,7 @@ impl Judged {
         let mut lines = format!(
             "data        {} ({}{held_out})\nloss        {}\n",
             self.name,
-            count(sum.samples, "sample"),
+            counted(sum.samples, "sample"),
             decimals(loss, 4)
         );
         // Writing to a String cannot fail.

@@ -36,7 +36,10 @@ impl Source {
         let train = format!("{} {unit}s", thousands(windows.train.len() as u64));
         Some(match held_out {
             0 => train,
-            held_out => format!("{train}, {} held out", thousands(held_out as u64)),
+            held_out => format!(
+                "{train} to train on, {} held out",
+                thousands(held_out as u64)
+            ),
         })
     }
 }

@@ -42,13 +42,14 @@ pub(in crate::cli) struct Args {
     /// the first three.
     #[arg(long, value_name = "NAME")]
     pub(super) loss: Option<LossKind>,
-    /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
+    /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, or `4` (the first four
+    /// GPUs, or four CPU stages); may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", allow_negative_numbers = true, value_parser = input::device_list)]
     pub(super) devices: DeviceList,
     /// Samples of a mini-batch.
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) batch: usize,
-    /// Micro-batches of a mini-batch, or auto.
+    /// How many micro-batches each batch is split into, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
         long, value_name = "M", default_value = "auto", allow_negative_numbers = true,

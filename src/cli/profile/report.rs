@@ -280,8 +280,8 @@ pub(super) fn beginning(spec: &ModelSpec, options: &ProfileOptions) -> anyhow::R
     let seconds = (options.budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
     let listed: Vec<String> = sizes.iter().map(usize::to_string).collect();
     Ok(format!(
-        "measuring {}: {} parameters in {}, micro-batches of {} samples; at least {seconds} s, \
-         minutes where a pass takes seconds",
+        "measuring {}: {} parameters in {}, micro-batches of {} samples; this takes at least \
+         {seconds} s, and minutes if one pass takes seconds",
         spec.name(),
         thousands(parameters),
         count(layers, "layer"),

@@ -1,4 +1,5 @@
-//! What a signal does, said when it comes: the run ends after its step, which may take minutes.
+//! What a signal does, said when it comes: the run ends after its step, which may take minutes, or
+//! before what is held out is measured.
 //!
 //! A second signal ends the process at once, when it can say nothing any more: what is left of the run
 //! then is said at the first.
@@ -6,6 +7,8 @@
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use gpipe_partitioner::words::quoted;
@@ -14,18 +17,37 @@ use signal_hook::{SigId, low_level};
 
 use super::called;
 use crate::checkpoint::Checkpoint;
+use crate::train::Hook;
+
+/// Whether all steps are done, and what is held out is measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measuring(Arc<AtomicBool>);
+
+impl Measuring {
+    fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Hook for Measuring {
+    fn held_out(&mut self, _: Option<usize>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Says it for as long as this is there.
 #[derive(Debug)]
 pub(super) struct Listening(Vec<SigId>);
 
 impl Listening {
-    /// Has `speak` say what is `left` of the run when a signal comes.
+    /// Has `speak` say when a signal comes what it does, and what is `left` of the run where a step is cut
+    /// short.
     ///
     /// # Errors
     /// The system has no more files or threads.
     pub(super) fn begin(
         speak: impl Fn(&str) + Send + 'static,
+        measuring: Measuring,
         left: impl Fn() -> String + Send + 'static,
     ) -> io::Result<Self> {
         let (mut heard, signalled) = UnixStream::pair()?;
@@ -39,10 +61,7 @@ impl Listening {
             .spawn(move || {
                 // Without a byte nobody listens any more.
                 if heard.read(&mut [0]).is_ok_and(|bytes| bytes > 0) {
-                    speak(&format!(
-                        "stopping after this step; a second signal (Ctrl-C) ends the process at once: {}",
-                        left()
-                    ));
+                    speak(&said(measuring.has_begun(), left));
                 }
             })?;
         Ok(own)
@@ -55,6 +74,17 @@ impl Drop for Listening {
             low_level::unregister(id);
         }
     }
+}
+
+/// What a signal does.
+fn said(measuring: bool, left: impl Fn() -> String) -> String {
+    const AT_ONCE: &str = "a second signal (Ctrl-C) ends the process at once";
+    if measuring {
+        return format!(
+            "all steps are done; stopping before the held-out loss is measured; {AT_ONCE}"
+        );
+    }
+    format!("stopping after this step; {AT_ONCE}: {}", left())
 }
 
 /// What is left of a run whose process ends in the midst of a step.
@@ -71,5 +101,28 @@ pub(super) fn left(run: &Path, checkpoints: &Path, saves: bool) -> String {
             newest.step
         ),
         None => "nothing of the run is saved yet".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said that the run stops after a step, and goes on after one.
+    #[test]
+    fn while_the_held_out_loss_is_measured_no_step_is_left() {
+        let mut measuring = Measuring::default();
+        let told = |own: &Measuring| said(own.has_begun(), || "nothing".to_owned());
+        assert!(told(&measuring).starts_with("stopping after this step; "));
+        assert!(told(&measuring).ends_with(" at once: nothing"));
+        measuring.clone().held_out(Some(3));
+        let last = told(&measuring);
+        assert!(last.starts_with("all steps are done; "), "{last}");
+        assert!(
+            !last.contains("this step") && !last.contains("nothing"),
+            "{last}"
+        );
+        measuring.held_out(None);
+        assert!(measuring.has_begun());
     }
 }

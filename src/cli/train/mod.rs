@@ -110,7 +110,9 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     goes_on.notes.iter().for_each(|note| progress.say(note));
     let speak = progress.speaker();
     let mut optimizer = job.optimizer()?;
-    let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, progress)?;
+    let measuring = asked::Measuring::default();
+    let hooks = (progress, measuring.clone());
+    let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, hooks)?;
     if job.recipe.checkpoint_every > 0 {
         let folder = trainer.folder().path();
         speak(&format!(
@@ -126,7 +128,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let (run, saves) = (run.to_owned(), job.recipe.checkpoint_every > 0);
     let left = move || asked::left(&run, &checkpoints, saves);
     let asked = leads
-        .then(|| asked::Listening::begin(speak, left))
+        .then(|| asked::Listening::begin(speak, measuring, left))
         .transpose()
         .map_err(TrainError::Signals)?;
     let outcome = trainer.run().map_err(|error| explained(&job, error))?;
@@ -259,7 +261,7 @@ fn trainer<'a>(
     optimizer: &'a mut Optimizer,
     resolved: &Resolved,
     resume: Option<Resume>,
-    progress: Progress,
+    (progress, measuring): (Progress, asked::Measuring),
 ) -> Result<Trainer<'a>, Failure> {
     let (recipe, spec) = (&job.recipe, &job.chosen.spec);
     let (batch, steps, seed) = (recipe.batch, recipe.steps, recipe.seed);
@@ -277,6 +279,7 @@ fn trainer<'a>(
         .plan(job.plan.clone())
         .model_name(spec.name())
         .hook(progress)
+        .hook(measuring)
         .stop_on_signals();
     trainer = match (resume, &job.args.out) {
         (Some(resume), _) => trainer.resume_opened(resume),

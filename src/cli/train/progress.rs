@@ -84,7 +84,7 @@ impl Progress {
         }
         if let Source::Samples { samples, .. } = &job.source {
             self.say(&format!(
-                "data: {} ({})",
+                "data: {}: {}",
                 job.source.name(),
                 samples.describe()
             ));

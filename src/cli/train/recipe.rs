@@ -65,8 +65,9 @@ settings! {
             flag("loss.ignore_index", "N", Optional(values::INTEGER), None)
             .only_for("loss.name", &["cross-entropy"]);
 
-        /// Devices, a stage each: `cpu*2`, `cuda:0-3`, `auto`, `4`. `cuda` is all GPUs, `auto` all GPUs or
-        /// else CPU stages, 4 the first four of these. Names may repeat; each has a thread of its own.
+        /// Devices, a stage each: `cpu*2`, `cuda:0-3`, `auto`, or `4` (the first four GPUs, or four CPU
+        /// stages). `cuda` is all GPUs, `auto` all GPUs or else CPU stages. Names may repeat; each has a
+        /// thread of its own.
         devices: Vec<Device> = rows::devices();
 
         /// How many micro-batches each batch is split into. By default 4 for each device, and 8 on one;
@@ -188,7 +189,7 @@ settings! {
         optimizer: OptimizerKind =
             flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into()).fixed();
 
-        /// Learning rate: the highest of the schedule; by default what is usual for the case. With `adamw`
+        /// Peak learning rate; by default what is usual for the case. With `adamw`
         /// and `adam` that is 0.003 for untrained weights (0.001 for models with convolutions, 0.0003 from 50 million parameters on), 0.001 for
         /// a .pt2, and 0.00005 for --weights; with `sgd` 0.1 for untrained weights, else
         /// 0.01.

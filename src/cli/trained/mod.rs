@@ -69,7 +69,8 @@ pub(super) struct Spoken {
 /// Where it is to compute.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Devices {
-    /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
+    /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, or `4` (the first four
+    /// GPUs, or four CPU stages); may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu", allow_negative_numbers = true, value_parser = input::device_list)]
     pub(super) devices: DeviceList,
 }

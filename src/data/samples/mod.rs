@@ -348,13 +348,15 @@ impl Samples {
         self.all.is_empty()
     }
 
-    /// What they are, in a few words: `900 images of 3 classes, 100 held out`.
+    /// What they are, in a few words: `900 images to train on, 100 held out; 3 classes`.
     pub fn describe(&self) -> String {
-        let classes = self.kept.classes;
-        let classes = classes.map(|own| format!(" of {}", count(own, "class")));
-        let classes = classes.unwrap_or_default();
-        let target = self.kept.target.as_ref();
-        let target = target.map_or_else(String::new, |own| format!(" (column `{own}`)"));
+        let classes = self.kept.classes.map(|own| count(own, "class"));
+        let targets = match (classes, &self.kept.target) {
+            (Some(classes), Some(column)) => format!("; {classes} of `{column}`"),
+            (Some(classes), None) => format!("; {classes}"),
+            (None, Some(column)) => format!("; numbers of `{column}`"),
+            (None, None) => String::new(),
+        };
         let held_out = match self.held_out_len() {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
@@ -368,7 +370,7 @@ impl Samples {
         };
         let (len, [one, several]) = (self.train.len(), self.about);
         let about = if len == 1 { one } else { several };
-        format!("{len} {about}{classes}{target}{held_out}{unused}")
+        format!("{len} {about} to train on{held_out}{targets}{unused}")
     }
 
     /// What is to be said of them besides, such as how columns of a table are read: a sentence each.

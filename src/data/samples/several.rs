@@ -169,7 +169,10 @@ impl Several {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
         };
-        format!("{}{held_out}", count(self.train.len(), "sample"))
+        format!(
+            "{} to train on{held_out}",
+            count(self.train.len(), "sample")
+        )
     }
 
     /// As [`Samples::notes`](super::Samples::notes).

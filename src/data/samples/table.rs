@@ -168,7 +168,7 @@ pub(super) fn read(
             None => Labels::Numbers,
         },
         usual: Usual::Standard,
-        about: ["row of a table", "rows of a table"],
+        about: ["row", "rows"],
         columns,
         forms,
         fills: missing == Missing::Fill,

@@ -27,7 +27,7 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
     };
     let unknown = unknown.split('=').next().unwrap_or_default();
     let verb = verb_of(command, args);
-    let name = unknown.trim_start_matches('-').replace('_', "-");
+    let name = bare(unknown);
     let tip = match verb {
         Some(verb) if verb.get_name() == "launch" && command.find_subcommand(unknown).is_some() => {
             Some(format!(
@@ -36,13 +36,23 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
             ))
         }
         Some(verb) if !unknown.starts_with('-') => positional(verb, args, unknown),
-        Some(verb) => tip(verb, &name).or_else(|| of_another(command, verb, &name)),
-        None => None,
+        Some(verb) => tip(verb, unknown, &name).or_else(|| of_another(command, verb, &name)),
+        None => without_verb(command, args, unknown, &name),
     };
     match tip {
         Some(tip) => with_tip(error, tip),
         None => plain(error, &name),
     }
+}
+
+/// The name that a flag has in the tables: of `--training.steps` the last part, and of `--model.name`
+/// the section.
+fn bare(flag: &str) -> String {
+    let flag = flag.trim_start_matches('-').replace('_', "-");
+    let mut parts = flag.rsplit('.');
+    let last = parts.next().unwrap_or_default();
+    let section = parts.next().filter(|_| matches!(last, "name" | "type"));
+    section.unwrap_or(last).to_owned()
 }
 
 /// The verb of a command line.
@@ -207,8 +217,9 @@ fn plain(mut error: clap::Error, name: &str) -> clap::Error {
     error
 }
 
-/// What to write in place of a flag that this verb does not have.
-fn tip(verb: &Command, name: &str) -> Option<String> {
+/// What to write in place of a flag that this verb does not have: `unknown` as it was written, `name` as
+/// the tables have it.
+fn tip(verb: &Command, unknown: &str, name: &str) -> Option<String> {
     let has = |long: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(long));
     let fits = |instead: &Instead| match instead {
         Instead::Flag(text) => {
@@ -222,8 +233,7 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
     let (_, instead) = of_name.find(|(_, instead)| fits(instead))?;
     Some(match instead {
         Instead::Flag(text) | Instead::Launch(text) => {
-            let dashes = if name.len() == 1 { "-" } else { "--" };
-            format!("instead of `{dashes}{name}`, write: {text}")
+            format!("instead of `{unknown}`, write: {text}")
         }
         Instead::Words(text) => (*text).to_owned(),
     })
@@ -294,8 +304,36 @@ fn of_another(command: &Command, verb: &Command, name: &str) -> Option<String> {
     if verb.get_arguments().any(|arg| arg.get_long() == Some(name)) {
         return Some(format!("write `--{name}`"));
     }
+    let verbs = with_flag(command, name);
+    (!verbs.is_empty()).then(|| is_of(name, &verbs))
+}
+
+/// The verbs with this flag, in the order of the help.
+fn with_flag<'a>(command: &'a Command, name: &str) -> Vec<&'a str> {
     let has = |verb: &&Command| verb.get_arguments().any(|arg| arg.get_long() == Some(name));
-    let verbs = command.get_subcommands().filter(has);
-    let verbs: Vec<String> = verbs.map(|verb| format!("`{}`", verb.get_name())).collect();
-    (!verbs.is_empty()).then(|| format!("`--{name}` is a flag of {}", verbs.join(", ")))
+    let mut verbs: Vec<&Command> = command.get_subcommands().filter(has).collect();
+    verbs.sort_by_key(|verb| verb.get_display_order());
+    verbs.into_iter().map(Command::get_name).collect()
+}
+
+fn is_of(name: &str, verbs: &[&str]) -> String {
+    let verbs: Vec<String> = verbs.iter().map(|verb| format!("`{verb}`")).collect();
+    format!("`--{name}` is a flag of {}", verbs.join(", "))
+}
+
+/// The command line with the first verb that has its flag, where it has none.
+fn without_verb(command: &Command, args: &[OsString], unknown: &str, name: &str) -> Option<String> {
+    let verbs = with_flag(command, name);
+    let first = verbs.first()?;
+    let is_flag = |arg: &OsString| arg.to_string_lossy().starts_with(unknown);
+    let at = 1 + args.iter().skip(1).position(is_flag)?;
+    let mut words = vec![command.get_name().to_owned()];
+    words.extend(args[1..at].iter().map(quoted));
+    words.push((*first).to_owned());
+    words.extend(args[at..].iter().map(quoted));
+    let told = is_of(name, &verbs);
+    Some(format!(
+        "{told}: write the verb before it: {}",
+        words.join(" ")
+    ))
 }

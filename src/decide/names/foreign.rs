@@ -55,7 +55,7 @@ pub(super) const VERBS: [(&str, &str); 14] = [
 
 /// Flags of other tools: their names, and what to write instead. Of several entries with a name
 /// the first one that fits the verb counts.
-pub(super) const FLAGS: [(&str, Instead); 68] = [
+pub(super) const FLAGS: [(&str, Instead); 73] = [
     (
         "checkpoint",
         Flag(
@@ -90,13 +90,16 @@ pub(super) const FLAGS: [(&str, Instead); 68] = [
         ),
     ),
     (
-        "lr-scheduler lr-scheduler-type lr-decay-style scheduler",
+        "lr-scheduler lr-scheduler-type lr-decay-style scheduler lr-decay decay-lr",
         Flag("--lr-schedule NAME"),
     ),
     (
-        "warmup-steps warmup-iters lr-warmup-iters num-warmup-steps warmup-ratio \
-         lr-warmup-fraction num-warmup",
+        "warmup-steps warmup-iters lr-warmup-iters num-warmup-steps num-warmup",
         Flag("--warmup N"),
+    ),
+    (
+        "warmup-ratio lr-warmup-fraction",
+        Flag("--warmup N, where N are steps: of 400 steps, 40 are a ratio of 0.1"),
     ),
     ("min-lr", Flag("--set lr.end=RATE")),
     ("max-new-tokens max-tokens", Flag("--tokens N")),
@@ -111,11 +114,12 @@ pub(super) const FLAGS: [(&str, Instead); 68] = [
         Flag("--epochs E"),
     ),
     (
-        "global-batch-size train-batch-size per-device-train-batch-size bs",
+        "global-batch-size local-batch-size train-batch-size per-device-train-batch-size bs",
         Flag("--batch N"),
     ),
     (
-        "micro-batch-size train-micro-batch-size",
+        "micro-batch-size train-micro-batch-size micro-batch-size-per-gpu \
+         train-micro-batch-size-per-gpu",
         Flag("--micro M: --batch over it are the samples of a micro-batch"),
     ),
     (
@@ -171,17 +175,19 @@ pub(super) const FLAGS: [(&str, Instead); 68] = [
         Flag("--chunks V: stages of each device"),
     ),
     (
-        "dp data-parallel data-parallel-size ddp dp-size num-replicas strategy",
+        "dp data-parallel data-parallel-size ddp dp-size num-replicas strategy \
+         data-parallel-replicate-degree",
         Flag("--replicas D"),
     ),
     (
-        "zero zero1 zero-stage use-distributed-optimizer fsdp zero2",
-        Flag("--shard-optimizer"),
+        "zero zero1 zero-stage use-distributed-optimizer fsdp zero2 zero3 \
+         data-parallel-shard-degree",
+        Flag("--shard-optimizer, which shards optimizer states only, as ZeRO-1 does"),
     ),
     ("cpu-offload offload-activations", Flag("--offload STAGES")),
     (
         "nproc-per-node world-size num-processes nnodes num-nodes node-rank \
-         master-addr master-port rdzv-endpoint local-rank nproc",
+         master-addr master-port rdzv-endpoint local-rank nproc distributed",
         Launch("`launch --processes N -- VERB …`"),
     ),
     ("n np", Flag("--processes N")),
@@ -255,6 +261,10 @@ pub(super) const FLAGS: [(&str, Instead); 68] = [
          tokenizer-path",
         Flag("--tokenizer FILE"),
     ),
+    (
+        "config-file config-path",
+        Flag("--config FILE, such as another run's config.toml"),
+    ),
     ("wd weight-decay-rate l2", Flag("--weight-decay DECAY")),
     ("optim optimizer-type", Flag("--optimizer NAME")),
     (
@@ -307,6 +317,24 @@ pub(super) const FLAGS: [(&str, Instead); 68] = [
         Words(
             "there is no other engine behind this one: --devices LIST cuts the model into stages, \
              --shard-optimizer is ZeRO-1",
+        ),
+    ),
+    (
+        "do-train do-eval do-predict",
+        Words("there is no such flag: the verb says what is done (`train`, `eval`, `predict`)"),
+    ),
+    (
+        "load-in-8bit load-in-4bit quantize quantization",
+        Words(
+            "weights are never quantized here: parameters have 4 bytes each, and \
+             `train --precision bf16` has layers compute with 2 bytes a number",
+        ),
+    ),
+    (
+        "lora use-lora lora-r lora-rank lora-alpha lora-dropout use-peft qlora",
+        Words(
+            "there are no adapters here: all parameters are trained, and `train --weights PATH` \
+             begins with those of a model",
         ),
     ),
     (

@@ -189,6 +189,7 @@ const SHORT: [(&str, &[&str]); 1] = [(
         "devices",
         "micro",
         "schedule",
+        "balance",
         "recompute",
         "precision",
         "plan",
@@ -205,7 +206,6 @@ const SHORT: [(&str, &[&str]); 1] = [(
         "resume",
         "out",
         "report",
-        "quiet",
         "json",
     ],
 )];

@@ -25,6 +25,26 @@ const ALIASES: [(&str, &str); 4] = [
     ("out", "output"),
 ];
 
+/// The verbs as the help lists them: what trains and uses a model, what plans, several processes and
+/// this machine, and what is written about this program.
+const ORDER: [&str; 15] = [
+    "train",
+    "generate",
+    "eval",
+    "predict",
+    "export",
+    "plot",
+    "profile",
+    "plan",
+    "simulate",
+    "schedule",
+    "launch",
+    "env",
+    "models",
+    "completions",
+    "man",
+];
+
 /// A verb with more flags than these has headings for them, and a short help beside the long one.
 const MANY: usize = 14;
 
@@ -51,9 +71,10 @@ pub(crate) fn build(libtorch: Option<&str>) -> String {
     format!("{revision}\nlibtorch  {libtorch}\nfeatures  {features}")
 }
 
-/// A command whose verbs have the names, headings and short helps of this file.
+/// A command whose verbs have the names, order, headings and short helps of this file.
 pub(crate) fn named(command: Command) -> Command {
     command.mut_subcommands(|verb| {
+        let verb = in_order(verb);
         let verb = exemplary(verb.mut_subcommands(|verb| exemplary(aliased(verb))));
         let many = verb.get_arguments().count() > MANY;
         let verb = aliased(verb);
@@ -64,6 +85,14 @@ pub(crate) fn named(command: Command) -> Command {
             verb
         }
     })
+}
+
+/// At its place in the list of verbs.
+fn in_order(verb: Command) -> Command {
+    match ORDER.iter().position(|own| *own == verb.get_name()) {
+        Some(place) => verb.display_order(place),
+        None => verb,
+    }
 }
 
 /// With the other names of its flags, where no other flag has them.

@@ -102,7 +102,7 @@ pub(crate) struct Args {
     link: Option<Link>,
     #[command(flatten)]
     spread: Spread,
-    /// Micro-batches of a mini-batch, or auto.
+    /// How many micro-batches each batch is split into, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
         long, value_name = "M", default_value = "auto", allow_negative_numbers = true,

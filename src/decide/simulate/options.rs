@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// `cpu*4` or `cuda:0-3`.
     #[arg(long, value_name = "LIST", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
     pub(super) devices: Option<usize>,
-    /// Micro-batches of a mini-batch.
+    /// How many micro-batches each batch is split into.
     #[arg(long, value_name = "M", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) micro: Option<usize>,
     /// Steps in a row with no barrier between them, and the bubble of their steady state; one step,

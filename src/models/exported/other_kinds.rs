@@ -4,8 +4,9 @@ use super::error::ExportedReason;
 
 /// How a program comes about.
 pub(crate) const EXPORT: &str = "in Python, write `save(export(model.train(), (x,), \
-                                 dynamic_shapes=({0: Dim.AUTO},)), \"model.pt2\")`, all of \
-                                 torch.export, with x a batch of 2 samples or more";
+                                 dynamic_shapes=({0: Dim.AUTO},)), \"model.pt2\")` (from \
+                                 torch.export import Dim, export, save), with x a batch of 2 samples \
+                                 or more";
 
 /// A pickle, with which files of `torch.save` of before 1.6 begin.
 const PICKLE: [u8; 1] = [0x80];
@@ -54,13 +55,13 @@ pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
     let kind = if first.is_empty() {
         "is empty"
     } else if first.starts_with(&ONNX) {
-        "is no zip archive, and begins as one of ONNX does, which is not read"
+        "begins as a file of ONNX does, which is not read"
     } else if first.starts_with(&PICKLE) {
         "was written by an old torch.save: it has weights or pickled objects, and no program"
     } else if first.get(8) == Some(&b'{') {
         "is of safetensors: it has weights, and no program (--weights takes them)"
     } else {
-        "is no zip archive"
+        "is not a file of torch.export"
     };
     ExportedReason::Foreign(format!("{kind}; {EXPORT}"))
 }

@@ -1,6 +1,7 @@
 //! What the commands write for other programs, and what they say where they cannot.
 
 mod book;
+mod help;
 mod limits;
 mod quoted;
 mod special;

@@ -171,17 +171,18 @@ fn other_programs_that_have_the_cores_are_named() {
         output
     });
     let text = told(&output);
-    assert!(text.contains(" Other programs used "), "{text}");
+    assert!(text.contains(" Other programs held "), "{text}");
     // In the place of a cause, such as a link between threads, where there is none.
     assert!(
-        text.contains(" longer than predicted (") && text.contains("the difference is theirs"),
+        text.contains(" longer than predicted (")
+            && text.contains(": times of this run say little."),
         "{text}"
     );
     assert!(!text.contains(" of the difference is "), "{text}");
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
     let (_, sentence) = page.split_once("<p id=\"sentence\">").unwrap();
     let (sentence, _) = sentence.split_once("</p>").unwrap();
-    assert!(sentence.contains("Other programs used "), "{sentence}");
+    assert!(sentence.contains("Other programs held "), "{sentence}");
 }
 
 /// The next command went on with a run that had diverged, below a sample of what it wrote.
