@@ -108,6 +108,8 @@ fn what_a_verb_refuses_is_told_by_its_processes() {
         errors.contains("[rank ") && errors.contains("failed (exit code 2)"),
         "{errors}"
     );
+    // Each of them said it.
+    assert_eq!(errors.matches("] error: ").count(), 1, "{errors}");
 }
 
 #[cfg(feature = "cli")]

@@ -200,6 +200,20 @@ fn a_plan_for_something_else_is_refused() {
     ));
 }
 
+/// Of a plan for a cluster the page had the device that was profiled.
+#[test]
+fn cards_that_are_planned_for_stand_in_place_of_the_profiled_device() {
+    let profile = profile(&named(6));
+    let options = options(2, None);
+    let plan = plan(&profile, &options).unwrap();
+    let page = || ProfilePage::new("x", &profile, &plan, &options).unwrap();
+    let own = format!("<dd>2 \u{d7} {}", profile.device());
+    assert!(page().html().contains(&own));
+    let html = page().with_cards("2 cards of <a & b>").html();
+    check(&html);
+    assert!(html.contains("<dd>2 cards of &lt;a &amp; b&gt;") && !html.contains(&own));
+}
+
 /// Layouts are told apart where there are several, and so is who is next to whom.
 #[test]
 fn runners_up_of_other_layouts_say_which() {

@@ -107,7 +107,9 @@ impl Attempt {
         if ended.is_err() {
             all(&running, Signal::KILL);
         }
-        output.finish(LAST_WORDS);
+        let of_rank = |rank: usize| running.iter().find(|own| own.rank == rank);
+        let is_wrong_use = |rank: usize| of_rank(rank).is_some_and(Running::is_wrong_use);
+        output.finish(LAST_WORDS, is_wrong_use);
         Ok(ended?)
     }
 

@@ -23,6 +23,9 @@ const LAUNCHED: &str = "GPIPE_LAUNCHED_BY";
 /// Exit code of a process that has lost another one: a new start may help (`EX_TEMPFAIL`).
 const RESTART_MAY_HELP: i32 = 75;
 
+/// Exit code of a process whose command line or data is wrong.
+const WRONG_USE: i32 = 2;
+
 /// What is to be started.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -70,6 +73,7 @@ impl Plan {
             rank,
             child,
             is_over: false,
+            is_wrong_use: false,
             stopped: None,
         })
     }
@@ -102,6 +106,7 @@ pub(super) struct Running {
     pub(super) rank: usize,
     child: Child,
     is_over: bool,
+    is_wrong_use: bool,
     /// Since when it is stopped, as by SIGSTOP.
     stopped: Option<Instant>,
 }
@@ -111,6 +116,11 @@ impl Running {
         self.is_over
     }
 
+    /// Whether it has ended because what it was told to do is wrong.
+    pub(super) fn is_wrong_use(&self) -> bool {
+        self.is_wrong_use
+    }
+
     /// How it has ended, once.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.is_over {
@@ -118,6 +128,7 @@ impl Running {
         }
         let status = self.child.try_wait()?;
         self.is_over = status.is_some();
+        self.is_wrong_use = status.is_some_and(|status| status.code() == Some(WRONG_USE));
         Ok(status)
     }
 

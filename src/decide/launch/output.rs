@@ -1,7 +1,9 @@
 //! What the processes print, a line at a time, with the rank before each line.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,14 +23,45 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub(super) struct Forwarding {
     /// Dropped by each thread at its end.
-    running: Sender<()>,
-    ended: Receiver<()>,
+    running: Sender<Held>,
+    ended: Receiver<Held>,
+    said: Arc<Errors>,
+}
+
+/// Errors that another rank had said before this one did.
+#[derive(Debug)]
+struct Held {
+    rank: usize,
+    lines: Vec<Vec<u8>>,
+}
+
+/// Errors that were said, and which rank said each first.
+#[derive(Debug, Default)]
+struct Errors(Mutex<HashMap<String, usize>>);
+
+impl Errors {
+    /// Whether another rank has said this line, with the prefix of its own rank, if it is an error.
+    fn has_of_another(&self, rank: usize, prefix: &str, line: &[u8]) -> bool {
+        let line = String::from_utf8_lossy(line).replace(prefix, "");
+        if !line.starts_with("error: ") {
+            return false;
+        }
+        // A terminal breaks it where the prefix of a rank leaves room.
+        let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *said.entry(words).or_insert(rank) != rank
+    }
 }
 
 impl Forwarding {
     pub(super) fn new() -> Self {
         let (running, ended) = mpsc::channel();
-        Self { running, ended }
+        let said = Arc::default();
+        Self {
+            running,
+            ended,
+            said,
+        }
     }
 
     /// Passes on what this process prints, until it closes the pipe.
@@ -38,7 +71,7 @@ impl Forwarding {
         rank: usize,
         to: Stream,
     ) -> io::Result<()> {
-        let running = self.running.clone();
+        let (running, said) = (self.running.clone(), Arc::clone(&self.said));
         let thread = thread::Builder::new().name(format!("output-{rank}"));
         thread.spawn(move || {
             let prefix = format!("[rank {rank}] ");
@@ -47,24 +80,32 @@ impl Forwarding {
                 Stream::Err => io::stderr().is_terminal(),
             };
             let width = if terminal { width(None) } else { usize::MAX };
+            let mut held = Vec::new();
             lines(from, (&prefix, width), |line| match to {
                 Stream::Out => written(&mut io::stdout().lock(), line),
+                Stream::Err if said.has_of_another(rank, &prefix, line) => held.push(line.to_vec()),
                 Stream::Err => written(&mut io::stderr().lock(), line),
             });
-            drop(running);
+            // Nobody waits for it any more where that is not possible.
+            let _ = running.send(Held { rank, lines: held });
         })?;
         Ok(())
     }
 
     /// Waits until everything is passed on, for so long at most: what a process has started may
-    /// hold its pipes.
-    pub(super) fn finish(self, at_most: Duration) {
+    /// hold its pipes. What several ranks say of a wrong use is then said by one of them.
+    pub(super) fn finish(self, at_most: Duration, is_wrong_use: impl Fn(usize) -> bool) {
         let until = Instant::now() + at_most;
         drop(self.running);
-        while let Ok(()) = self
+        while let Ok(held) = self
             .ended
             .recv_timeout(until.saturating_duration_since(Instant::now()))
-        {}
+        {
+            if !is_wrong_use(held.rank) {
+                let lines = held.lines.iter();
+                lines.for_each(|line| written(&mut io::stderr().lock(), line));
+            }
+        }
     }
 }
 
@@ -109,6 +150,20 @@ fn broken(line: Vec<u8>, prefix: &str, width: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each of nine processes said the same.
+    #[test]
+    fn errors_of_another_rank_are_told_from_other_lines() {
+        let said = Errors::default();
+        let of = |rank: usize, line: &str| {
+            let prefix = format!("[rank {rank}] ");
+            said.has_of_another(rank, &prefix, format!("{prefix}{line}\n").as_bytes())
+        };
+        assert!(!of(0, "error: 9 stages") && !of(0, "error: 9 stages"));
+        assert!(of(3, "error: 9 stages") && of(10, "error: 9\n[rank 10] stages"));
+        assert!(!of(3, "error: 8 stages"));
+        assert!(!of(0, "step 1") && !of(3, "step 1"));
+    }
 
     #[test]
     fn each_line_has_the_prefix() {

@@ -4,10 +4,12 @@ use std::path::Path;
 
 use gpipe_partitioner::machine::cluster::KnownNode;
 use gpipe_partitioner::{
-    Bytes, Card, Cluster, ClusterError, ClusterOptions, NodeKind, Plan, Profile, ScheduleKind, When,
+    AllReduce, Bytes, Card, Cluster, ClusterError, ClusterOptions, NodeKind, Plan, Profile,
+    ScheduleKind, When,
 };
 
 use super::Args;
+use super::shape::ShapeFlags;
 use crate::decide::said::Said;
 use crate::decide::{Failure, input};
 
@@ -190,10 +192,12 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
     options.shard_optimizer = args.cluster.shard_optimizer;
 }
 
-/// Where replicas and stages are, and what no plan goes below.
-pub(super) fn said(plan: &Plan) -> Vec<Said> {
+/// Where replicas and stages are, what `train` does otherwise, and what no plan goes below.
+pub(super) fn said(plan: &Plan, asked: &ClusterOptions, shape: &ShapeFlags) -> Vec<Said> {
     let gap = gap(plan).map(|text| Said::new("bound", text));
-    [placed(plan), refused(plan), gap]
+    // What is planned from a shape is not for `train`.
+    let direct = direct(plan, &asked.cluster).filter(|_| !shape.is_given());
+    [placed(plan), refused(plan), direct, gap]
         .into_iter()
         .flatten()
         .collect()
@@ -209,6 +213,14 @@ fn refused(plan: &Plan) -> Option<Said> {
         "`train` needs a power of two of replicas and refuses this plan: --replicas {fewer} plans for it"
     );
     Some(Said::new("train", text))
+}
+
+/// That `train` exchanges gradients otherwise than is priced.
+fn direct(plan: &Plan, cluster: &Cluster) -> Option<Said> {
+    let rings = cluster.all_reduce() == AllReduce::Levels && plan.replicas > 1;
+    let text = "the all-reduce is priced as NCCL's rings; `train` sends gradients directly, which \
+                --all-reduce direct prices";
+    rings.then(|| Said::new("rings", text))
 }
 
 /// Which cards are next to each other, and what replicas share.

@@ -16,12 +16,11 @@ mod work;
 
 use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{
-    Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, ModelId, Plan,
-    PlanError, PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large,
-    what_more, what_more_devices,
+    Bytes, Cluster, ClusterOptions, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError,
+    PlanOptions, Profile, ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
+    what_more_devices,
 };
 
 use cluster::ClusterFlags;
@@ -205,7 +204,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         said.push(Said::new("memory", reserve::sentence(reserve)));
     }
     said.extend(match &asked {
-        Some(_) => cluster::said(&plan),
+        Some(asked) => cluster::said(&plan, asked, &args.shape),
         // Neither offload nor CUDA graphs are chosen for a cluster.
         None => choices::said(&profile, &plan, &options),
     });
@@ -234,20 +233,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::write(Some(path), &plan.to_json())?;
     }
     if let Some(path) = &args.report {
-        let file = args.profile.as_deref().and_then(Path::file_stem);
-        let file = file.map(|name| name.to_string_lossy().into_owned());
-        let file = file.unwrap_or_else(|| args.shape.name());
-        let name = profile.model().map_or(file.as_str(), ModelId::name);
-        let page = ProfilePage::new(name, &profile, &plan, &options)?
-            .with_limit(limit)
-            .with_notes(
-                said.iter()
-                    .skip(1)
-                    .chain(&assumed)
-                    .map(Said::sentence)
-                    .collect(),
-            );
-        output::write(Some(path), &page.html())?;
+        let all = said.iter().skip(1).chain(&assumed).map(Said::sentence);
+        let page = page::of(args, (&profile, &plan, &options), asked.as_ref(), all)?;
+        output::write(Some(path), &page.with_limit(limit).html())?;
     }
     Ok(())
 }
@@ -370,7 +358,9 @@ fn for_cluster(args: &Args, (cluster, reserve): (Cluster, Bytes)) -> Result<Plan
         return shape::planned(args, (cluster, reserve));
     }
     let profile = measured(args)?;
-    notes::as_fast_as_measured(args, &cluster, &profile);
+    if let Some(note) = notes::as_fast_as_measured(args, &cluster, &profile) {
+        say(&format!("note: {note}"));
+    }
     let asked = cluster::options(args, cluster, &profile);
     if let Some(why) = too_large(&profile, &asked) {
         say(&format!(

@@ -3,7 +3,7 @@
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Cluster, Plan, PlanOptions, Profile};
 
-use super::{Args, alone, noise, say, shape::ShapeFlags};
+use super::{Args, alone, noise, shape::ShapeFlags};
 
 /// What is to be known of a plan before it is believed.
 pub(crate) fn notes(
@@ -57,18 +57,21 @@ fn shared(profile: &Profile, options: &PlanOptions) -> Option<String> {
     })
 }
 
-/// Says that GPUs of a cluster are taken to be as fast as the CPU that was measured.
-pub(super) fn as_fast_as_measured(args: &Args, cluster: &Cluster, profile: &Profile) {
+/// That GPUs of a cluster are taken to be as fast as the CPU that was measured.
+pub(super) fn as_fast_as_measured(
+    args: &Args,
+    cluster: &Cluster,
+    profile: &Profile,
+) -> Option<&'static str> {
     let scaled = args.speed.is_some() || args.scale_to.is_some();
     let mut cards = cluster.kinds().iter().map(|kind| kind.card);
     let told = cards.any(|card| card.speed.total_cmp(&1.0).is_ne());
-    if args.cluster.cluster.is_some() && profile.device() == "cpu" && !scaled && !told {
-        say(
-            "note: the profile was measured on a CPU, and each card is taken to be as fast as that was: \
-             --speed X says how many times as fast cards are, --scale-to FILE takes it from a few \
-             layers that were measured on one, and --model-shape computes times of known cards",
-        );
-    }
+    let applies = args.cluster.cluster.is_some() && profile.device() == "cpu" && !scaled && !told;
+    applies.then_some(
+        "the profile was measured on a CPU, and each card is taken to be as fast as that was: \
+         --speed X says how many times as fast cards are, --scale-to FILE takes it from a few \
+         layers that were measured on one, and --model-shape computes times of known cards",
+    )
 }
 
 /// For how many samples a plan is where nobody said.

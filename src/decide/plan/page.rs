@@ -1,8 +1,45 @@
-//! Where the page about a profile and its plan goes.
+//! The page about a profile and its plan, and where it goes.
 
 use std::path::Path;
 
+use gpipe_partitioner::render::{PageError, ProfilePage};
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{ClusterOptions, ModelId, Plan, PlanOptions, Profile};
+
+use super::{Args, notes};
 use crate::decide::{Failure, output};
+
+/// The page about a plan, for a cluster where one is `asked` for; `said` beside it are sentences.
+pub(super) fn of<'a>(
+    args: &Args,
+    (profile, plan, options): (&'a Profile, &'a Plan, &'a PlanOptions),
+    asked: Option<&ClusterOptions>,
+    said: impl Iterator<Item = String>,
+) -> Result<ProfilePage<'a>, PageError> {
+    let file = args.profile.as_deref().and_then(Path::file_stem);
+    let file = file.map(|name| name.to_string_lossy().into_owned());
+    let file = file.unwrap_or_else(|| args.shape.name());
+    let name = profile.model().map_or(file.as_str(), ModelId::name);
+    let page = ProfilePage::new(name, profile, plan, options)?;
+    // What is computed from a shape is computed for its cards.
+    let Some(asked) = asked.filter(|_| !args.shape.is_given()) else {
+        return Ok(page.with_notes(said.collect()));
+    };
+    let note = notes::as_fast_as_measured(args, &asked.cluster, profile);
+    let said = note.map(str::to_owned).into_iter().chain(said);
+    let page = page.with_notes(said.collect());
+    Ok(page.with_cards(cards(args, plan)))
+}
+
+/// `8 cards of rtx-4090`.
+fn cards(args: &Args, plan: &Plan) -> String {
+    let cards = count(plan.devices() * plan.replicas, "card");
+    let name = args.cluster.cluster.as_deref().map(Path::new);
+    match name.and_then(Path::file_name) {
+        Some(name) => format!("{cards} of {}", name.display()),
+        None => cards,
+    }
+}
 
 /// Whether a page can be written to `path`, which must be none of the other files, each
 /// with its flag: told before any work is done.

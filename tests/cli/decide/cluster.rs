@@ -45,6 +45,26 @@ fn replicas_and_places_are_chosen_and_can_be_fixed() {
     assert!(text.contains(&told), "{told}: {text}");
 }
 
+/// The page was headed by the CPU that was profiled, and had nothing of how fast cards are taken to be.
+#[test]
+fn the_page_of_a_measured_model_names_the_cards_and_what_is_taken_of_them() {
+    let folder = folder_with_profile();
+    let plan = "plan --profile profile.json --cluster rtx-4090 --nodes 2 --batch 64 --micro-size 1 \
+                --replicas 2 --report page.html";
+    let args: Vec<&str> = plan.split_whitespace().collect();
+    let output = gpipe_in(folder.path(), &args);
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains(" cards of rtx-4090<"), "{page}");
+    let taken = "each card is taken to be as fast as that was";
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains(taken) && page.contains(taken), "{errors}");
+    // `train` follows such a plan, and exchanges gradients in another way than is priced.
+    let direct = "`train` sends gradients directly";
+    assert!(flat(&stdout(&output)).contains(direct));
+    let args: Vec<&str> = args.into_iter().chain(["--all-reduce", "direct"]).collect();
+    assert!(!flat(&stdout(&gpipe_in(folder.path(), &args))).contains(direct));
+}
+
 /// Replicas that `train` refuses were planned without a word.
 #[test]
 fn replicas_that_train_refuses_are_told() {

@@ -59,7 +59,10 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
         ),
         Fact::new(
             "Devices",
-            devices(plan.devices() * replicas, page.profile.device()),
+            match &page.cards {
+                Some(cards) => escaped(cards),
+                None => devices(plan.devices() * replicas, page.profile.device()),
+            },
             link + &spread(&page.options.machine),
         ),
     ];

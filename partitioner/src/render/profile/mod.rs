@@ -66,6 +66,7 @@ pub struct ProfilePage<'a> {
     limit: Option<String>,
     notes: Vec<String>,
     about: Option<String>,
+    cards: Option<String>,
     doubts: Option<Vec<String>>,
 }
 
@@ -105,6 +106,7 @@ impl<'a> ProfilePage<'a> {
             limit: None,
             notes: Vec::new(),
             about: profile.model().and_then(ModelId::sizes),
+            cards: None,
             doubts: profile.doubts().map(<[String]>::to_vec),
         })
     }
@@ -128,6 +130,14 @@ impl<'a> ProfilePage<'a> {
     #[must_use]
     pub fn with_about(mut self, line: impl Into<String>) -> Self {
         self.about = Some(line.into());
+        self
+    }
+
+    /// The same with what the plan is for, such as `8 cards of rtx-4090`, in place of the devices that
+    /// the costs were measured on.
+    #[must_use]
+    pub fn with_cards(mut self, cards: impl Into<String>) -> Self {
+        self.cards = Some(cards.into());
         self
     }
 
