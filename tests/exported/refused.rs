@@ -262,7 +262,7 @@ fn inputs_of_another_shape_are_refused() {
         }
     });
     let said = forward(&few, &input(8));
-    assert!(said.contains("from 3 to"), "{said}");
+    assert!(said.contains("of 3 to"), "{said}");
 }
 
 #[test]

@@ -128,9 +128,8 @@ impl Job {
             kept: below.and_then(|saved| saved.samples.clone()),
             ..recipe.data_options()
         };
-        let run = args.resume.as_deref();
         if let Some(saved) = below {
-            resumed::check_data(saved, &recipe, run)?;
+            resumed::check_data(saved, &recipe)?;
         }
         let (chosen, source) = Source::choose(
             chosen,

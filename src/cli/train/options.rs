@@ -31,7 +31,7 @@ impl HasFlags for Recipe {
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Examples:
-  gpipe-rs train --data mine.txt --steps 500 --eval-every 100
+  gpipe-rs train --data mine.txt --steps 300 --eval-every 100
   gpipe-rs train --model mlp --data houses.csv --target price --loss mse
   gpipe-rs train --model resnet50 --data images/ --devices cuda:0-1
   gpipe-rs train --model model.pt2 --loss cross-entropy --data digits.npz --plan plan.json
@@ -43,7 +43,7 @@ keys may also come from the environment (GPIPE_TRAIN__STEPS=5 is train.steps) an
 win: --config FILE < environment < --set < flags.
 
 Examples:
-  gpipe-rs train --data mine.txt --steps 500 --eval-every 100
+  gpipe-rs train --data mine.txt --steps 300 --eval-every 100
   gpipe-rs train --model mlp --data houses.csv --target price --loss mse
   gpipe-rs train --model resnet50 --data images/ --devices cuda:0-1
   gpipe-rs train --model model.pt2 --loss cross-entropy --data digits.npz

@@ -16,7 +16,6 @@ use crate::cli::world::leads;
 use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
 use crate::world::World;
-use gpipe_partitioner::words::quoted;
 
 /// Finds what the run goes on from; where it is not to go on in its own folder, in that of the
 /// `fork`.
@@ -126,11 +125,7 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn
 ///
 /// # Errors
 /// It is another kind: what to do.
-pub(super) fn check_data(
-    saved: &Saved,
-    recipe: &Recipe,
-    run: Option<&Path>,
-) -> Result<(), Failure> {
+pub(super) fn check_data(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
     let config: Option<toml::Table> = saved.text.parse().ok();
     let path = config
         .as_ref()
@@ -145,19 +140,9 @@ pub(super) fn check_data(
         |own| own.display().to_string(),
     );
     Err(Failure::Usage(format!(
-        "--resume: the run was trained on {before}: {}",
-        in_a_new_run(recipe, run)
+        "--resume: the run was trained on {before}, and goes on with that alone: leave --data out, or train \
+         on other data in a new run, without --resume"
     )))
-}
-
-/// How other data is trained on than that of a run.
-fn in_a_new_run(recipe: &Recipe, run: Option<&Path>) -> String {
-    let run = run.map_or_else(|| "RUN".to_owned(), |own| quoted(own));
-    let data = (recipe.data.as_ref()).map_or_else(|| "PATH".to_owned(), quoted);
-    format!(
-        "it goes on with that alone, so leave --data out; other data makes a new run, with these weights: \
-         `gpipe-rs export --run {run} -o DIR`, then `gpipe-rs train --weights DIR --data {data}`"
-    )
 }
 
 /// The saved configuration, with an exported program where it is now: the file is the same one.

@@ -110,7 +110,7 @@ fn a_cut_is_answered_with_the_devices_of_all_processes() {
         let (command, _) = cut.split_once("cuts by time").unwrap();
         // Two CPUs are what `profile` takes anyway.
         assert!(
-            command.contains("`profile --model gpt ") && !command.contains("--devices"),
+            command.contains("gpipe-rs profile --model gpt ") && !command.contains("--devices"),
             "{cut}"
         );
     }

@@ -101,7 +101,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
     );
     assert!(
         // With the flags of the run: the plan of another model was refused.
-        cut.contains("`profile --model gpt --layers 6 --d-model 16 ")
+        cut.contains("gpipe-rs profile --model gpt --layers 6 --d-model 16 ")
             && cut.contains(
                 " --data text.txt --threads-per-stage 1 --batch 8 --plan plan.json` cuts by time"
             ),
@@ -133,9 +133,9 @@ fn a_cut_that_the_step_waits_for_is_told() {
     let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
     assert!(
         cut.contains(
-            " --batch 8 -o profile.json` and `plan --profile profile.json --devices 4 --replicas 2 --tree 2 \
-             --batch 8 -o plan.json` cut by time"
-        ) && !cut.contains("--devices cpu"),
+            "gpipe-rs plan --profile profile.json --devices 4 --replicas 2 --tree 2 --batch 8 -o plan.json` \
+             cut by time"
+        ) && cut.contains(" --batch 8 -o profile.json` and `") && !cut.contains("--devices cpu"),
         "{cut}"
     );
 }

@@ -210,7 +210,7 @@ fn an_uneven_cut_is_said_after_three_steps() {
     );
     assert!(
         after.contains(" times as long as stage 1: ")
-            && after.contains("; `profile --model gpt --layers 6 ")
+            && after.contains("gpipe-rs profile --model gpt --layers 6 ")
             && after.contains("cuts by time"),
         "{errors}"
     );

@@ -20,6 +20,9 @@ use crate::units::{Bytes, Micros};
 /// Where the simulations of all cuts have no more actions than this together, all are simulated.
 pub(super) const ALL_ACTIONS: usize = 400_000;
 
+/// The same where there is one cut alone, however little work is left: nothing else tells what fits.
+const ONE_CUT: usize = 100_000;
+
 /// Bounds are this much lower than they are computed, relative to them, for what f64 rounds.
 const ROUNDED: f64 = 1e-9;
 
@@ -134,6 +137,8 @@ impl Setting<'_> {
         let ways = problem.ways().len().checked_pow(stages)?;
         let layers = self.profile.layers().len();
         let each = actions(schedule) + plan.stages() + layers;
+        let least = if layers == plan.stages() { ONE_CUT } else { 0 };
+        let most = most.max(least);
         Partition::all(layers, plan.stages(), most / each.checked_mul(ways)?)
     }
 
