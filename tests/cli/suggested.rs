@@ -1,5 +1,6 @@
 //! Commands that the program suggests do what they say, as they stand there.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -42,10 +43,11 @@ fn refused(folder: &Path, args: &str) -> String {
 fn a_plan_is_trained_by_the_command_that_profile_suggests() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let rows: String = (0..80)
-        .map(|row| format!("{},{},{}\n", row % 9, row % 7, row % 3))
-        .collect();
-    fs::write(folder.join("table.csv"), format!("a,b,kind\n{rows}")).unwrap();
+    let mut rows = String::from("a,b,kind\n");
+    for row in 0..80 {
+        writeln!(rows, "{},{},{}", row % 9, row % 7, row % 3).unwrap();
+    }
+    fs::write(folder.join("table.csv"), rows).unwrap();
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/exported/mlp.pt2");
     fs::copy(program, folder.join("own.pt2")).unwrap();
     for (at, of) in [

@@ -16,17 +16,25 @@ use crate::cli::say;
 use crate::models::zoo::Zoo;
 
 /// Reads a plan; a file that is none is wrong use, with file, field and rule.
-pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
+fn read(path: &Path) -> Result<Plan, Failure> {
     Plan::read(path).map_err(|error| input::in_file("--plan", path, error))
 }
 
-/// Fills in the model, its sizes and the mini-batch that the plan was made for, where nobody says others.
-pub(super) fn filled(
+/// Reads the plan of a recipe, which has what the plan implies then.
+pub(super) fn planned(
     recipe: Recipe,
-    plan: &Plan,
     origins: &Origins,
     zoo: &Zoo,
-) -> Result<Recipe, Failure> {
+) -> Result<(Recipe, Option<Plan>), Failure> {
+    let Some(path) = recipe.plan.as_deref() else {
+        return Ok((recipe, None));
+    };
+    let plan = read(path)?;
+    Ok((filled(recipe, &plan, origins, zoo)?, Some(plan)))
+}
+
+/// Fills in the model, its sizes and the mini-batch that the plan was made for, where nobody says others.
+fn filled(recipe: Recipe, plan: &Plan, origins: &Origins, zoo: &Zoo) -> Result<Recipe, Failure> {
     let unsaid = |key: &str| origins.of(key).is_none();
     let mut recipe = recipe;
     if let Some(batch) = plan.batch.filter(|_| unsaid("train.batch")) {
@@ -37,7 +45,7 @@ pub(super) fn filled(
     };
     let knows = zoo.entries().any(|own| own.name() == planned.name());
     if knows && unsaid("model.name") {
-        recipe.model = planned.name().to_owned();
+        planned.name().clone_into(&mut recipe.model);
     }
     let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes, recipe.asked_loss())?;
     if chosen.spec.exported().is_none() && chosen.spec.entry().name() == planned.name() {

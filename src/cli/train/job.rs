@@ -91,11 +91,7 @@ impl Job {
             Some(path) => of_weights(recipe, &path, &origins, zoo)?,
             None => (recipe, None),
         };
-        let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
-        let recipe = match &plan {
-            Some(plan) => from_plan::filled(recipe, plan, &origins, zoo)?,
-            None => recipe,
-        };
+        let (recipe, plan) = from_plan::planned(recipe, &origins, zoo)?;
         let loss = recipe.asked_loss();
         let there = exported::check_there(&recipe.model, recipe.fingerprint.as_deref());
         there.map_err(Failure::Usage)?;

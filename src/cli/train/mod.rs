@@ -80,11 +80,8 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     };
     let mut job = match &resume {
         Some(resume) => {
-            let out = Some(resume.folder().to_owned());
-            let args = Args {
-                out,
-                ..args.clone()
-            };
+            let mut args = args.clone();
+            args.out = Some(resume.folder().to_owned());
             Job::over(below.as_ref(), &args, zoo, world)?
         }
         None => Job::over(None, args, zoo, world)?,
@@ -94,8 +91,10 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     if let (Some(begun), Some(resume)) = (&begun, &resume) {
         begun.check(resume, &resolved.toml)?;
     }
-    let goes_on = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
-    let goes_on = goes_on.transpose()?.unwrap_or_default();
+    let goes_on = match &resume {
+        Some(own) => resumed::check(own, &job, &resolved.toml)?,
+        None => resumed::GoesOn::default(),
+    };
     let resolved = resolved.after(&goes_on.changes);
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
         return is_finished(finished, &job);
