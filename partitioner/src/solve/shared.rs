@@ -6,6 +6,7 @@
 //! is exhaustive up to a number of steps, and says so when it gave up.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use super::chain::{Chain, Cut, Part};
 use super::probe::{Answer, Reach, TooLow, probe};
@@ -45,7 +46,7 @@ pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> A
         first: first_stages(chain),
         used: vec![0; chain.caps.len()],
         parts: Vec::new(),
-        failed: HashMap::new(),
+        nodes: HashMap::new(),
         steps: 0,
     };
     if search.descend(chain.stages, chain.layers) {
@@ -95,9 +96,17 @@ struct DepthFirst<'a> {
     /// Bytes per device of the stages placed so far: the last ones.
     used: Vec<u64>,
     parts: Vec<Part>,
-    /// Per stage count and cut, the `used` from which no way led on.
-    failed: HashMap<(usize, usize), Vec<Vec<u64>>>,
+    /// Per stage count and cut.
+    nodes: HashMap<(usize, usize), Node>,
     steps: usize,
+}
+
+/// The first stages on the layers before a cut: most are visited often.
+struct Node {
+    /// Parts of the last of these stages that the probe has reached, with their bytes, evenest first.
+    candidates: Rc<[(Part, u64)]>,
+    /// The `used` from which no way led on.
+    failed: Vec<Vec<u64>>,
 }
 
 impl DepthFirst<'_> {
@@ -107,21 +116,22 @@ impl DepthFirst<'_> {
             return true;
         }
         self.steps += 1;
-        if self.steps > STEPS || self.known_to_fail(stages, end) {
+        if self.steps > STEPS {
             return false;
         }
+        let (used, first) = (&self.used, &self.first);
+        let (chain, reach) = (self.chain, self.reach);
+        let node = (self.nodes.entry((stages, end)))
+            .or_insert_with(|| Node::new(chain, reach, (stages, end)));
+        if node.knows_to_fail(relevant(used, first, stages)) {
+            return false;
+        }
+        let candidates = Rc::clone(&node.candidates);
         let stage = stages - 1;
-        let device = self.chain.device[stage];
-        let room = self.chain.cap(stage, self.slack);
+        let device = chain.device[stage];
+        let room = chain.cap(stage, self.slack);
         let room = room.map_or(u64::MAX, |cap| cap - self.used[device].min(cap));
-        let mut candidates: Vec<(Part, u64)> = self
-            .reach
-            .parts(stage, end)
-            .map(|part| (part, self.chain.bytes(stage, part, end)))
-            .filter(|&(_, bytes)| bytes <= room)
-            .collect();
-        candidates.sort_by_key(|&(part, _)| self.reach.unevenness(stage, end, part));
-        for (part, bytes) in candidates {
+        for &(part, bytes) in candidates.iter().filter(|&&(_, bytes)| bytes <= room) {
             self.used[device] += bytes;
             self.parts.push(part);
             if self.descend(stage, part.start) {
@@ -130,35 +140,40 @@ impl DepthFirst<'_> {
             self.parts.pop();
             self.used[device] -= bytes;
         }
-        self.remember(stages, end);
+        // A failure for want of steps proves nothing.
+        if self.steps <= STEPS
+            && let Some(node) = self.nodes.get_mut(&(stages, end))
+            && node.failed.len() < FAILURES
+        {
+            (node.failed).push(relevant(&self.used, &self.first, stages).collect());
+        }
         false
     }
+}
 
-    /// What is used on the devices that have one of the first `stages` stages.
-    fn relevant(&self, stages: usize) -> Vec<u64> {
-        let devices = self.used.iter().zip(&self.first);
-        devices
-            .map(|(&used, &first)| if first < stages { used } else { 0 })
-            .collect()
-    }
+/// Bytes used per device that has one of the first `stages` stages, and 0 for others.
+fn relevant(used: &[u64], first: &[usize], stages: usize) -> impl Iterator<Item = u64> + Clone {
+    let devices = used.iter().zip(first);
+    devices.map(move |(&used, &first)| if first < stages { used } else { 0 })
+}
 
-    fn known_to_fail(&self, stages: usize, end: usize) -> bool {
-        let Some(failed) = self.failed.get(&(stages, end)) else {
-            return false;
-        };
-        let used = self.relevant(stages);
-        let worse = |old: &Vec<u64>| old.iter().zip(&used).all(|(old, new)| old <= new);
-        failed.iter().any(worse)
-    }
-
-    fn remember(&mut self, stages: usize, end: usize) {
-        // A failure for want of steps proves nothing.
-        if self.steps <= STEPS {
-            let used = self.relevant(stages);
-            let failed = self.failed.entry((stages, end)).or_default();
-            if failed.len() < FAILURES {
-                failed.push(used);
-            }
+impl Node {
+    fn new(chain: &Chain, reach: &Reach<'_>, (stages, end): (usize, usize)) -> Self {
+        let stage = stages - 1;
+        let parts = reach.parts(stage, end);
+        let mut candidates: Vec<(Part, u64)> = parts
+            .map(|part| (part, chain.bytes(stage, part, end)))
+            .collect();
+        candidates.sort_by_cached_key(|&(part, _)| reach.unevenness(stage, end, part));
+        Self {
+            candidates: candidates.into(),
+            failed: Vec::new(),
         }
+    }
+
+    /// Whether a search with no more than `used` on each device has failed before.
+    fn knows_to_fail(&self, used: impl Iterator<Item = u64> + Clone) -> bool {
+        let worse = |old: &Vec<u64>| old.iter().zip(used.clone()).all(|(&old, new)| old <= new);
+        self.failed.iter().any(worse)
     }
 }
