@@ -123,7 +123,7 @@ impl DepthFirst<'_> {
         let (chain, reach) = (self.chain, self.reach);
         let node = (self.nodes.entry((stages, end)))
             .or_insert_with(|| Node::new(chain, reach, (stages, end)));
-        if node.knows_to_fail(relevant(used, first, stages)) {
+        if node.knows_to_fail(&relevant(used, first, stages)) {
             return false;
         }
         let candidates = Rc::clone(&node.candidates);
@@ -172,7 +172,7 @@ impl Node {
     }
 
     /// Whether a search with no more than `used` on each device has failed before.
-    fn knows_to_fail(&self, used: impl Iterator<Item = u64> + Clone) -> bool {
+    fn knows_to_fail(&self, used: &(impl Iterator<Item = u64> + Clone)) -> bool {
         let worse = |old: &Vec<u64>| old.iter().zip(used.clone()).all(|(&old, new)| old <= new);
         self.failed.iter().any(worse)
     }
