@@ -130,7 +130,7 @@ fn signals_at_a_time_are_one_request() {
 fn a_later_signal_ends_it_at_once() {
     let folder = place();
     let folder = folder.path();
-    let slow = "--data text.txt --layers 4 --d-model 256 --heads 4 --seq 16 --batch 512 --micro 1 \
+    let slow = "--data text.txt --layers 4 --d-model 256 --heads 4 --seq 16 --batch 1024 --micro 1 \
                 --devices cpu --steps 100000 --out run";
     let flags: Vec<&str> = slow.split_whitespace().collect();
     let mut command = command(folder, &flags);
