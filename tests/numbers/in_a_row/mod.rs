@@ -105,7 +105,11 @@ fn cases() -> impl Strategy<Value = Case> {
     ];
     let fault = (1..=LAYERS, prop::sample::select(FAULTS.to_vec()));
     let samples = prop::sample::select(vec![12_i64, 12, 12, 11, 2]);
-    let batches = prop::collection::vec((samples, prop::option::weighted(0.15, fault)), 2..=9);
+    // A norm refuses micro-batches of one sample. A second failure in such a step would race with it:
+    // a step's error is the first to reach the caller.
+    let batch = (samples, prop::option::weighted(0.15, fault))
+        .prop_map(|(samples, fault)| (samples, fault.filter(|_| samples > 2)));
+    let batches = prop::collection::vec(batch, 2..=9);
     let flags = any::<(bool, bool)>();
     let precision = (precision, prop::sample::select(vec![6, 18]));
     let limits = prop::sample::select(limits);
