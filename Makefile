@@ -78,13 +78,13 @@ peers: setup
 # The same data loaded here, by tf.data and by PyTorch's DataLoader, in turn (see
 # benches/peers-input/README.md). ARGS="--what d1,d3 --rounds 3" for a part.
 peers-input: setup
-	cargo build --release --locked --no-default-features --features data --example peers_input
+	cargo build --release --locked --no-default-features --features train --example peers_input
 	python3 benches/peers-input/compare.py $(ARGS)
 
 # Bottlenecks made on purpose: what the diagnosis of the input says of each, and what its advice brings (see
 # benches/README.md). On an idle machine: about five minutes. ARGS="slow disk" for a part.
 input-verdicts: setup
-	cargo run --release --locked --no-default-features --features data --example input_verdicts -- $(ARGS)
+	cargo run --release --locked --no-default-features --features train --example input_verdicts -- $(ARGS)
 
 # Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and what
 # joining costs by the number of processes (see benches/README.md). The first needs root.
@@ -135,6 +135,7 @@ fuzz: setup
 SOURCES = --features parquet,object-store
 features: setup
 	cargo clippy --locked $(SOURCES) --lib --bins --test library --test cli -- -D warnings
+	cargo test --locked $(SOURCES) -p gpipe-data
 	cargo test --locked $(SOURCES) --test library -- data::
 	cargo test --locked $(SOURCES) --test cli -- data_of_features
 

@@ -13,81 +13,43 @@
 //! | feature | gives | needs |
 //! |---|---|---|
 //! | `torch` | [`Pipeline`], its builder, layers, optimizers, [`profile()`], [`world`] | libtorch |
-//! | `checkpoint` | [`checkpoint`]: saving and resuming | `torch` |
-//! | `data` | [`data`]: sources, data sets, the loader | `torch` |
-//! | `images` | folders of JPEG and PNG images for [`data`] | `data` |
-//! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
-//! | `models` | [`models`]: the zoo, Hugging Face's folders, exported programs | `torch` |
-//! | `train` | [`train`]: whole runs, with a run folder and [`metrics`] | `checkpoint`, `data` |
+//! | `train` | [`data`], [`models`], [`checkpoint`], [`metrics`], and [`train`]: whole runs | `torch` |
 //! | `decide` | the verbs `launch`, `plan`, `plot`, `schedule`, `simulate`, `completions`, `man` of the command | nothing |
+//! | `cli` | the whole command, [`cli`] | `decide`, `train` |
 //! | `png` | `plot -o FILE.png` | `decide` |
-//! | `cli` | the whole command, [`cli`] | all but `png` |
+//! | `parquet`, `object-store` | more sources of [`data`] | `train` |
 //!
 //! Without any of them there are the [`engine`] over any stage type and the [`partitioner`].
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
-// They panic where the stream cannot be written to: `cli` has functions that do not.
-#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
-// What one part of the crate has for another one is unused where the other is left out. With
-// all of them, which is the default, nothing may be.
-#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "cli")]
-pub mod cli;
+pub use gpipe_cli as cli;
 #[cfg(feature = "decide")]
-pub mod decide;
-mod files;
-#[cfg(feature = "train")]
-pub mod metrics;
-
-#[cfg(feature = "checkpoint")]
-pub mod checkpoint;
-#[cfg(feature = "data")]
-pub mod data;
-#[cfg(feature = "torch")]
-mod error;
-#[cfg(feature = "torch")]
-mod fail_point;
-#[cfg(feature = "models")]
-pub mod models;
-#[cfg(feature = "torch")]
-mod optim;
-#[cfg(feature = "torch")]
-mod pipeline;
-#[cfg(feature = "torch")]
-mod profile;
-#[cfg(feature = "torch")]
-mod torch;
-#[cfg(feature = "train")]
-pub mod train;
-#[cfg(feature = "torch")]
-pub mod world;
-
+pub use gpipe_decide as decide;
 pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
 
 #[cfg(feature = "torch")]
 pub use {
     ::{ndarray, tch},
-    error::{Error, Setting, SettingsError, SettingsRule, StageCount},
-    optim::{LrKind, LrSchedule, Optimizer},
-    pipeline::{
-        GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepInARow,
-        StepNumbers, StepReport, StepsInARow,
-    },
-    profile::{
-        Doubt, LayerSpread, MeasuredLink, ProfileOptions, ProfileProgress, Profiled, Sample,
-        profile, profile_watched,
-    },
-    torch::{
-        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GatheredParts,
-        GraphUse, IntoLoss, KernelScope, Kernels, Layer, Loss, LossFn, NonFinite, OptimizerKind,
-        OutOfMemory, Precision, Recompute, Sequential, Sgd, StepState, TorchError, Values,
-        Variable, cuda_available, intra_op_threads, layers, libtorch_version, memory, on_values,
-        parse_devices, streams,
+    gpipe_torch::{
+        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, Doubt, Error,
+        GatheredParts, GradNorm, GraphUse, IntoLoss, KernelScope, Kernels, Layer, LayerSpread,
+        Loss, LossFn, LossScale, LrKind, LrSchedule, MeasuredLink, MemoryReport, MemoryUse,
+        NonFinite, Optimizer, OptimizerKind, OutOfMemory, Pipeline, PipelineBuilder, Precision,
+        ProfileOptions, ProfileProgress, Profiled, Recompute, Sample, Sequential, Setting,
+        SettingsError, SettingsRule, Sgd, StageCount, StepInARow, StepNumbers, StepReport,
+        StepState, StepsInARow, TorchError, Values, Variable, cuda_available, intra_op_threads,
+        layers, libtorch_version, memory, on_values, parse_devices, profile, profile_watched,
+        streams, world,
     },
 };
+#[cfg(feature = "train")]
+pub use {
+    gpipe_data as data, gpipe_models as models, gpipe_train as train,
+    gpipe_train::{checkpoint, metrics},
+};
 
-/// The README's example is compiled and run with the other doc tests.
+/// Compiles and runs the README's example with the doc tests.
 #[cfg(all(doctest, feature = "torch"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -6,7 +6,7 @@
 mod cases;
 #[path = "../engine_support/mod.rs"]
 mod engine_support;
-#[cfg(feature = "models")]
+#[cfg(feature = "train")]
 mod real;
 #[path = "../report_support/mod.rs"]
 mod report_support;
@@ -229,7 +229,7 @@ fn main() -> anyhow::Result<()> {
         }
     }
     let mut report = Report::new("bubble");
-    #[cfg(feature = "models")]
+    #[cfg(feature = "train")]
     rows.extend(real::stages(&mut criterion, micro_batches, &mut report));
     criterion.final_summary();
     tell(&rows, &mut report);

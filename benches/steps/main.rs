@@ -6,17 +6,17 @@
 
 #[path = "../engine_support/mod.rs"]
 mod engine_support;
-#[cfg(feature = "models")]
+#[cfg(feature = "train")]
 #[path = "../peers/worker/layers.rs"]
 mod layers;
-#[cfg(feature = "models")]
+#[cfg(feature = "train")]
 #[path = "../peers/worker/numbers.rs"]
 mod numbers;
-#[cfg(feature = "models")]
+#[cfg(feature = "train")]
 mod real;
 #[path = "../report_support/mod.rs"]
 mod report_support;
-#[cfg(feature = "models")]
+#[cfg(feature = "train")]
 #[allow(dead_code, reason = "the workers use the rest")]
 #[path = "../peers/worker/workloads.rs"]
 mod workloads;
@@ -160,7 +160,7 @@ fn main() -> anyhow::Result<()> {
     }
     claims(&rows, &mut report);
     rows.iter().for_each(|row| report.row(row));
-    #[cfg(feature = "models")]
+    #[cfg(feature = "train")]
     if measuring() {
         real::measure(&mut report)?;
     }

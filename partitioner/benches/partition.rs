@@ -1,4 +1,4 @@
-//! Exact cuts against the block-partition heuristic, and how long cuts and plans take.
+//! Exact cuts against the block-partition heuristic, and the times of cuts and plans.
 //!
 //! `cargo bench -p gpipe-partitioner --bench partition`
 
@@ -56,7 +56,7 @@ fn random_profile(random: &mut Random, layers: usize) -> anyhow::Result<Profile>
     )?)
 }
 
-/// How far each method's largest part is from the optimum over 2,000 random chains.
+/// Prints how far each method's largest part is from the optimum over 2,000 random chains.
 fn compare(what: &str, weight: fn(&mut Random) -> u64) {
     const CHAINS: u32 = 2000;
     let mut random = Random(1);
@@ -117,7 +117,7 @@ fn timed<R>(what: &str, run: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The same size where almost any cut will do, so that the search has nothing to go by.
+/// The same size with equal layers: almost any cut will do, so the search finds nothing to prune.
 fn wide(schedule: &CheckedSchedule, machine: &Machine) -> anyhow::Result<()> {
     let chain = |time: fn(usize) -> f64| {
         let layer = |index| {
@@ -151,7 +151,7 @@ fn wide(schedule: &CheckedSchedule, machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 1,000 layers on 512 nodes of eight cards, all choices.
+/// Plans 1,000 layers on 512 nodes of eight cards, with all choices.
 fn cluster() -> anyhow::Result<()> {
     let layer = |index: usize| {
         let time = micros(900.0 + (index % 7) as f64 * 20.0);
@@ -176,7 +176,7 @@ fn cluster() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The cuts and plans that are meant to be fast, once each.
+/// Runs the cuts and plans that are meant to be fast, once each.
 fn large() -> anyhow::Result<()> {
     println!("once each:");
     let mut random = Random(2);
@@ -260,9 +260,9 @@ fn partition(criterion: &mut Criterion) {
     });
 }
 
-/// With layers and with stages: the even filling is stated as stages times layers, the
-/// exact cut, which prunes, is held to the same; a plan is linear in layers and, its
-/// schedules being linear in devices, in those.
+/// Growth with layers and with stages: the even filling is stated as stages times layers, and the
+/// exact cut, which prunes, is held to the same; a plan is linear in layers and, like its
+/// schedules, in devices.
 fn growing(report: &mut Report) -> anyhow::Result<()> {
     let mut random = Random(4);
     let layers = [500, 1000, 2000, 4000, 8000];
@@ -318,7 +318,7 @@ fn growing(report: &mut Report) -> anyhow::Result<()> {
     grows(report, "plan in layers, 16 devices", 1.0, &small, |n| {
         planned(n, 16)
     });
-    // Linear in actions, of which there are p m: without a batch, m grows with p.
+    // Linear in the p m actions: without a batch, m grows with p.
     grows(
         report,
         "plan in devices and micro-batches, 200 layers",

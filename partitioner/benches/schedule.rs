@@ -1,7 +1,7 @@
-//! How long schedules take to be decided: generate, check and simulate 1F1B with
-//! 512 devices and 4,096 micro-batches (4.2 million actions), in under 5 s and 2 GiB.
+//! Time of decisions about schedules: generate, check and simulate 1F1B with 512 devices and 4,096
+//! micro-batches (4.2 million actions), in under 5 s and 2 GiB.
 //!
-//! And how that grows with devices, chunks and micro-batches.
+//! Also their growth with devices, chunks and micro-batches.
 //!
 //! `cargo bench -p gpipe-partitioner --bench schedule`; on Linux the peak of the
 //! process's memory is printed at the end.
@@ -39,9 +39,9 @@ fn large(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Of every schedule: actions are p v m, and what is stated as linear in them is
-/// linear in each. Those in a V look at all devices for every placement, and with
-/// halves at all that waits.
+/// Growth for every schedule: there are p v m actions, and a time stated as linear in actions is
+/// linear in each. V schedules look at all devices for every placement, and with halves at all
+/// waiting passes.
 fn growing(report: &mut Report) {
     let micro_batches = [128, 256, 512, 1024, 2048];
     let devices = [8, 16, 32, 64, 128];

@@ -1,12 +1,13 @@
-//! How much of the devices' time `auto` loses where memory is tight, beside the best built-in schedule
-//! that fits: at shares of what 1F1B takes, on shapes such as OptPipe's (arXiv:2510.05186).
+//! Time that devices lose under `auto` where memory is tight, beside the best built-in schedule that fits: at
+//! shares of 1F1B's memory, on shapes such as OptPipe's (arXiv:2510.05186).
 //!
-//! Lost is all time of the devices in which they do not do what the model asks for: what they idle, and
-//! what they recompute. Idle is the former alone. A third less of the latter is met with both, or with idle
-//! time alone, or proved impossible, with recomputes counted, by the lower bound. A built-in schedule has one or two chunks, and may recompute whole stages, as few
-//! as fit; `auto` has one or two chunks, and may recompute single micro-batches of single stages. In the
-//! second table it may also offload them, over a link on which the activations of a chunk take half, once
-//! and twice as long as its forward, each way; the built-in schedules may have whole stages offload, too.
+//! Lost is all device time not spent on the model's own work: idle time and recomputes. Idle is the former
+//! only. The target of a third less lost time is met with both, or with idle time only, or proved impossible,
+//! with recomputes counted, by the lower bound. A built-in schedule has one or two chunks, and may recompute
+//! whole stages, as few as fit; `auto` has one or two chunks, and may recompute single micro-batches of
+//! single stages. In the second table it may also offload them, over a link on which the activations of a
+//! chunk take half, once and twice as long as its forward, each way; the built-in schedules may then offload
+//! whole stages, too.
 //!
 //! `cargo bench -p gpipe-partitioner --bench tight_memory`; with `DEEP=1` five times the changes and many
 //! times the states of `auto`'s usual effort, which takes many minutes.
@@ -17,11 +18,11 @@ use gpipe_partitioner::{
     OffloadTimes, ScheduleKind, Shape, Simulation, StageId, StageMemory, auto_within, simulate,
 };
 
-/// Activations that a micro-batch keeps on a device, in bytes, and which part of them is the input.
+/// Bytes of activations that a micro-batch keeps on a device, and of the input among them.
 const KEPT: u64 = 1000;
 const INPUT: u64 = 100;
 
-/// What a stage does with the activations of all micro-batches.
+/// Treatment of a stage's activations, for all micro-batches: kept, recomputed or offloaded.
 #[derive(Clone, Copy, PartialEq)]
 enum Whole {
     Kept,
@@ -29,13 +30,13 @@ enum Whole {
     Away,
 }
 
-/// Forward, both halves of the backward and a transfer between devices.
+/// Times of forward, both halves of the backward, and a transfer between devices.
 struct Times {
     name: &'static str,
     times: [f64; 4],
 }
 
-/// Equal thirds, and of Zero Bubble's appendix (arXiv:2401.10241, table 8).
+/// Equal thirds, and times from Zero Bubble's appendix (arXiv:2401.10241, table 8).
 const ALL: [Times; 2] = [
     Times {
         name: "F = I = W",
@@ -52,8 +53,8 @@ impl Times {
         Micros::new(self.times[at] / shape.chunks as f64).unwrap_or_default()
     }
 
-    /// Costs where these stages recompute, or offload with a link, and where the others may for single
-    /// micro-batches. `link`: how many times as long as a forward the activations are on their way.
+    /// Returns the costs with the `whole` stages recomputing, or offloading if there is a link; the other
+    /// stages may do so for single micro-batches. `link`: transfer time of activations, in forwards.
     fn costs(&self, shape: Shape, whole: &[Whole], link: Option<f64>) -> Costs {
         let [f, i, w] = [0, 1, 2].map(|at| self.share(at, shape));
         let mut costs = Costs::uniform(shape.stages(), f, i, w);
@@ -102,7 +103,7 @@ impl Times {
         costs.with_transfer(Micros::ZERO, latency)
     }
 
-    /// What the devices lose of a step of `makespan`, in microseconds of one device.
+    /// Returns the time that the devices lose in a step of `makespan`, in microseconds of one device.
     fn lost(&self, shape: Shape, makespan: Micros) -> f64 {
         let work: f64 = self.times[..3].iter().sum();
         shape.devices as f64 * (makespan.get() - shape.micro_batches as f64 * work)
@@ -113,8 +114,8 @@ fn fits(simulation: &Simulation, cap: Bytes) -> bool {
     simulation.peak_bytes().into_iter().all(|peak| peak <= cap)
 }
 
-/// The schedule with as few stages as fit recomputing, or offloading: a device's own first or last ones
-/// first.
+/// Returns the schedule with the fewest stages recomputing or offloading that fit: the first or the last ones
+/// of a device first.
 fn leanest(
     times: &Times,
     shape: Shape,
@@ -202,7 +203,7 @@ fn main() {
     }
 }
 
-/// What the devices lose, and what they idle, in units of a micro-batch's work on a device.
+/// Lost and idle time of the devices, in units of a micro-batch's work on a device.
 #[derive(Clone, Copy)]
 struct Lost {
     all: f64,
@@ -220,7 +221,7 @@ impl Lost {
     }
 }
 
-/// Whether a third less is lost than `theirs`, or idled, or can be lost where `least` is.
+/// Says whether a third less than `theirs` is lost, or idled, or whether `least` makes it impossible.
 fn verdict(ours: Lost, theirs: Lost, least: f64) -> &'static str {
     let enough = |of: fn(Lost) -> f64| of(ours) <= 2.0 / 3.0 * of(theirs) + 1e-9;
     if enough(|own| own.all) {
@@ -281,7 +282,7 @@ fn row(times: &Times, (p, m): (usize, usize), (percent, link): (u64, Option<f64>
     );
 }
 
-/// What `auto` finds with one and two chunks, where there is anything.
+/// Returns the results of `auto` with one and two chunks, if any.
 fn computed(
     times: &Times,
     (p, m): (usize, usize),

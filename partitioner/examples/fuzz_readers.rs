@@ -1,5 +1,5 @@
-//! Damages valid profiles, plans and schedule CSVs for a given time, and reports what should
-//! not happen: a panic, a slow answer, or something read that is not read back the same.
+//! Damages valid profiles, plans and schedule CSVs for a given time, and reports faults: a panic, a
+//! slow answer, or an accepted input that does not survive writing and reading again.
 //!
 //! `cargo run --release -p gpipe-partitioner --example fuzz_readers -- [seconds] [seed]`
 
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// What is put in place of something else.
+/// Replacements for values.
 const TOKENS: [&str; 30] = [
     "-1",
     "0",
@@ -64,7 +64,7 @@ const TOKENS: [&str; 30] = [
 
 type Reader = fn(&[u8]) -> Result<(), String>;
 
-/// A profile that is read must be read back the same.
+/// Reads a profile; one that is accepted must be the same after writing and reading.
 fn read_profile(text: &[u8]) -> Result<(), String> {
     match Profile::from_json(text, "profile.json") {
         Ok(profile) if Profile::from_json(profile.to_json(), "again").as_ref() != Ok(&profile) => {
@@ -74,7 +74,7 @@ fn read_profile(text: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A plan that is read must be read back the same.
+/// Reads a plan; one that is accepted must be the same after writing and reading.
 fn read_plan(text: &[u8]) -> Result<(), String> {
     match Plan::from_json(text, "plan.json") {
         Ok(plan) if Plan::from_json(plan.to_json(), "again").as_ref() != Ok(&plan) => {
@@ -84,7 +84,7 @@ fn read_plan(text: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A schedule that is read is checked, and if legal it must be read back the same.
+/// Reads and checks a schedule; a legal one must be the same after writing and reading.
 fn read_csv(text: &[u8]) -> Result<(), String> {
     let text = String::from_utf8_lossy(text);
     let Ok(schedule) = Schedule::from_csv("fuzz", &text) else {
@@ -123,8 +123,8 @@ fn seeds() -> anyhow::Result<Vec<(&'static str, Reader, Vec<u8>)>> {
     Ok(seeds)
 }
 
-/// One to eight edits: a byte changed, taken out or put in, a token put in, a piece doubled or
-/// cut off.
+/// Makes one to eight edits: changes, removes or inserts a byte, inserts a token, doubles or cuts
+/// off a piece.
 fn damage(text: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(8) {
         let at = random.below(text.len() + 1);
@@ -150,7 +150,7 @@ fn damage(text: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Puts a token in place of what lies between two separators.
+/// Replaces the text between two separators by a token.
 fn replace_value(text: &mut Vec<u8>, at: usize, token: &str) {
     let separator = |byte: &u8| b":,[]{}\n;()".contains(byte);
     let Some(start) = text[at..]

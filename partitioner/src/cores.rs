@@ -1,11 +1,11 @@
-//! Cores that devices share, where they are threads of one CPU.
+//! Cores shared by devices that are threads of one CPU.
 
-/// The cores that all devices of a machine share: devices are CPU stages, and there may
-/// be more of them than the cores can run at once.
+/// The cores that all devices of a machine share: devices are CPU stages, and there may be more of
+/// them than the cores can run at once.
 ///
-/// They then take turns: as many work as have cores, and whoever begins keeps its cores
-/// until its action is done; the most urgent go first ([`urgencies`](crate::urgencies)).
-/// A machine without it has a processor for every device.
+/// They then take turns: as many run as have cores, each keeps its cores until its action is done,
+/// and the most urgent go first ([`urgencies`](crate::urgencies)). A machine without shared cores
+/// has a processor for every device.
 ///
 /// # Examples
 /// ```
@@ -21,14 +21,14 @@ pub struct Cores {
     threads: usize,
 }
 
-/// No core, or devices without a thread.
+/// Zero cores, or devices with zero threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{cores} cores and {threads} threads a device: there must be at least one of each")]
 #[non_exhaustive]
 pub struct CoresError {
-    /// How many cores.
+    /// Number of cores.
     pub cores: usize,
-    /// How many threads each device computes with.
+    /// Threads per device.
     pub threads: usize,
 }
 
@@ -44,13 +44,13 @@ impl Cores {
         Ok(Self { cores, threads })
     }
 
-    /// How many cores there are.
+    /// Number of cores.
     pub const fn cores(self) -> usize {
         self.cores
     }
 
-    /// How many devices can work at the same time without waiting for each other's cores;
-    /// at least one.
+    /// Number of devices that can run at the same time without waiting for each other's cores; at
+    /// least one.
     pub const fn at_once(self) -> usize {
         match self.cores / self.threads {
             0 => 1,

@@ -1,10 +1,10 @@
-//! How devices are written down: `4`, `cpu*4`, `cuda:0-3`, `cuda`, `auto`.
+//! Notation of devices: `4`, `cpu*4`, `cuda:0-3`, `cuda`, `auto`.
 
 use std::str::FromStr;
 
 use crate::words::{instead, meant, whole_number};
 
-/// No list has more devices.
+/// Most devices of a list.
 const MOST: usize = 1 << 16;
 
 /// One entry of a list of devices.
@@ -20,27 +20,27 @@ const MOST: usize = 1 << 16;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceNames {
-    /// `cpu`, `cpu*4`: so many stages on the CPU.
+    /// `cpu`, `cpu*4`: that many stages on the CPU.
     Cpu(usize),
-    /// `cuda:0`, `cuda:0-3`, `cuda:0*2`: these CUDA devices, each so often.
+    /// `cuda:0`, `cuda:0-3`, `cuda:0*2`: these CUDA devices, each that many times.
     Cuda {
         /// The first of them.
         first: usize,
         /// The last one, which may be the first.
         last: usize,
-        /// How often each comes.
+        /// Number of times that each occurs.
         times: usize,
     },
-    /// `cuda`: all CUDA devices there are.
+    /// `cuda`: all CUDA devices of the machine.
     AllCuda,
-    /// `auto`: all CUDA devices there are, or a stage for each core where there is none.
+    /// `auto`: all CUDA devices of the machine, or a stage for each core if there is none.
     Auto,
-    /// `4`: so many of those of `auto`, or of the CPU.
+    /// `4`: that many devices of `auto`, or of the CPU.
     Number(usize),
 }
 
 impl DeviceNames {
-    /// How many devices a list has, with commas between its entries.
+    /// Returns the number of devices in a list with commas between its entries.
     ///
     /// # Errors
     /// An entry cannot be read, or depends on the machine.
@@ -115,21 +115,21 @@ impl FromStr for DeviceNames {
     }
 }
 
-/// What is most likely meant: in small letters, and as `cuda` what other programs call `gpu`.
+/// Returns the likely meaning: in lower case, and with `cuda` for `gpu`.
 fn near(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let other = match lower.strip_prefix("gpu") {
         Some(behind) => format!("cuda{}", behind.strip_prefix('s').unwrap_or(behind)),
         None => lower,
     };
-    // The same text again is no device either, and asking so would never end.
+    // The same text is no device either, and suggesting it would never end.
     if other != text && other.parse::<DeviceNames>().is_ok() {
         return Some(other);
     }
     meant(&other, ["cpu", "cuda", "auto"]).map(str::to_owned)
 }
 
-/// What is most likely meant by a number before what it is of: `2x`, `2xcpu` or `2*gpu`.
+/// Returns the likely meaning of a number before the name: `2x`, `2xcpu` or `2*gpu`.
 fn number_first(text: &str) -> Option<String> {
     let behind = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = &text[..text.len() - behind.len()];

@@ -1,4 +1,4 @@
-//! What can go wrong in this crate.
+//! Common error type of this crate.
 
 use crate::builtin::ScheduleError;
 use crate::check::CheckError;
@@ -7,11 +7,11 @@ use crate::value_error::ValueError;
 
 /// Any error about values and schedules.
 ///
-/// No function of this crate returns it: a caller's `?` converts the others into it.
+/// No function of this crate returns it: a caller's `?` converts other errors into it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A number or a text that is no value.
+    /// A number or text that is not a valid value.
     #[error(transparent)]
     Value(#[from] ValueError),
     /// A schedule that cannot be generated.

@@ -1,8 +1,8 @@
-//! What failures cost a long run, and how often it should write a checkpoint.
+//! Cost of failures in a long run, and the best interval between checkpoints.
 //!
-//! Failures come at random, with a mean time between them (a Poisson process). Each throws the
-//! run back to its last checkpoint, after a restart, which may fail, too. Writing a checkpoint
-//! holds training up. Checkpoints that are rare lose much work, frequent ones take much time.
+//! Failures occur at random, with a mean time between them (a Poisson process). Each throws the run
+//! back to its last checkpoint, after a restart, which may fail, too. Writing a checkpoint stops
+//! training. Rare checkpoints lose much work, frequent ones take much time.
 //!
 //! *Sources*: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM
 //! 17 (1974); J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
@@ -11,7 +11,7 @@
 use crate::units::Micros;
 use crate::value_error::ValueError;
 
-/// How often something fails, and what it takes to write a checkpoint and to restart from one.
+/// Frequency of failures, and times of writing a checkpoint and of a restart from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "MTBF")]
 pub struct Failures {
@@ -20,21 +20,21 @@ pub struct Failures {
     restart: Micros,
 }
 
-/// How often a run writes checkpoints, and what remains of its time.
+/// Interval between checkpoints, and the share of useful time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckpointInterval {
-    /// How many steps there are from one checkpoint to the next.
+    /// Steps from one checkpoint to the next.
     pub steps: usize,
-    /// How long these steps take, without the checkpoint.
+    /// Time of these steps, without the checkpoint.
     pub time: Micros,
-    /// The share of all time that is spent on steps whose work is not lost.
+    /// Share of all time spent on steps whose work is not lost.
     pub goodput: f64,
 }
 
 impl Failures {
-    /// `between` two failures of anything that stops the run (of n devices, 1/n of what one of
-    /// them has), what `checkpoint` holds training up, and what a `restart` takes, from the failure
-    /// to the first step.
+    /// `between` is the mean time between failures that stop the run (for n devices, 1/n of that of
+    /// one), `checkpoint` the time for which a checkpoint stops training, and `restart` the time
+    /// from a failure to the first step.
     ///
     /// # Errors
     /// [`ValueError::NotATime`] when there is no time between failures.
@@ -56,7 +56,7 @@ impl Failures {
         Micros::saturating(product.sqrt())
     }
 
-    /// Daly's: √(2δM) (1 + √(δ/2M)/3 + (δ/2M)/9) − δ where δ < 2M, else M.
+    /// Daly's interval: √(2δM) (1 + √(δ/2M)/3 + (δ/2M)/9) − δ if δ < 2M, else M.
     pub fn daly(&self) -> Micros {
         let ratio = self.checkpoint.get() / (2.0 * self.between.get());
         if ratio >= 1.0 {
@@ -66,8 +66,8 @@ impl Failures {
         Micros::saturating(self.young().get() * series - self.checkpoint.get())
     }
 
-    /// The share of all time that is spent on work that is not lost, with a checkpoint after
-    /// every `interval` of work: τ / (M e^(R/M) (e^((τ+δ)/M) − 1)).
+    /// Share of all time spent on work that is not lost, with a checkpoint after every `interval` τ
+    /// of work: τ / (M e^(R/M) (e^((τ+δ)/M) − 1)).
     #[doc(alias = "efficiency")]
     pub fn goodput(&self, interval: Micros) -> f64 {
         let between = self.between.get();
@@ -76,13 +76,13 @@ impl Failures {
         if taken > 0.0 {
             (interval.get() / taken).min(1.0)
         } else {
-            // Checkpoints that take no time may follow each other at once.
+            // Checkpoints that take no time may follow each other immediately.
             (-self.restart.get() / between).exp()
         }
     }
 
-    /// Daly's interval in whole steps, at least one: of the two next to it the one with more
-    /// goodput. None where a step takes no time.
+    /// Daly's interval in whole steps, at least one: of the two nearest, the one with more goodput.
+    /// None if a step takes no time.
     ///
     /// # Examples
     /// ```
@@ -120,12 +120,12 @@ impl Failures {
         self.between
     }
 
-    /// What a checkpoint takes.
+    /// Time for which a checkpoint stops training.
     pub fn checkpoint(&self) -> Micros {
         self.checkpoint
     }
 
-    /// What a restart takes.
+    /// Time of a restart.
     pub fn restart(&self) -> Micros {
         self.restart
     }
@@ -139,7 +139,7 @@ mod tests {
         Micros::new(seconds * 1e6).unwrap()
     }
 
-    /// The rule is Young's √(2·30·21600) = 1138 s, Daly's a little less.
+    /// Young's rule gives √(2·30·21600) = 1138 s, Daly's a little less.
     #[test]
     fn intervals_are_those_of_young_and_daly() {
         let failures = Failures::new(seconds(21_600.0), seconds(30.0), seconds(300.0)).unwrap();
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Failures one by one, against the formula.
+    /// Simulates single failures and compares with the formula.
     #[test]
     fn goodput_is_what_a_run_with_failures_has() {
         let (between, checkpoint, restart, interval) = (1_000.0, 10.0, 50.0, 120.0);

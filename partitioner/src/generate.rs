@@ -1,4 +1,4 @@
-//! Every schedule by its kind, `auto` included.
+//! Generation of every schedule by its kind, including `auto`.
 
 use crate::auto::auto;
 use crate::builtin::{ScheduleError, ScheduleKind};
@@ -8,15 +8,15 @@ use crate::schedule::Shape;
 use crate::units::Micros;
 
 impl ScheduleKind {
-    /// The schedule for p devices, v chunks per device and m micro-batches; `auto`
-    /// for equal times of all passes and no caps.
+    /// Generates the schedule for p devices, v chunks per device and m micro-batches; `auto` for
+    /// equal times of all passes and no caps.
     ///
     /// # Errors
     /// [`ScheduleError::Unsupported`] with the numbers that work.
     ///
     /// # Complexity
-    /// Linear in the number of actions; for those in a V, whose greedy placement looks at
-    /// all devices, O(p (p + m)) and worse, and therefore refused beyond sizes that take seconds.
+    /// Linear in the number of actions; for V schedules, whose greedy placement looks at all
+    /// devices, O(p (p + m)) and worse, so they are refused beyond sizes that take seconds.
     pub fn generate(self, shape: Shape) -> Result<CheckedSchedule, ScheduleError> {
         if self != Self::Auto {
             return self.list(shape);

@@ -1,4 +1,4 @@
-//! Names for the things that are counted: no naked `usize` crosses a module border.
+//! Typed indices: no bare `usize` crosses a module border.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

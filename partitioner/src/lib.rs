@@ -1,9 +1,8 @@
-//! Everything about a pipeline that is decided before a tensor exists.
+//! All decisions about a pipeline that are made before a tensor exists.
 //!
-//! A [`Schedule`] says what each device does, in which order. [`Schedule::check`]
-//! turns it into a [`CheckedSchedule`], the only thing that can be simulated or
-//! run. [`simulate()`] predicts a [`Timeline`] from [`Costs`]; the engine measures
-//! one of the same type.
+//! A [`Schedule`] lists the actions of each device, in order. [`Schedule::check`] turns it into a
+//! [`CheckedSchedule`], the only form that can be simulated or run. [`simulate()`] predicts a
+//! [`Timeline`] from [`Costs`]; the engine measures one of the same type.
 //!
 //! ```
 //! use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, render, simulate};
@@ -32,6 +31,7 @@ mod device_names;
 pub mod error;
 pub mod explain;
 pub mod failures;
+pub mod files;
 mod generate;
 pub mod ids;
 mod json;

@@ -1,4 +1,4 @@
-//! Which model a profile or a plan is about.
+//! Identity of the model of a profile or plan.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{Object, Text, shorten, within};
 
-/// The most bytes of a name.
+/// Most bytes of a name.
 const MAX_NAME: usize = 4096;
-/// The most sizes of a model.
+/// Most settings of a model.
 const MAX_SETTINGS: usize = 64;
-/// The largest size: all whole numbers up to here are exact.
+/// Largest setting: all whole numbers up to here are exact.
 const MAX_VALUE: f64 = (1_u64 << 53) as f64;
 
-/// A model by its name and sizes, as the files about it have them.
+/// A model's name and settings, as stored in profiles and plans.
 ///
 /// # Examples
 /// ```
@@ -31,8 +31,8 @@ pub struct ModelId {
 }
 
 impl ModelId {
-    /// A model with its sizes, of which the first of each name counts; what no file can hold
-    /// (beyond 2⁵³ or not finite, a name of kilobytes) is left out or cut off.
+    /// Creates a model with its settings, of which the first of each name counts; values that no
+    /// file can hold (beyond 2⁵³ or not finite, a name of kilobytes) are left out or cut off.
     pub fn new<S: Into<String>>(
         name: impl Into<String>,
         settings: impl IntoIterator<Item = (S, f64)>,
@@ -52,17 +52,17 @@ impl ModelId {
         }
     }
 
-    /// What it is called.
+    /// Name of the model.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its sizes, by their names.
+    /// Settings, by name.
     pub fn settings(&self) -> &[(String, f64)] {
         &self.settings
     }
 
-    /// Its sizes in a line; none where it has none.
+    /// Settings in a line; none if there are none.
     pub(crate) fn sizes(&self) -> Option<String> {
         let sizes = self.settings.iter();
         let sizes: Vec<String> = sizes
@@ -71,7 +71,7 @@ impl ModelId {
         (!sizes.is_empty()).then(|| sizes.join(" "))
     }
 
-    /// One of its sizes.
+    /// One setting.
     pub fn setting(&self, name: &str) -> Option<f64> {
         let setting = self.settings.iter().find(|(own, _)| own == name)?;
         Some(setting.1)
@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for ModelId {
     }
 }
 
-/// Sizes by name, none of them twice.
+/// Settings by name, without duplicates.
 struct Settings(Vec<(String, f64)>);
 
 impl<'de> Deserialize<'de> for Settings {
@@ -138,7 +138,7 @@ impl<'de> Deserialize<'de> for Settings {
     }
 }
 
-/// One size.
+/// One setting.
 struct Setting(f64);
 
 impl<'de> Deserialize<'de> for Setting {
@@ -171,7 +171,7 @@ mod tests {
             (model.setting("dropout"), model.setting("depth")),
             (Some(0.1), None)
         );
-        // Whatever it is made of, it can be read again.
+        // A model of odd values can be read again.
         let long = "x".repeat(5000);
         let names = (0..2000).map(|number| (number.to_string(), 1.0));
         let odd = [

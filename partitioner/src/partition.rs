@@ -1,4 +1,4 @@
-//! Which layers run on which stage.
+//! Assignment of layers to stages.
 
 mod even;
 
@@ -9,8 +9,7 @@ use crate::words::count;
 
 /// Consecutive layers assigned to stages: every layer once, in order, no stage empty.
 ///
-/// Only the checked constructors make one, so whoever holds a `Partition` need not
-/// check it again.
+/// Only checked constructors make one, so a `Partition` need not be checked again.
 ///
 /// # Examples
 /// ```
@@ -30,7 +29,7 @@ pub struct Partition {
     cuts: Vec<usize>,
 }
 
-/// Why layers cannot be assigned to stages this way.
+/// Why the assignment is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
@@ -80,7 +79,7 @@ pub enum PartitionError {
 }
 
 impl Partition {
-    /// The partition with `balance[s]` layers on stage `s`.
+    /// Creates the partition with `balance[s]` layers on stage `s`.
     ///
     /// # Errors
     /// If the balance is empty, has a zero, or does not sum to `layers`.
@@ -117,7 +116,7 @@ impl Partition {
         }
     }
 
-    /// As many layers on each stage as on the next, the first `layers % stages` stages one more.
+    /// Returns an even partition, with one more layer on the first `layers % stages` stages.
     ///
     /// # Errors
     /// If there is no stage, or more stages than layers.
@@ -130,10 +129,10 @@ impl Partition {
         })
     }
 
-    /// The partition whose heaviest stage is as light as possible.
+    /// Returns the partition whose heaviest stage is as light as possible.
     ///
-    /// Of the partitions that reach this optimum it takes one with evenly filled stages: the
-    /// least sum of squared weights, then the least sum of squared layer counts.
+    /// Among the partitions that reach this optimum it takes one with evenly filled stages: the least sum
+    /// of squared weights, then the least sum of squared layer counts.
     ///
     /// # Errors
     /// If there is no stage, or more stages than layers.
@@ -154,8 +153,8 @@ impl Partition {
         })
     }
 
-    /// Every way to cut `layers` layers into `stages` stages, in lexical order of the
-    /// balances, if there are at most `most`.
+    /// Returns every way to cut `layers` layers into `stages` stages, in lexical order of the balances, if
+    /// there are at most `most`.
     pub(crate) fn all(layers: usize, stages: usize, most: usize) -> Option<Vec<Self>> {
         if stages == 0 || layers < stages || most == 0 {
             return None;
@@ -164,7 +163,7 @@ impl Partition {
         let mut cuts: Vec<usize> = (0..stages).collect();
         cuts.push(layers);
         let mut all = vec![Self::from_cuts(cuts.clone())];
-        // The last cut that can go on does so, and those behind it follow closely.
+        // Moves the last cut that can move, and puts the following ones directly after it.
         while let Some(at) = (1..stages)
             .rev()
             .find(|&at| cuts[at] < layers - stages + at)
@@ -178,7 +177,7 @@ impl Partition {
         Some(all)
     }
 
-    /// From `stages + 1` cut positions, known to start at 0 and to increase.
+    /// Creates a partition from `stages + 1` cut positions, known to start at 0 and to increase.
     pub(crate) fn from_cuts(cuts: Vec<usize>) -> Self {
         debug_assert!(cuts.first() == Some(&0) && cuts.windows(2).all(|w| w[0] < w[1]));
         Self { cuts }
@@ -189,12 +188,12 @@ impl Partition {
         &self.cuts
     }
 
-    /// Layers in all.
+    /// Number of layers.
     pub fn layers(&self) -> usize {
         self.cuts[self.stages()]
     }
 
-    /// Stages in all.
+    /// Number of stages.
     pub fn stages(&self) -> usize {
         self.cuts.len() - 1
     }
@@ -242,7 +241,7 @@ fn prefix_sums(weights: &[u64]) -> Vec<u128> {
     sums
 }
 
-/// The smallest possible weight of the heaviest of `stages` parts.
+/// Returns the smallest possible weight of the heaviest of `stages` parts.
 fn lightest_cap(prefix: &[u128], stages: usize) -> u128 {
     let total = prefix[prefix.len() - 1];
     let heaviest = prefix.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
@@ -258,7 +257,7 @@ fn lightest_cap(prefix: &[u128], stages: usize) -> u128 {
     low
 }
 
-/// How many parts of at most `cap` the chain needs; counts no further than `limit + 1`.
+/// Returns the number of parts of at most `cap` that the chain needs; counts no further than `limit + 1`.
 fn parts_needed(prefix: &[u128], cap: u128, limit: usize) -> usize {
     let layers = prefix.len() - 1;
     let (mut start, mut parts) = (0, 0);
@@ -269,7 +268,7 @@ fn parts_needed(prefix: &[u128], cap: u128, limit: usize) -> usize {
     parts
 }
 
-/// `3,5`, or the first entries of a long balance.
+/// Formats a balance: `3,5`, or the first entries of a long one.
 fn list(balance: &[usize]) -> String {
     const SHOWN: usize = 16;
     let mut text = balance
@@ -284,7 +283,7 @@ fn list(balance: &[usize]) -> String {
     text
 }
 
-/// `layer 9`, or `layers 8..9` (both included).
+/// Formats a range: `layer 9`, or `layers 8..9` (both included).
 fn span(from: usize, to: usize) -> String {
     if to - from == 1 {
         format!("layer {from}")
@@ -293,7 +292,7 @@ fn span(from: usize, to: usize) -> String {
     }
 }
 
-/// `choose` of `from`; none as soon as it is seen to be more than `most`.
+/// Returns `from` choose `choose`; none if more than `most`.
 fn ways(from: usize, choose: usize, most: usize) -> Option<usize> {
     let choose = choose.min(from - choose);
     (0..choose).try_fold(1_usize, |ways, place| {

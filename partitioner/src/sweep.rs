@@ -13,30 +13,30 @@ use crate::units::{Bytes, Micros};
 
 pub use columns::RiskColumns;
 
-/// The share of steps with jitter that are no longer than the [late](JitterOutcome::late) ones.
+/// Share of steps with jitter that are no longer than the [late](JitterOutcome::late) ones.
 const LATE: f64 = 0.95;
 
-/// What is tried: all combinations.
+/// Parameters of a sweep: all combinations are tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
     /// The schedules.
     pub schedules: Vec<ScheduleKind>,
-    /// p.
+    /// Numbers of devices, p.
     pub devices: Vec<usize>,
-    /// m.
+    /// Numbers of micro-batches, m.
     pub micro_batches: Vec<usize>,
-    /// v; of none each schedule has what it usually has, and `auto` what the simulation chooses.
+    /// Numbers of chunks, v; if empty, the usual one, and for `auto` the simulation's choice.
     pub chunks: Vec<usize>,
-    /// What may go wrong; of none nothing does.
+    /// Risks; none if empty.
     pub risks: Vec<Risk>,
 }
 
-/// What may go wrong in a run: action times that vary, and failures.
+/// Risks of a run: action times that vary, and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Risk {
-    /// How action times vary.
+    /// Variation of action times.
     pub jitter: Option<Jitter>,
-    /// What fails, and what it takes to go on.
+    /// Frequency of failures, and times of recovery.
     pub failures: Option<Failures>,
 }
 
@@ -45,11 +45,11 @@ pub struct Risk {
 pub struct SweepPoint {
     /// The schedule.
     pub schedule: ScheduleKind,
-    /// Its p, v and m, as they were simulated.
+    /// Its p, v and m, as simulated.
     pub shape: Shape,
-    /// What may go wrong.
+    /// Risks of the run.
     pub risk: Risk,
-    /// What is predicted, or why there is nothing.
+    /// The prediction, or why there is none.
     pub outcome: Result<SweepOutcome, String>,
 }
 
@@ -58,32 +58,32 @@ pub struct SweepPoint {
 pub struct SweepOutcome {
     /// The step.
     pub makespan: Micros,
-    /// The share of the devices' time in which they are idle.
+    /// Idle share of the devices' time.
     pub bubble_fraction: f64,
-    /// The most micro-batches of any device, see
+    /// Most micro-batches in flight on any device, see
     /// [`CheckedSchedule::peak_in_flight_on`](crate::CheckedSchedule::peak_in_flight_on).
     pub peak_in_flight: f64,
-    /// The most memory of any device.
+    /// Peak memory of any device.
     pub peak_bytes: Bytes,
-    /// With jitter, where there is any.
+    /// Outcome with jitter, if any.
     pub jittered: Option<JitterOutcome>,
-    /// With failures: how often to write a checkpoint, and what of the time remains.
+    /// With failures: the interval between checkpoints, and the remaining share of time.
     pub interval: Option<CheckpointInterval>,
 }
 
-/// The numbers of steps whose action times vary.
+/// Outcome of steps with random action times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JitterOutcome {
     /// The mean step.
     pub mean: Micros,
-    /// The step that 95 % of all do not exceed.
+    /// The step that 95 % of all steps do not exceed.
     pub late: Micros,
-    /// The share of the devices' time in which they are idle, over all these steps.
+    /// Idle share of the devices' time, over all these steps.
     pub bubble_fraction: f64,
 }
 
 impl SweepOutcome {
-    /// The numbers of `simulation`.
+    /// Returns the numbers of `simulation`.
     pub fn new(simulation: &Simulation) -> Self {
         let schedule = simulation.schedule();
         let devices = (0..schedule.schedule().devices()).map(DeviceId);
@@ -103,10 +103,10 @@ impl SweepOutcome {
         }
     }
 
-    /// The same where this may go wrong.
+    /// Adds the outcome under a risk.
     ///
     /// # Complexity
-    /// With jitter, a simulation for each of its runs.
+    /// With jitter, one simulation per run.
     #[must_use]
     pub fn with_risk(mut self, simulation: &Simulation, risk: &Risk) -> Self {
         self.jittered = risk.jitter.as_ref().map(|jitter| {
@@ -126,14 +126,14 @@ impl SweepOutcome {
         self.jittered.map_or(self.makespan, |own| own.mean)
     }
 
-    /// The share of the devices' time in which they are idle in such steps.
+    /// Idle share of the devices' time; with jitter, the mean one.
     pub fn bubble(&self) -> f64 {
         let jittered = self.jittered.map(|own| own.bubble_fraction);
         jittered.unwrap_or(self.bubble_fraction)
     }
 
-    /// The share of the devices' time that is spent on nothing that lasts: the bubble, and with failures
-    /// checkpoints, restarts and steps that are lost.
+    /// Share of the devices' time that is lost: to the bubble, and with failures to checkpoints,
+    /// restarts and lost steps.
     pub fn lost(&self) -> f64 {
         let goodput = self.interval.map_or(1.0, |own| own.goodput);
         1.0 - (1.0 - self.bubble()) * goodput
@@ -141,7 +141,7 @@ impl SweepOutcome {
 }
 
 impl SweepPoint {
-    /// How long the step takes for each micro-batch: what it comes to as there are more.
+    /// Time of the step per micro-batch, which more micro-batches approach.
     pub fn each(&self) -> Option<Micros> {
         let outcome = self.outcome.as_ref().ok()?;
         Some(outcome.step() * (1.0 / self.shape.micro_batches as f64))
@@ -149,8 +149,8 @@ impl SweepPoint {
 }
 
 impl Sweep {
-    /// Every combination but of risks once: by devices, then micro-batches, then schedules, then
-    /// chunks.
+    /// Returns every combination except risks, once: by devices, then micro-batches, then schedules,
+    /// then chunks.
     pub fn shapes(&self) -> Vec<(ScheduleKind, Shape)> {
         let mut all = Vec::new();
         for (&p, &m) in
@@ -172,9 +172,9 @@ impl Sweep {
         all
     }
 
-    /// The numbers of all combinations, each as `simulate` predicts it, which may choose other chunks
+    /// Returns the numbers of all combinations as predicted by `simulate`, which may choose other chunks
     /// than the shape has: by devices, then micro-batches, then risks, then schedules, then chunks, so
-    /// that schedules stand together that meet the same.
+    /// that schedules under equal conditions are together.
     ///
     /// # Examples
     /// ```

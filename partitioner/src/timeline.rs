@@ -1,4 +1,4 @@
-//! When each device did what: predicted by the simulator or measured by the engine.
+//! Times of each device's actions: predicted by the simulator or measured by the engine.
 
 use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
@@ -12,21 +12,21 @@ pub struct Span {
     pub device: DeviceId,
     /// The action.
     pub action: Action,
-    /// When it starts.
+    /// Start of the action.
     pub start: Micros,
-    /// When it ends.
+    /// End of the action.
     pub end: Micros,
 }
 
 impl Span {
-    /// How long it took.
+    /// Duration of the action.
     pub fn duration(&self) -> Micros {
         self.end - self.start
     }
 }
 
-/// The gradients of a stage on their way between the replicas of its device: beside what the
-/// device does.
+/// Exchange of a stage's gradients between the replicas of its device, concurrent with the device's
+/// actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "all-reduce")]
 pub struct Exchange {
@@ -34,9 +34,9 @@ pub struct Exchange {
     pub device: DeviceId,
     /// The stage.
     pub stage: StageId,
-    /// When the first gradients leave.
+    /// Time at which the first gradients leave.
     pub start: Micros,
-    /// When all replicas have the sums.
+    /// Time at which all replicas have the sums.
     pub end: Micros,
 }
 
@@ -50,13 +50,13 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A timeline of these spans, in any order, shifted so that the first start is
-    /// 0. A span that ends before it starts is taken as empty.
+    /// Creates a timeline of these spans, in any order, shifted so that the first start is 0. A
+    /// span that ends before it starts counts as empty.
     pub fn new(devices: usize, spans: Vec<Span>) -> Self {
         Self::with_exchanges(devices, spans, Vec::new())
     }
 
-    /// The same of a step in which replicas exchange gradients: it ends when all that is over.
+    /// Same as `new`, with exchanges between replicas: the step ends when all of them are over.
     pub fn with_exchanges(
         devices: usize,
         mut spans: Vec<Span>,
@@ -92,8 +92,8 @@ impl Timeline {
         }
     }
 
-    /// The exchanges of gradients between replicas, in the order in which they become ready;
-    /// none where there is one replica.
+    /// Exchanges of gradients between replicas, in the order in which they become ready; none for
+    /// one replica.
     pub fn exchanges(&self) -> &[Exchange] {
         &self.exchanges
     }
@@ -104,7 +104,7 @@ impl Timeline {
         all.filter(move |own| own.device == device)
     }
 
-    /// How long the step goes on after the last action has ended: for exchanges alone.
+    /// Time from the end of the last action to the end of the step: exchanges only.
     pub fn exposed(&self) -> Micros {
         let ends = self.spans.iter().map(|span| span.end);
         self.makespan - ends.max().unwrap_or_default()
@@ -127,25 +127,24 @@ impl Timeline {
         self.devices
     }
 
-    /// From the first start to the last end over all devices, exchanges included.
+    /// Time from the first start to the last end over all devices, including exchanges.
     #[doc(alias = "step time")]
     pub fn makespan(&self) -> Micros {
         self.makespan
     }
 
-    /// How long `device` works.
+    /// Busy time of `device`.
     pub fn busy(&self, device: DeviceId) -> Micros {
         self.spans_on(device).iter().map(Span::duration).sum()
     }
 
-    /// How long `device` does not work, between the timeline's start and end.
+    /// Idle time of `device`, between the timeline's start and end.
     #[doc(alias = "bubble")]
     pub fn idle(&self, device: DeviceId) -> Micros {
         self.makespan - self.busy(device)
     }
 
-    /// How long `device` does not work between its own first start and its own
-    /// last end.
+    /// Idle time of `device` between its own first start and its own last end.
     pub fn idle_within(&self, device: DeviceId) -> Micros {
         let spans = self.spans_on(device);
         let start = spans.first().map_or(Micros::ZERO, |span| span.start);
@@ -153,8 +152,7 @@ impl Timeline {
         end - start - self.busy(device)
     }
 
-    /// The share of all devices' time in which they do not work, 0 to 1; 0 for an
-    /// empty timeline.
+    /// Idle share of all devices' time, 0 to 1; 0 for an empty timeline.
     #[doc(alias = "bubble")]
     #[doc(alias = "bubble ratio")]
     #[doc(alias = "idle")]
@@ -167,11 +165,11 @@ impl Timeline {
         (1.0 - busy.get() / available).max(0.0)
     }
 
-    /// Of `steps` steps in a row ([`Schedule::in_a_row`](crate::Schedule::in_a_row)), which have
-    /// equally many actions on each device: the share of all devices' time in which they do not
-    /// work, 0 to 1, from where each begins the second step to where it begins the last one. So
-    /// the pipeline's filling and draining is left out. None for fewer than three steps, and
-    /// where devices do not have as many actions in each.
+    /// Idle share of all devices' time in `steps` steps in a row
+    /// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)), 0 to 1, from each device's start of the
+    /// second step to its start of the last one. So the pipeline's filling and draining is left
+    /// out. None for fewer than three steps, and if devices do not have equally many actions in
+    /// each.
     pub fn steady_bubble(&self, steps: usize) -> Option<f64> {
         let (mut busy, mut available) = (0.0, 0.0);
         for device in (0..self.devices).map(DeviceId) {
@@ -190,8 +188,8 @@ impl Timeline {
         (available > 0.0).then(|| (1.0 - busy / available).max(0.0))
     }
 
-    /// The median duration of the actions of `kind` of `stage` (of an even number
-    /// the mean of the middle two); none if there are none.
+    /// Returns the median duration of the actions of `kind` of `stage` (of an even number the mean
+    /// of the middle two); none if there are none.
     ///
     /// # Complexity
     /// Linear in the number of spans; for all stages at once see
@@ -207,11 +205,10 @@ impl Timeline {
         )
     }
 
-    /// The medians per stage and kind: what a prediction for a measured run
-    /// starts from. Kinds that did not occur take no time, except that a joint
-    /// backward is the sum of its halves where only these were measured, halves
-    /// are half of it where only it was, and a recompute takes as long as a
-    /// forward. Transfers take no time.
+    /// Returns the medians per stage and kind, as costs for predictions of a measured run. Kinds
+    /// that did not occur take no time, except that a joint backward is the sum of its halves if
+    /// only these were measured, halves are half of it if only it was, and a recompute takes as
+    /// long as a forward. Transfers take no time.
     pub fn stage_costs(&self, stages: usize) -> Costs {
         let mut durations: Vec<[Vec<Micros>; ActionKind::ALL.len()]> = Vec::new();
         durations.resize_with(stages, Default::default);
@@ -246,7 +243,7 @@ fn times(medians: [Option<Micros>; ActionKind::ALL.len()]) -> StageTimes {
     }
 }
 
-/// The middle one, of an even number the mean of the middle two; none of none.
+/// Returns the median, of an even number the mean of the middle two; none if empty.
 pub(crate) fn median(mut times: Vec<Micros>) -> Option<Micros> {
     times.sort_unstable();
     let upper = *times.get(times.len() / 2)?;

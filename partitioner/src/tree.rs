@@ -1,23 +1,22 @@
-//! The tree in which the gradients of micro-batches may be summed: how large it is.
+//! Size of the tree in which the gradients of micro-batches may be summed.
 //!
 //! A step's M micro-batches are divided among k leaves, a power of two. Each leaf is a serial
 //! sum, and the leaves' sums are added in a balanced binary tree, the earlier one on the left.
 //! One leaf is the serial sum of all micro-batches.
 
-/// The most leaves that a tree may have; more than a step has micro-batches.
+/// Most leaves of a tree; more than a step has micro-batches.
 pub const MOST_LEAVES: usize = 1 << 16;
 
-/// Whether a tree can have so many leaves: a power of two, at most [`MOST_LEAVES`].
+/// Whether a tree can have that many leaves: a power of two, at most [`MOST_LEAVES`].
 pub fn can_have_leaves(leaves: usize) -> bool {
     leaves.is_power_of_two() && leaves <= MOST_LEAVES
 }
 
-/// The most sets of gradients that a stage has at a time, that of the leaf which is being
-/// summed included: log2(k) + 1 of k leaves, and of M micro-batches, where these are fewer,
-/// ⌈log2(M)⌉ + 1.
+/// Returns the most sets of gradients that a stage has at a time, including that of the leaf being
+/// summed: log2(k) + 1 for k leaves or, for M < k micro-batches, ⌈log2(M)⌉ + 1.
 ///
-/// So many are there while the last leaf is summed: one for each 1 in the binary form of k - 1,
-/// and the leaf's own. When two are added, the sum takes the place of one of them.
+/// The maximum occurs while the last leaf is summed: one set for each 1 in the binary form of k -
+/// 1, and the leaf's own. When two are added, the sum replaces one of them.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! Time and memory with their units: one place that parses and prints them.
+//! Time and memory with units: the only place that parses and prints them.
 
 use crate::value_error::ValueError;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ impl Micros {
         self.0
     }
 
-    /// What is nearest to `micros` among the times: 0 for NaN and negatives.
+    /// Returns the time nearest to `micros`: 0 for NaN and negatives.
     pub(crate) fn saturating(micros: f64) -> Self {
         if micros.is_nan() {
             Self::ZERO
@@ -123,8 +123,8 @@ impl Sum for Micros {
 }
 
 impl Micros {
-    /// In the unit of the largest time of a column, where it is not so much less that no digit would
-    /// be left: 906 ms below 2.88 s is `0.91 s`.
+    /// Formats the time in the unit of the largest one of its column, unless it is so much smaller
+    /// that no digit would be left: 906 ms below 2.88 s is `0.91 s`.
     pub fn in_column(self, largest: Self) -> String {
         let scale = if 100.0 * self.0 < largest.0 {
             self
@@ -163,7 +163,7 @@ const TIME_UNITS: [(&str, f64); 8] = [
 impl FromStr for Micros {
     type Err = ValueError;
 
-    /// Reads `5us`, `1.5 ms`, `2s`, `10min`, `6h`, `3d`; a bare number is microseconds.
+    /// Parses `5us`, `1.5 ms`, `2s`, `10min`, `6h`, `3d`; a bare number is microseconds.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let bad = || ValueError::Parse {
             text: text.to_owned(),
@@ -200,7 +200,7 @@ impl Bytes {
         self.0
     }
 
-    /// In words, rounded up: of what is enough, what is told is enough too.
+    /// Formats the amount rounded up, so that a sufficient amount stays sufficient.
     pub(crate) fn rounded_up(self) -> String {
         if self.0 < 1024 {
             return self.to_string();
@@ -274,7 +274,7 @@ const BYTE_UNITS: [(&str, f64); 10] = [
 impl FromStr for Bytes {
     type Err = ValueError;
 
-    /// Reads `24GiB`, `1.5 MB`, `24gib`, `512`; a bare number is bytes.
+    /// Parses `24GiB`, `1.5 MB`, `24gib`, `512`; a bare number is bytes.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let bad = || ValueError::Parse {
             text: text.to_owned(),
@@ -306,7 +306,7 @@ fn split_unit(text: &str) -> (&str, &str) {
     (text[..end].trim(), text[end..].trim())
 }
 
-/// Whether it is a unit that others write and that has two meanings, as `16G`.
+/// Whether it is an ambiguous unit of other programs, as in `16G`.
 fn is_short_unit(unit: &str) -> bool {
     ["k", "m", "g", "t"].contains(&unit.to_ascii_lowercase().as_str())
 }
@@ -317,7 +317,7 @@ fn unit_scale(unit: &str, units: &[(&str, f64)], bare: f64) -> Option<f64> {
     }
     units
         .iter()
-        // `24gb` is what it says; `Gb` could be bits.
+        // `24gb` is unambiguous; `Gb` could be bits.
         .find(|(name, _)| *name == unit || name.to_ascii_lowercase() == unit)
         .map(|&(_, scale)| scale)
 }
@@ -329,10 +329,10 @@ mod tests {
     #[test]
     fn times_of_a_column_have_one_unit() {
         let of = |time: f64, largest: f64| Micros(time).in_column(Micros(largest));
-        // `906.64 ms` stood below `2.88 s`.
+        // Regression: `906.64 ms` was below `2.88 s`.
         assert_eq!(of(906_640.0, 2_880_000.0), "0.91 s");
         assert_eq!(of(2_880_000.0, 2_880_000.0), "2.88 s");
-        // No digit of it would be left.
+        // No digit would be left.
         assert_eq!(of(5_000.0, 2_880_000.0), "5.00 ms");
         assert_eq!(of(0.0, 50.0), "0.0 µs");
     }

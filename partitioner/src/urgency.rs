@@ -1,20 +1,18 @@
-//! Whose turn it is, where devices share too few cores.
+//! Priorities of devices that share too few cores.
 
 use crate::check::CheckedSchedule;
 use crate::ids::DeviceId;
 use crate::schedule::{Action, ActionKind};
 use crate::walk::walk;
 
-/// How urgent each action of a schedule is, by device and place in the device's list:
-/// the length of the longest chain of actions that begins with it and that has to be done
-/// one after the other, where a forward takes one unit, a joint backward two, and
-/// everything else one.
+/// Returns the urgency of each action of a schedule, by device and index in the device's list: the
+/// length of the longest chain of dependent actions that begins with it, where a forward takes one
+/// unit, a joint backward two, and everything else one.
 ///
-/// Where more devices could work than there are cores, those whose next action is the most
-/// urgent go first, of equal ones the device with the lower number: list scheduling by
-/// critical path, whose makespan is at most (2 − 1/c) times the best one on c cores
-/// (Graham, Bounds on multiprocessing timing anomalies, 1969). It is a property of the
-/// schedule alone, so that an engine and a simulation of it agree.
+/// If more devices could run than there are cores, those with the most urgent next action go first,
+/// among equals the device with the lower number: list scheduling by critical path, whose makespan
+/// is at most (2 − 1/c) times the best one on c cores (Graham, Bounds on multiprocessing timing
+/// anomalies, 1969). It depends on the schedule only, so an engine and a simulation agree.
 ///
 /// # Complexity
 /// Linear in the number of actions.
@@ -30,10 +28,10 @@ use crate::walk::walk;
 /// ```
 pub fn urgencies(schedule: &CheckedSchedule) -> Vec<Vec<u32>> {
     let plan = schedule.schedule();
-    // The devices alone: each does its list in order, and large schedules have millions of actions.
+    // Only the devices: each runs its list in order, and large schedules have millions of actions.
     let mut order: Vec<u32> = Vec::new();
-    // A checked schedule has been walked to its end before, and the owners of its stages, which
-    // are the devices with actions, are u32.
+    // Cannot fail: a checked schedule was already walked to its end, and the owners of its stages,
+    // which are the devices with actions, are u32.
     let _ = walk(plan, schedule.owner(), |device, _, _| {
         order.push(u32::try_from(device.index()).unwrap_or(u32::MAX));
     });
@@ -64,7 +62,7 @@ fn units(kind: ActionKind) -> u32 {
     }
 }
 
-/// The chains that begin with what other devices wait for, by stage and micro-batch.
+/// Chains that begin with outputs which other devices wait for, by stage and micro-batch.
 struct Chains {
     stages: usize,
     micros: usize,
@@ -92,8 +90,8 @@ impl Chains {
         }
     }
 
-    /// The chain of what another stage does with the result of `action`. What the stage
-    /// itself does with it comes later in the same list.
+    /// Returns the chain of another stage's use of the result of `action`. The stage's own use
+    /// comes later in the same list.
     fn after(&self, action: Action) -> u32 {
         let (stage, micro) = (action.stage.index(), action.micro.index());
         let there = match action.kind {

@@ -1,4 +1,4 @@
-//! What is no value: a number out of range, a text of another form.
+//! Invalid values: a number out of range, or a text of the wrong form.
 
 /// Why a number or a text is not a value of the type asked for.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -10,12 +10,12 @@ pub enum ValueError {
         /// The value that was given, in microseconds.
         value: f64,
     },
-    /// A text that does not have the form asked for.
+    /// A text of the wrong form.
     #[error("`{text}` is not {expected}")]
     Parse {
         /// The text that was given.
         text: String,
-        /// The forms that can be read, with examples.
+        /// The accepted forms, with examples.
         expected: &'static str,
     },
 }

@@ -1,8 +1,7 @@
-//! The order that data dependencies and the devices' lists allow.
+//! Order of actions by data dependencies and the devices' lists.
 //!
-//! One walk serves both the check (does everything run?) and the simulation
-//! (when does it run?): it hands out every action after all the actions that it
-//! depends on.
+//! One walk serves both the check (does everything run?) and the simulation (when does it run?): it
+//! visits every action after all actions that it depends on.
 
 use crate::ids::{DeviceId, MicroId, StageId};
 use crate::schedule::{Action, ActionKind, Schedule};
@@ -10,24 +9,24 @@ use crate::schedule::{Action, ActionKind, Schedule};
 /// `owner` of a stage that no device runs.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// What of (stage, micro-batch) has been done.
+/// Bits of the actions done for (stage, micro-batch).
 const FORWARD: u8 = 1;
 const GRADIENT: u8 = 2;
 
-/// A walk that got stuck: where each device stands (its list's length if done).
+/// A walk that got stuck: the position of each device (its list's length if done).
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub(crate) heads: Vec<usize>,
 }
 
-/// What has been done of a schedule.
+/// Actions of a schedule that are done.
 pub(crate) struct Progress<'a> {
     schedule: &'a Schedule,
     done: Vec<u8>,
 }
 
 impl<'a> Progress<'a> {
-    /// Nothing yet.
+    /// Starts with nothing done.
     pub(crate) fn new(schedule: &'a Schedule) -> Self {
         Self {
             schedule,
@@ -39,7 +38,7 @@ impl<'a> Progress<'a> {
         self.done[stage * self.schedule.micro_batches() + micro] & bit != 0
     }
 
-    /// Whether all that `action` needs is done.
+    /// Whether all inputs of `action` are done.
     pub(crate) fn ready(&self, action: Action) -> bool {
         let (s, i) = (action.stage.index(), action.micro.index());
         match action.kind {
@@ -53,7 +52,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// `action` is done.
+    /// Marks `action` as done.
     pub(crate) fn finish(&mut self, action: Action) {
         let bit = match action.kind {
             ActionKind::Forward => FORWARD,
@@ -65,7 +64,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// The stage that may go on once `action` is done, if it is another one.
+/// Returns the other stage that may go on once `action` is done, if any.
 pub(crate) fn unblocks(action: Action, stages: usize) -> Option<usize> {
     let stage = action.stage.index();
     match action.kind {
@@ -75,13 +74,13 @@ pub(crate) fn unblocks(action: Action, stages: usize) -> Option<usize> {
     }
 }
 
-/// Visits every action of `schedule` (device, position in its list, action) after
-/// all that it depends on. All stages and micro-batches must be in range, and
-/// `owner` must name the device of each stage.
+/// Visits every action of `schedule` (device, position in its list, action) after all actions that
+/// it depends on. All stages and micro-batches must be in range, and `owner` must have the device
+/// of each stage.
 ///
 /// # Complexity
-/// Linear in the number of actions: a device is looked at again only when
-/// something that it may wait for is done.
+/// Linear in the number of actions: a device is visited again only when an action that it may wait
+/// for is done.
 pub(crate) fn walk(
     schedule: &Schedule,
     owner: &[u32],
@@ -89,7 +88,7 @@ pub(crate) fn walk(
 ) -> Result<(), Stuck> {
     let mut progress = Progress::new(schedule);
     let mut heads = vec![0; schedule.devices()];
-    // Devices that may be able to go on; the first one ends up on top.
+    // Devices that may be able to go on; the first one is on top.
     let mut queue: Vec<usize> = (0..schedule.devices()).rev().collect();
     let mut queued = vec![true; schedule.devices()];
     while let Some(device) = queue.pop() {
@@ -121,8 +120,8 @@ pub(crate) fn walk(
     }
 }
 
-/// The actions that `action` waits for: what must be done before it, in any
-/// schedule. For a gradient from the next stage both ways to give it are named.
+/// Returns the actions that `action` waits for in any schedule. For a gradient from the next stage,
+/// both actions that could make it.
 pub(crate) fn needs(action: Action, stages: usize) -> Vec<Action> {
     let at = |stage: usize, kind| Action {
         stage: StageId(stage),

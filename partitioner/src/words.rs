@@ -1,4 +1,4 @@
-//! Words that go with numbers, numbers that are words, and words that are nearly others.
+//! Text helpers: nouns with numbers, formatted numbers, and suggestions for misspelt names.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::units::Micros;
 
-/// `1 chunk`, `2 chunks`.
+/// Formats `1 chunk`, `2 chunks`.
 pub fn count(number: usize, noun: &str) -> String {
     let plural = match (number, noun.ends_with("ch") || noun.ends_with("ss")) {
         (1, _) => "",
@@ -17,7 +17,7 @@ pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// `the only row`, `all 2 rows`.
+/// Formats `the only row`, `all 2 rows`.
 pub fn all(number: usize, noun: &str) -> String {
     match number {
         1 => format!("the only {noun}"),
@@ -25,8 +25,8 @@ pub fn all(number: usize, noun: &str) -> String {
     }
 }
 
-/// Returns a word of a command as a shell (`bash`, `zsh`) reads it back: a name of a folder with blanks,
-/// quotes or `$( )` is in quotes, and what would steer a terminal is written as `\u001b`.
+/// Quotes a word of a command for a shell (`bash`, `zsh`): a folder's name with blanks, quotes or `$( )`
+/// gets quotes, and characters that would control a terminal are written as `\u001b`.
 pub fn quoted(word: impl AsRef<OsStr>) -> String {
     let word = word.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "_-./,:=@%+".contains(c);
@@ -48,24 +48,24 @@ pub fn quoted(word: impl AsRef<OsStr>) -> String {
     text + "'"
 }
 
-/// Whether a character would steer a terminal: control characters, and those that turn the direction of
-/// writing.
+/// Whether a character would control a terminal: control characters, and those that change the direction
+/// of writing.
 pub fn steers(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         || c.is_control()
 }
 
-/// The longest text that is compared with names: what is longer is none of them with a slip.
+/// Longest text that is compared with names: a longer one is no misspelt name.
 const LONGEST: usize = 64;
 
-/// As names are compared: without regard to capitals and underlines.
+/// Normalizes a name for comparison: without case and underlines.
 fn plain(name: &str) -> String {
     let plain = |letter: char| if letter == '_' { '-' } else { letter };
     let letters = name.chars().take(LONGEST).map(plain);
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// The first of some names, each in quotes, and how many more there are: `` `x`, `y` and 3 more ``.
+/// Formats the first names, each in quotes, and the number of others: `` `x`, `y` and 3 more ``.
 pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const MOST: usize = 12;
     let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
@@ -76,20 +76,20 @@ pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// The name with the fewest edits from `wanted`, however many these are: insertions, deletions,
-/// replacements and swaps of neighbours. None where there is no name.
+/// Returns the name with the fewest edits from `wanted`, without a limit: insertions, deletions,
+/// replacements and swaps of neighbours. None if there is no name.
 pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = plain(wanted);
-    // Of two as near, the one of more alike length: `gtp2` is `gpt2`, not `gpt`.
+    // Among equally near names, the one of more similar length: `gtp2` is `gpt2`, not `gpt`.
     names.into_iter().min_by_key(|name| {
         let edits = strsim::osa_distance(&wanted, &plain(name));
         (edits, name.len().abs_diff(wanted.len()))
     })
 }
 
-/// The name that `wanted` is with a slip: at most one letter of three is wrong, or its letters are in
-/// another order, or it is where the name begins, or a part of the name between hyphens. None where
-/// all names are others, as a guess would mislead.
+/// Returns the name that `wanted` misspells: at most one letter of three is wrong, or its letters are in
+/// another order, or it is the beginning of the name, or a part of it between hyphens. None if no name
+/// is similar, as a guess would mislead.
 pub fn meant<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const SHORTEST_PART: usize = 2;
     let own = plain(wanted);
@@ -113,10 +113,10 @@ fn sorted(name: &str) -> Vec<char> {
     letters
 }
 
-/// The most names of a folder that are compared: with more a guess is not worth its time.
+/// Most names of a folder that are compared; with more, a guess would take too long.
 const MOST_NAMES: usize = 10_000;
 
-/// The file or folder that is meant by a path that leads nowhere, where one name in it has a slip.
+/// Returns the file or folder meant by a path that does not exist, if one name in it is misspelt.
 pub fn path_meant(path: &Path) -> Option<PathBuf> {
     let is_lost = |own: &&Path| !own.as_os_str().is_empty() && !own.exists();
     let missing = path.ancestors().take_while(is_lost).last()?;
@@ -132,7 +132,7 @@ pub fn path_meant(path: &Path) -> Option<PathBuf> {
     let names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     let names = names.iter().map(String::as_str);
     let wanted = missing.file_name()?.to_str()?;
-    // The ending is half of a short name, and the same in many: it makes none of them near.
+    // The ending is half of a short name, and common to many: it makes no name similar.
     let (stem, ending) = apart(wanted);
     let is_near = |name: &&str| {
         let own = apart(name);
@@ -148,20 +148,20 @@ pub fn path_meant(path: &Path) -> Option<PathBuf> {
     whole.exists().then_some(whole)
 }
 
-/// A name without its ending, and that.
+/// Splits a name from its ending.
 fn apart(name: &str) -> (&str, &str) {
     name.rsplit_once('.').unwrap_or((name, ""))
 }
 
-/// What is said behind a path that leads nowhere: ``; did you mean `text.txt`?``, or nothing.
+/// Returns a hint for a path that does not exist: ``; did you mean `text.txt`?``, or nothing.
 pub fn path_instead(path: &Path) -> String {
     path_meant(path).map_or_else(String::new, |near| {
         format!("; did you mean `{}`?", near.display())
     })
 }
 
-/// What goes on behind a name that is unknown, where `choices` is what there is: ``: did you mean
-/// `gpt`? There are gpt, mlp``, and where none is near `; there are gpt, mlp`.
+/// Returns the rest of a message about an unknown name, with `choices` as alternatives: ``: did you mean
+/// `gpt`? There are gpt, mlp``, and without a similar name `; there are gpt, mlp`.
 pub fn instead(near: Option<&str>, choices: &str) -> String {
     let Some(near) = near else {
         return format!("; {choices}");
@@ -172,8 +172,8 @@ pub fn instead(near: Option<&str>, choices: &str) -> String {
     format!(": did you mean `{near}`? {first}{}", letters.as_str())
 }
 
-/// A message that repeats what is in a file, without the middle of words and lines that nobody reads to
-/// their end: words of more than 300 letters, messages of more than 4,000.
+/// Shortens a message that repeats content of a file: drops the middle of words of more than 300
+/// letters, and of messages of more than 4,000.
 pub fn brief(text: &str) -> Cow<'_, str> {
     const WORD: (usize, usize) = (200, 60);
     const WHOLE: (usize, usize) = (3_000, 500);
@@ -196,7 +196,7 @@ pub fn brief(text: &str) -> Cow<'_, str> {
     text
 }
 
-/// So many characters of the beginning and of the end.
+/// Keeps `first` characters of the beginning and `last` of the end.
 fn without_middle(text: &str, (first, last): (usize, usize)) -> String {
     let count = text.chars().count();
     let begin: String = text.chars().take(first).collect();
@@ -204,7 +204,7 @@ fn without_middle(text: &str, (first, last): (usize, usize)) -> String {
     format!("{begin}… ({} characters) …{end}", count - first - last)
 }
 
-/// A time that may be long: `4.20 s`, `18.6 min`, `6.0 h`, `3.5 d`.
+/// Formats a time that may be long: `4.20 s`, `18.6 min`, `6.0 h`, `3.5 d`.
 pub fn long_time(time: Micros) -> String {
     let seconds = time.get() / 1e6;
     match seconds {
@@ -215,8 +215,8 @@ pub fn long_time(time: Micros) -> String {
     }
 }
 
-/// A time as people give it, in the largest unit of which it has one and without needless decimals:
-/// `90 s`, `1 h`, `2.5 d`.
+/// Formats a time as given by a user, in the largest unit of which it has at least one and without
+/// superfluous decimals: `90 s`, `1 h`, `2.5 d`.
 pub fn given_time(time: Micros) -> String {
     let seconds = time.get() / 1e6;
     let (unit, name) = match seconds {
@@ -229,12 +229,12 @@ pub fn given_time(time: Micros) -> String {
     format!("{} {name}", (seconds / unit * 100.0).round() / 100.0)
 }
 
-/// A number with so many decimals, at least one: `2.4309`. Where these would hide how large it is,
-/// behind zeros or in a row of digits that nobody counts, in powers of ten: `5.70e8`, `3.10e-6`.
+/// Formats a number with `digits` decimals, at least one: `2.4309`. If these would hide its size, behind
+/// zeros or in a long row of digits, in powers of ten: `5.70e8`, `3.10e-6`.
 pub fn decimals(value: f64, digits: usize) -> String {
     const LONG: f64 = 1e5;
     let size = value.abs();
-    // One digit that is no zero says too little.
+    // A single nonzero digit says too little.
     let short = size > 0.0 && size < 10.0 * 0.1_f64.powi(digits as i32);
     if value.is_finite() && (size >= LONG || short) {
         return format!("{value:.2e}");
@@ -242,21 +242,21 @@ pub fn decimals(value: f64, digits: usize) -> String {
     format!("{value:.digits$}")
 }
 
-/// A number with two decimals at most: `8`, `5.5`.
+/// Formats a number with at most two decimals: `8`, `5.5`.
 pub fn two_decimals(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A number of whatever unit with six digits that count, as people write it: `120959`, `6179.53`,
-/// `0.0123457`; in powers of ten where that would be a row of digits that nobody counts.
+/// Formats a number of any unit with six significant digits: `120959`, `6179.53`, `0.0123457`; in powers
+/// of ten if that would be a long row of digits.
 pub fn six_digits(value: f64) -> String {
     const DIGITS: i32 = 6;
     let size = value.abs();
     if !value.is_finite() || size >= 1e9 || (size > 0.0 && size < 1e-4) {
         return format!("{value:.5e}");
     }
-    // Of 0 the logarithm is none.
+    // 0 has no logarithm.
     let before = if size > 0.0 {
         size.log10().floor() as i32 + 1
     } else {
@@ -266,10 +266,10 @@ pub fn six_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A count from 1 to `most`, as people write it.
+/// Parses a count from 1 to `most`.
 ///
 /// # Errors
-/// What it must be.
+/// Says what the text must be.
 pub fn whole_number(text: &str, most: usize) -> Result<usize, String> {
     let text = text.trim();
     let digits = text.trim_start_matches(['-', '+']);
@@ -288,7 +288,7 @@ pub fn whole_number(text: &str, most: usize) -> Result<usize, String> {
     }
 }
 
-/// The whole number that `1e3`, `100,000` or `10_000` is, if it is one and at most `most`.
+/// Returns the integer written as `1e3`, `100,000` or `10_000`, if it is one and at most `most`.
 fn in_digits(text: &str, most: usize) -> Option<f64> {
     let mut groups = text.split([',', '_']);
     let first = groups.next()?;
@@ -323,8 +323,8 @@ mod tests {
         }
     }
 
-    /// The command that a run recommends did not work for a folder with a blank, and did what a
-    /// hostile name said.
+    /// Regression: a recommended command failed for a folder with a blank, and executed what a hostile
+    /// name said.
     #[test]
     fn a_shell_reads_back_what_is_quoted() {
         for word in ["runs/1", "a=b,c:d@e%f+g", "ä/β"] {
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// The name of an entry with 100,000 letters was printed whole.
+    /// Regression: an entry's name with 100,000 letters was printed whole.
     #[test]
     fn words_that_nobody_reads_lose_their_middle() {
         let short = "data/weights/w: the archive does not have it";
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(meant("fp8", ["f32", "bf16", "fp16"]), None);
         assert_eq!(nearest("fp8", ["f32", "bf16"]), Some("f32"));
         assert_eq!(nearest("any", []), None);
-        // No time goes into a text that is no name.
+        // A text that is no name takes no time.
         assert_eq!(meant(&"x".repeat(1 << 20), models), None);
     }
 
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Prices were `1.23e5`.
+    /// Regression: prices were `1.23e5`.
     #[test]
     fn a_number_of_any_unit_is_as_people_write_it() {
         for (value, wanted) in [
@@ -429,7 +429,7 @@ mod tests {
         }
     }
 
-    /// `mine.csvx` was answered with `miss.csv`.
+    /// Regression: `mine.csvx` was answered with `miss.csv`.
     #[test]
     fn an_ending_makes_no_file_the_one_that_is_meant() {
         let folder = std::env::temp_dir().join(format!("gpipe-words-{}", std::process::id()));
@@ -475,7 +475,7 @@ mod tests {
         assert_eq!(instead(Some("a"), "there are a, b"), near);
     }
 
-    /// A norm of 570000000.000 beside a loss of 2.4309 was read as one of the same size.
+    /// Regression: a norm of 570000000.000 beside a loss of 2.4309 looked similar in size.
     #[test]
     fn numbers_that_decimals_would_hide_are_in_powers_of_ten() {
         for (value, shown) in [
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(decimals(0.81, 3), "0.810");
     }
 
-    /// On one axis they were 60.0 min, 6.0 h, 24.0 h.
+    /// Regression: on one axis they were 60.0 min, 6.0 h, 24.0 h.
     #[test]
     fn given_times_are_as_people_give_them() {
         for text in ["90 s", "5 min", "1 h", "24 h", "2.5 d"] {

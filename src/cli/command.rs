@@ -8,8 +8,8 @@ use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use super::model::flags;
 use super::{Zoo, env, eval, export, generate, models, predict, profile, train};
-use crate::decide::shell::{self, Known};
-use crate::decide::{self, Cli, NAME, names};
+use gpipe_decide::shell::{self, Known};
+use gpipe_decide::{Cli, NAME, names};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
@@ -31,7 +31,7 @@ pub(super) enum Verb {
     /// Train a model as a pipeline: on a text, tables, arrays, images, or made-up data.
     Train(Box<train::Args>),
     #[command(flatten)]
-    Decide(decide::Verb),
+    Decide(gpipe_decide::Verb),
 }
 
 /// Below the list of verbs.
@@ -51,13 +51,14 @@ pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     let command = with_sizes(names::named(Cli::<Verb>::command()), zoo)?;
     if own == NAME {
         let version = command.get_version().unwrap_or_default().to_owned();
-        let version = version + &names::build(Some(&crate::libtorch_version()));
+        let version = version + &names::build(Some(&gpipe_torch::libtorch_version()));
         return Ok(command.long_version(version).after_help(FIRST_STEPS));
     }
     let version = command.get_version().unwrap_or_default();
     let version = format!("({NAME} {version})");
     let command = command.name(own.to_owned()).version(version.clone());
-    let command = command.long_version(version + &names::build(Some(&crate::libtorch_version())));
+    let command =
+        command.long_version(version + &names::build(Some(&gpipe_torch::libtorch_version())));
     let renamed = |text: &str| text.replace(NAME, own);
     Ok(command.mut_subcommands(|verb| names::rewritten(verb, renamed)))
 }

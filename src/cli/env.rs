@@ -7,9 +7,9 @@ use std::thread;
 use serde_json::json;
 
 use super::{Failure, output, world};
-use crate::memory::room_on;
-use crate::tch::Device;
-use crate::{CudaDevice, CudaReport};
+use gpipe_torch::memory::room_on;
+use gpipe_torch::{CudaDevice, CudaReport};
+use tch::Device;
 
 /// Arguments of `gpipe-rs env`.
 #[derive(Debug, clap::Args)]
@@ -22,14 +22,14 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let libtorch = crate::libtorch_version();
+    let libtorch = gpipe_torch::libtorch_version();
     let room = room_on(Device::Cpu).ok();
     let cuda = CudaReport::new();
     if args.json {
         let object = json!({
             "gpipe": env!("CARGO_PKG_VERSION"),
             "libtorch": libtorch,
-            "mkl_cbwr": crate::torch::mkl_mode().map(|(mode, _)| mode),
+            "mkl_cbwr": gpipe_torch::mkl_mode().map(|(mode, _)| mode),
             "cpu_cores": cores,
             "cpu_memory": room.map(|(_, total)| total),
             "cpu_memory_free": room.map(|(free, _)| free),
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     )))
 }
 
-/// Columns before what a line says.
+/// Columns before the text of a line.
 const INDENT: usize = 10;
 
 /// Lines that are too long for the terminal go on below what they say.
@@ -89,7 +89,7 @@ fn made_with(cuda: &CudaReport) -> String {
 }
 
 fn mkl() -> String {
-    let Some((mode, told)) = crate::torch::mkl_mode() else {
+    let Some((mode, told)) = gpipe_torch::mkl_mode() else {
         return String::new();
     };
     let by = if told {

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::trained::{Place, Spoken, Trained};
 use super::{Failure, output};
-use crate::models::hugging_face::{self, HuggingFaceError};
-use crate::models::save_tensors;
-use crate::models::zoo::Zoo;
+use gpipe_models::hugging_face::{self, HuggingFaceError};
+use gpipe_models::save_tensors;
+use gpipe_models::zoo::Zoo;
 
 /// What weights that have nothing beside them are called in a folder.
 const STATE_DICT: &str = "model.safetensors";

@@ -6,13 +6,13 @@ use anyhow::anyhow;
 use gpipe_partitioner::words::{count, quoted};
 
 use super::Failure;
-use crate::Error;
-use crate::checkpoint::CheckpointError;
-use crate::data::{DataError, Place};
-use crate::decide::near;
-use crate::engine::EngineError;
-use crate::train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
-use crate::world::RESTART_MAY_HELP;
+use gpipe_data::{DataError, Place};
+use gpipe_decide::near;
+use gpipe_engine::EngineError;
+use gpipe_torch::Error;
+use gpipe_torch::world::RESTART_MAY_HELP;
+use gpipe_train::checkpoint::CheckpointError;
+use gpipe_train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
 
 /// Errors of the library that tell wrong use from a failed run.
 pub(super) trait IntoFailure {

@@ -1,14 +1,14 @@
-//! What several verbs read: values of flags, and files.
+//! Input of several verbs: values of flags, and files.
 
 use std::ops::Deref;
 
-use crate::tch::Device;
+use tch::Device;
 
-pub(super) use crate::decide::input::*;
+pub(super) use gpipe_decide::input::*;
 
-/// Devices of this machine: see [`parse_devices`](crate::parse_devices).
+/// Devices of this machine: see [`parse_devices`](gpipe_torch::parse_devices).
 pub(super) fn devices(text: &str) -> Result<Vec<Device>, String> {
-    crate::parse_devices(text).map_err(|error| error.to_string())
+    gpipe_torch::parse_devices(text).map_err(|error| error.to_string())
 }
 
 /// Those of a flag.

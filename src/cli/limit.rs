@@ -1,6 +1,6 @@
 //! What limits a run, in one sentence.
 
-use crate::metrics::is_host_bound;
+use gpipe_train::metrics::is_host_bound;
 
 /// The verdict where asynchronous devices wait for the host threads that tell
 /// them what to do, which were busy for this share of their time.

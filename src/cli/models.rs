@@ -13,9 +13,9 @@ use super::model::flags::Given;
 use super::output::thousands;
 use super::table::{Align, Table};
 use super::{Failure, output};
-use crate::Variable;
-use crate::models::LossKind;
-use crate::models::zoo::{ModelSpec, Settings, Size, Synthetic, Zoo, ZooError};
+use gpipe_models::LossKind;
+use gpipe_models::zoo::{ModelSpec, Settings, Size, Synthetic, Zoo, ZooError};
+use gpipe_torch::Variable;
 
 /// Arguments of `gpipe-rs models`.
 #[derive(Debug, clap::Args)]

@@ -4,8 +4,8 @@ use gpipe_partitioner::Bytes;
 use tch::Device;
 
 use super::Failure;
-use crate::memory::room_on;
-use crate::models::zoo::ModelSpec;
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::memory::room_on;
 
 /// That the CPU can hold so many copies of a model's parameters, where no other device takes a
 /// part of them; `what` they are, and what to do `instead`.

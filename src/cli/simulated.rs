@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use tch::Device;
 
 use super::Failure;
-use crate::torch::{
+use gpipe_torch::{
     SIMULATE_GPUS, cuda_available, cuda_devices_here, gpus_are_simulated, simulated_gpus,
 };
 

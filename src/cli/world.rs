@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::command::Verb;
 use super::{Failure, ended, say};
-use crate::Error;
-use crate::engine::EngineError;
-use crate::world::{Launcher, RESTART_MAY_HELP, Times, Words, World, gather_once, host_name};
+use gpipe_engine::EngineError;
+use gpipe_torch::Error;
+use gpipe_torch::world::{Launcher, RESTART_MAY_HELP, Times, Words, World, gather_once, host_name};
 
 /// Refuses verbs that are the work of one process where this is one of several: each of them
 /// would do all of it.

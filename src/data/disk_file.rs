@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::DataError;
-use crate::files;
+use gpipe_partitioner::files;
 
 /// A file that is read at any place, by any number of threads.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::TorchError;
+use gpipe_torch::TorchError;
 
 /// Where an item comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub enum DataError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         r#source: io::Error,
     },
     /// A file does not hold what it should.

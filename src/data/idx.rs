@@ -9,8 +9,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::magic::{self, Magic};
 use super::{DataError, Gathered, Place, Source, room};
-use crate::memory::room_on;
-use crate::{TorchError, files};
+use gpipe_partitioner::files;
+use gpipe_torch::TorchError;
+use gpipe_torch::memory::room_on;
 
 /// An array of more bytes than this...
 pub(super) const LARGE: u64 = 64 << 20;

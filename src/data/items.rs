@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::stack::Stacking;
 use super::{DataError, Dataset, Gathered, OnDevice, Place, Source, Stack, Store};
-use crate::TorchError;
+use gpipe_torch::TorchError;
 
 impl<A: Stack, B: Stack, C: Stack> Stack for (A, B, C) {
     type Batch = (A::Batch, B::Batch, C::Batch);

@@ -6,7 +6,7 @@ use std::fmt;
 use parking_lot::Mutex;
 
 use super::{DataError, Place, Source};
-use crate::torch::caught;
+use gpipe_torch::caught;
 
 /// Items before the one that was asked for last which are kept for whoever asks for them later:
 /// workers take spans in order, but ask in whatever order they get to it.

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use super::{DataError, tf_record::frame};
-use crate::files;
+use gpipe_partitioner::files;
 
 /// Bytes that tell each kind: the header of a tar file.
 const BYTES: u64 = 512;

@@ -3,8 +3,7 @@
 use tch::Tensor;
 
 use super::{Number, OnDevice, room};
-use crate::TorchError;
-use crate::torch::with_numbers;
+use gpipe_torch::{TorchError, with_numbers};
 
 /// Rows that were made as long as the longest.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Random numbers that depend on nothing but a seed.
 
-use crate::torch::{INCREMENT, mix};
+use gpipe_torch::{INCREMENT, mix};
 
 /// A row of random numbers, the same for the same seed: `SplitMix64` (Steele et al.
 /// 2014), whose state is one number.

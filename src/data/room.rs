@@ -6,8 +6,7 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::Gathered;
-use crate::TorchError;
-use crate::torch::{Pool, with_bytes};
+use gpipe_torch::{Pool, TorchError, with_bytes};
 
 /// Bytes from which on memory is taken from the pool: less costs nothing to allocate.
 const LEAST: usize = 1 << 14;

@@ -4,9 +4,8 @@ use ndarray::{Array, ArrayD, Axis, Dimension};
 use tch::{Kind, Tensor};
 
 use super::{DataError, Gathered, Number, Source, room};
-use crate::TorchError;
-use crate::torch::arrays::tensor_of;
-use crate::torch::with_numbers;
+use gpipe_torch::arrays::tensor_of;
+use gpipe_torch::{TorchError, with_numbers};
 
 /// Bytes at each end of an array that its checksum is of.
 const ENDS: usize = 1 << 20;

@@ -3,8 +3,7 @@
 use tch::{Device, Tensor};
 
 use super::{Gathered, room};
-use crate::torch::{caught, put_row};
-use crate::{TorchError, Values};
+use gpipe_torch::{TorchError, Values, caught, put_row};
 
 /// What batches are made of: items that stack to tensors whose dimension 0 is the items.
 ///

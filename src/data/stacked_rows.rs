@@ -7,8 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::stack::{Number, Stack, Stacking, gathered_tensor};
 use super::{Gathered, room};
-use crate::TorchError;
-use crate::torch::with_numbers;
+use gpipe_torch::{TorchError, with_numbers};
 
 /// A row of numbers that is written where the batch is, so that no item is made of it first:
 /// bytes of an image that become floats, say. Rows stack to a matrix, as those of a `Vec` do.

@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::TorchError;
+use gpipe_torch::TorchError;
 
 /// What a cache can hold.
 pub trait Store: Sized {

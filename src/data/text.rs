@@ -8,7 +8,8 @@ use tch::Tensor;
 use thiserror::Error;
 
 use super::{DataError, Random, magic};
-use crate::{TorchError, files};
+use gpipe_partitioner::files;
+use gpipe_torch::TorchError;
 
 /// What some editors begin a UTF-8 text with, which is none of its characters.
 const BYTE_ORDER_MARK: char = '\u{feff}';
@@ -22,7 +23,7 @@ pub enum TextError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         r#source: io::Error,
     },
     /// The file is not UTF-8.
@@ -105,7 +106,7 @@ impl TextSet {
     ///
     /// # Errors
     /// As [`TextSet::read`].
-    pub(crate) fn read_text(path: &Path) -> Result<String, TextError> {
+    pub fn read_text(path: &Path) -> Result<String, TextError> {
         let bytes = files::read(path).map_err(|source| TextError::Read {
             path: path.to_owned(),
             source,

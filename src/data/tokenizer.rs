@@ -31,7 +31,8 @@ impl Tokenizer {
     /// # Errors
     /// The file cannot be read or is none.
     pub fn read(path: &Path) -> Result<Self, DataError> {
-        let bytes = crate::files::read(path).map_err(|source| DataError::read(path, source))?;
+        let bytes =
+            gpipe_partitioner::files::read(path).map_err(|source| DataError::read(path, source))?;
         Self::parse(&bytes)
             .map_err(|error| DataError::bad(path, 0, format!("this is no tokenizer: {error}")))
     }

@@ -1,19 +1,19 @@
-//! The verbs that need no libtorch, and the command of a build that has none.
+//! The verbs that need no libtorch, and the command line of a build without the feature `cli`.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "torch")]
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
 use super::{Failure, ended, launch, names, output, plan, plot, schedule, shell, simulate};
 
-/// What this program is called where no other one offers its verbs.
-pub(crate) const NAME: &str = "gpipe-rs";
+/// Name of this program, unless another program offers its verbs.
+pub const NAME: &str = "gpipe-rs";
 
 /// Pipeline model parallelism for libtorch.
 #[derive(Debug, Parser)]
@@ -23,19 +23,23 @@ pub(crate) const NAME: &str = "gpipe-rs";
     max_term_width = 100,
     arg_required_else_help = true
 )]
-pub(crate) struct Cli<V: Subcommand> {
+pub struct Cli<V: Subcommand> {
     /// Run on N simulated GPUs: real numbers, meaningless times; with time=h100, modelled times and
     /// no numbers. `make simulated-gpus` in a clone builds them.
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "torch")]
     #[arg(long, value_name = "N[,SETTINGS]", hide_short_help = true, value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) simulate_gpus: Option<String>,
+    pub simulate_gpus: Option<String>,
 
+    // A doc comment would be part of the help.
+    #[allow(missing_docs)]
     #[command(subcommand)]
-    pub(crate) verb: V,
+    pub verb: V,
 }
 
+// A doc comment would be part of the help.
+#[allow(missing_docs)]
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub enum Verb {
     /// Write the completions of a shell for verbs, flags and their values.
     Completions(shell::Completions),
     /// Run a verb as several processes, on this host or on several.
@@ -52,9 +56,9 @@ pub(crate) enum Verb {
     Simulate(Box<simulate::Args>),
 }
 
-/// Runs a verb of a command line that is all in `command`. `with_values` names the usual values of its
-/// flags, for those who complete or describe them: a flag may take others, too.
-pub(crate) fn run(
+/// Runs a verb; `command` is the whole command line. `with_values` names the usual values of its flags, for
+/// completions and manual pages: a flag may take others, too.
+pub fn run(
     verb: &Verb,
     command: Command,
     with_values: impl FnOnce(Command) -> Command,
@@ -70,10 +74,10 @@ pub(crate) fn run(
     }
 }
 
-/// Runs the command line of this process with these verbs alone: all that a build has
-/// without the feature `cli`.
+/// Runs the command line of this process with these verbs only: all that a build has without the feature
+/// `cli`.
 ///
-/// *Returns* the exit code: 0, 1 for a run that failed, 2 for wrong use.
+/// *Returns* the exit code: 0, 1 for a failed run, 2 for wrong use.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(why) = left_out(&args) {
@@ -87,7 +91,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// What a command line asks for.
+/// Parses a command line.
 pub(crate) fn parse<V: Subcommand>(
     mut command: Command,
     args: &[OsString],
@@ -98,8 +102,8 @@ pub(crate) fn parse<V: Subcommand>(
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Runs what a command line asks for, or says why it asks for nothing that there is.
-pub(crate) fn execute<T>(
+/// Runs a parsed command line, or prints its error or help.
+pub fn execute<T>(
     asked: Result<T, clap::Error>,
     run: impl FnOnce(T) -> Result<(), Failure>,
 ) -> ExitCode {
@@ -110,14 +114,14 @@ pub(crate) fn execute<T>(
     match asked {
         Ok(asked) => ended(run(asked)),
         Err(error) => {
-            // A closed pipe is all that can go wrong, and then nobody reads.
+            // Only a closed pipe can fail here, and then nobody reads.
             let _ = print(&error);
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
     }
 }
 
-/// The error, or the help; lines that a terminal has no room for are broken between words.
+/// Prints the error or the help; lines too long for a terminal are broken between words.
 fn print(error: &clap::Error) -> io::Result<()> {
     let to_terminal = if error.use_stderr() {
         io::stderr().is_terminal()
@@ -148,14 +152,14 @@ fn print(error: &clap::Error) -> io::Result<()> {
     }
 }
 
-/// A file that grows beyond the process's limit is then an error as a full disk is; the
-/// signal would end the process without a word.
+/// Makes a file beyond the process's size limit an error, as on a full disk; the signal would end the process
+/// without a message.
 fn no_signal_for_large_files() {
-    // Where that is not possible it is as it was.
+    // If this fails, the signal stays as it was.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Why there is no such verb in this build; none where that is not the reason.
+/// Explains that a verb or flag is not in this build; none if that is not the problem.
 fn left_out(args: &[OsString]) -> Option<String> {
     const LEFT_OUT: [&str; 9] = [
         "--simulate-gpus",

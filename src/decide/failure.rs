@@ -1,4 +1,4 @@
-//! Why a verb did not do its work, and the exit code that says so.
+//! Reasons why a verb failed, and their exit codes.
 
 use std::process::ExitCode;
 
@@ -6,26 +6,26 @@ use gpipe_partitioner::words;
 
 use super::say;
 
-/// What a signal's number is added to in the exit code of what it ended, as shells have it.
-pub(crate) const BY_SIGNAL: i32 = 128;
+/// Added to a signal's number in the exit code of a process that the signal ended, as in shells.
+pub const BY_SIGNAL: i32 = 128;
 
-/// Why a verb did not do its work.
+/// Reason why a verb failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The caller asked for something that cannot be: exit code 2.
+pub enum Failure {
+    /// The caller asked for something impossible: exit code 2.
     Usage(String),
-    /// Something failed on the way: exit code 1.
+    /// Something failed during the run: exit code 1.
     Run(anyhow::Error),
     /// Another process failed: its exit code.
     Exit(String, u8),
-    /// It ended well, but earlier than it was to, since this signal asked for it: the exit code is
-    /// the one that shells give to what a signal ends, so that no command behind it goes on.
+    /// The run ended successfully, but early, because this signal asked for it: the exit code is
+    /// that of shells for a process ended by the signal, so that no later command of a script runs.
     Asked(i32),
 }
 
 impl Failure {
-    /// What is said of it.
-    pub(crate) fn said(&self) -> String {
+    /// Returns the message.
+    pub fn said(&self) -> String {
         match self {
             Self::Usage(message) | Self::Exit(message, _) => message.clone(),
             Self::Run(error) => with_causes(error),
@@ -33,7 +33,7 @@ impl Failure {
         }
     }
 
-    /// The same with more behind what it says.
+    /// Appends `more` to the message.
     pub(crate) fn with(self, more: &str) -> Self {
         let said = self.said() + more;
         match self {
@@ -45,7 +45,7 @@ impl Failure {
     }
 
     /// The exit code.
-    pub(crate) fn code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Run(_) => 1,
@@ -61,19 +61,19 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Says what failed, if anything did.
-pub(crate) fn ended(result: Result<(), Failure>) -> ExitCode {
+/// Prints the failure, if there is one, and returns the exit code.
+pub fn ended(result: Result<(), Failure>) -> ExitCode {
     let Err(failure) = result else {
         return ExitCode::SUCCESS;
     };
-    // Whoever asked need not be told.
+    // Whoever sent the signal need not be told.
     if !matches!(failure, Failure::Asked(_)) {
         say(&format!("error: {}", words::brief(&failure.said())));
     }
     ExitCode::from(failure.code())
 }
 
-/// An error and its causes; one whose text the errors before have in theirs is not repeated.
+/// Returns an error and its causes; a cause is left out if an earlier text contains it.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

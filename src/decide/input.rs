@@ -1,4 +1,4 @@
-//! What several verbs read: values of flags, and files.
+//! Input of several verbs: values of flags, and files.
 
 use std::fmt::Display;
 use std::io::Read;
@@ -35,7 +35,7 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     parsed(text)
 }
 
-/// So many tokens: `300B`, `1.5T`, `2e9`.
+/// Parses a number of tokens: `300B`, `1.5T`, `2e9`.
 pub(crate) fn tokens(text: &str) -> Result<f64, String> {
     const SCALES: [(char, f64); 4] = [('K', 1e3), ('M', 1e6), ('B', 1e9), ('T', 1e12)];
     let text = text.trim();
@@ -51,8 +51,8 @@ pub(crate) fn tokens(text: &str) -> Result<f64, String> {
     tokens.ok_or_else(|| "must be a number of tokens, such as 300B or 1.5T".to_owned())
 }
 
-/// Memory of a device; a few bytes are meant to be a larger unit.
-pub(crate) fn memory(text: &str) -> Result<Bytes, String> {
+/// Parses the memory of a device; refuses a few bytes, which must be meant in a larger unit.
+pub fn memory(text: &str) -> Result<Bytes, String> {
     const LEAST: u64 = 1 << 10;
     match text.trim().parse::<u64>() {
         Ok(bytes @ 1..LEAST) => Err(format!(
@@ -74,12 +74,16 @@ pub(crate) fn transformer(text: &str) -> Result<Transformer, String> {
     parsed(text)
 }
 
-pub(crate) fn when(text: &str) -> Result<When, String> {
+/// Reads `auto`, `always` or `never`.
+///
+/// # Errors
+/// It is another word.
+pub fn when(text: &str) -> Result<When, String> {
     parsed(text)
 }
 
-/// Whether stages recompute, in the words of `train` too.
-pub(crate) fn recompute(text: &str) -> Result<When, String> {
+/// Parses whether stages recompute, including the spellings of `train`.
+pub fn recompute(text: &str) -> Result<When, String> {
     match text.trim() {
         "except-last" => Err(
             "`except-last` is for `train` without a plan; here each stage recomputes all \
@@ -98,24 +102,28 @@ pub(crate) fn all_reduce(text: &str) -> Result<AllReduce, String> {
     parsed(text)
 }
 
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+/// Reads a whole number of at least 1.
+///
+/// # Errors
+/// It is another text.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
     whole_number(text, usize::MAX)
 }
 
-/// How many devices there are: a number, or a list as `train` has it.
+/// Parses a number of devices: a number, or a list as for `train`.
 pub(crate) fn device_count(text: &str) -> Result<usize, String> {
     DeviceNames::count(text)
 }
 
-/// Leaves of a tree of gradient sums.
-pub(crate) fn leaves(text: &str) -> Result<usize, String> {
+/// Parses the number of leaves of a tree of gradient sums.
+pub fn leaves(text: &str) -> Result<usize, String> {
     let leaves = text.trim().parse().ok();
     let leaves = leaves.filter(|leaves| can_have_leaves(*leaves));
     leaves.ok_or_else(|| format!("must be a power of two from 1 to {MOST_LEAVES}"))
 }
 
-/// A count, or nothing for `auto`.
-pub(crate) fn count_or_auto(text: &str) -> Result<Option<usize>, String> {
+/// Parses a count, or `auto` as none.
+pub fn count_or_auto(text: &str) -> Result<Option<usize>, String> {
     match text.trim() {
         "auto" => Ok(None),
         number => at_least_one(number)
@@ -124,12 +132,12 @@ pub(crate) fn count_or_auto(text: &str) -> Result<Option<usize>, String> {
     }
 }
 
-/// Layers of each stage: `3,5,4`.
+/// Parses the layers of each stage: `3,5,4`.
 pub(crate) fn balance(text: &str) -> Result<Vec<usize>, String> {
     text.split(',').map(at_least_one).collect()
 }
 
-/// A share: `5%` or `0.05`.
+/// Parses a share: `5%` or `0.05`.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let (number, scale) = match text.strip_suffix('%') {
@@ -141,13 +149,13 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "must be a share from 0 to 100 %, such as 5% or 0.05".to_owned())
 }
 
-/// A profile; a file that is none is wrong use, with file, field and rule.
+/// Reads a profile; a file that is not one is wrong use, with file, field and rule.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     Profile::read(path).map_err(|error| in_file("--profile", path, error))
 }
 
-/// What is wrong with the file of a flag, which is named once: what was wrong may begin with its name.
-pub(crate) fn in_file(flag: &str, path: &Path, why: impl Display) -> Failure {
+/// Returns the error for the file of a flag; names the path once, even if `why` begins with it.
+pub fn in_file(flag: &str, path: &Path, why: impl Display) -> Failure {
     let (why, path) = (why.to_string(), path.display().to_string());
     let rest = why
         .strip_prefix(&path)
@@ -158,7 +166,7 @@ pub(crate) fn in_file(flag: &str, path: &Path, why: impl Display) -> Failure {
     })
 }
 
-/// Says in a line what speaks against a profile's measurements.
+/// Prints, in a line, doubts about a profile's measurements.
 pub(crate) fn say_doubts(profile: &Profile) {
     let doubts = profile.doubts().unwrap_or_default();
     if let Some(doubts) = doubted(doubts) {
@@ -166,8 +174,8 @@ pub(crate) fn say_doubts(profile: &Profile) {
     }
 }
 
-/// Doubts about measurements without their advice, which was given in full when they were made.
-pub(crate) fn doubted(doubts: &[String]) -> Option<String> {
+/// Joins doubts about measurements, without their advice, which was given in full at measuring.
+pub fn doubted(doubts: &[String]) -> Option<String> {
     let fact = |doubt: &String| doubt.split(": ").next().unwrap_or_default().to_owned();
     let facts: Vec<String> = doubts.iter().map(fact).collect();
     (!facts.is_empty()).then(|| {
@@ -178,8 +186,8 @@ pub(crate) fn doubted(doubts: &[String]) -> Option<String> {
     })
 }
 
-/// The text of a file; `-` is standard input.
-pub(crate) fn text(path: &Path) -> Result<String, Failure> {
+/// Reads a text file; `-` is standard input.
+pub fn text(path: &Path) -> Result<String, Failure> {
     let usage = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
     let mut text = Vec::new();
     let read = if path == Path::new("-") {

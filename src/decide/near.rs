@@ -1,18 +1,18 @@
-//! The run that is meant by a path that leads to none.
+//! Suggestions for a path that leads to no run.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use gpipe_partitioner::words::path_meant;
 
-/// What a run folder has.
+/// Files of a run folder.
 const OF_A_RUN: [&str; 2] = ["metrics.jsonl", "config.toml"];
-/// Where runs are that nobody chose a folder for.
+/// Default folder of runs.
 const RUNS: &str = "runs";
 
-/// What is said behind a path that leads to no run: the one whose name is nearly the same, or the
-/// newest of the folder of runs that it names or would be in; nothing where there is none.
-pub(crate) fn run(path: &Path) -> String {
+/// Returns a hint for a path that leads to no run: the run with nearly the same name, or the newest
+/// in the folder that the path names or would be in; empty if there is none.
+pub fn run(path: &Path) -> String {
     if path.is_dir() {
         return newest(path).map_or_else(String::new, |run| {
             format!("; did you mean {}?", run.display())
@@ -29,24 +29,23 @@ pub(crate) fn run(path: &Path) -> String {
     })
 }
 
-/// The run that was written to last, where nobody chose a folder for it.
+/// Returns the newest run in the default folder.
 pub(crate) fn newest_run() -> Option<PathBuf> {
     newest(Path::new(RUNS))
 }
 
-/// Whether it is the folder of a run.
-pub(crate) fn is_run(folder: &Path) -> bool {
+/// Whether `folder` is that of a run.
+pub fn is_run(folder: &Path) -> bool {
     OF_A_RUN.iter().any(|file| folder.join(file).is_file())
 }
 
-/// Whether it is a folder with folders of runs.
-#[cfg(feature = "cli")]
-pub(crate) fn has_runs(folder: &Path) -> bool {
+/// Whether `folder` contains folders of runs.
+#[cfg(feature = "torch")]
+pub fn has_runs(folder: &Path) -> bool {
     newest(folder).is_some()
 }
 
-/// The run in a folder of runs that was written to last; of several at a time that of the largest
-/// number, as those that nobody named are counted.
+/// Returns the run in `folder` that was written to last; on a tie the one with the largest number.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
     let runs = entries
@@ -56,7 +55,7 @@ fn newest(folder: &Path) -> Option<PathBuf> {
     runs.max_by_key(|run| (written(run), number(run)))
 }
 
-/// When a run was last written to, where the system tells.
+/// Returns when a run was last written to, if the system tells.
 fn written(run: &Path) -> Option<SystemTime> {
     let files = OF_A_RUN.iter().map(|file| run.join(file));
     let times = files.filter_map(|file| file.metadata().ok()?.modified().ok());

@@ -1,4 +1,4 @@
-//! Where data goes, and how wide a terminal is.
+//! Output of data, and the width of a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use gpipe_partitioner::{Machine, Timeline, VOTES, words};
 
 use super::said::Said;
 use super::{Failure, say};
-use crate::files;
+use gpipe_partitioner::files;
 
-/// Columns where nothing says how many there are.
+/// Width if it is unknown, in columns.
 const WIDTH: usize = 100;
 
-/// Writes data to a file, or to standard output where none is given or it is `-`.
-pub(crate) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
+/// Writes data to a file, or to standard output for none or `-`.
+pub fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
     match target.filter(|path| *path != Path::new("-")) {
         Some(path) => write_bytes(path, data.as_bytes()),
         None => print(data),
@@ -30,8 +30,8 @@ pub(crate) fn write_bytes(path: &Path, data: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is written at the end can be told to fail before the beginning.
-pub(crate) fn writable(path: &Path) -> Result<(), String> {
+/// Checks early that a file can be written at the end.
+pub fn writable(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     match folder {
         _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
@@ -43,11 +43,11 @@ pub(crate) fn writable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// A text without what would steer a terminal: control characters, but for line ends and
-/// tabs, and those that turn the direction of writing. Names in files may have them.
+/// Escapes characters that would control a terminal: control characters except line ends and tabs,
+/// and those that change the direction of writing. Names in files may contain them.
 ///
-/// They are written as JSON does, so that JSON says the same with and without this.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+/// They are escaped as in JSON, so JSON keeps its meaning.
+pub fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| !matches!(c, '\n' | '\t') && words::steers(c);
     if !text.contains(steers) {
         return Cow::Borrowed(text);
@@ -64,8 +64,8 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Writes data to standard output; a reader that has gone away is no error.
-pub(crate) fn print(data: &str) -> Result<(), Failure> {
+/// Writes data to standard output; a reader that has closed it is no error.
+pub fn print(data: &str) -> Result<(), Failure> {
     let data = plain(data);
     let mut out = std::io::stdout().lock();
     match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
@@ -76,7 +76,7 @@ pub(crate) fn print(data: &str) -> Result<(), Failure> {
     }
 }
 
-/// How long replicas take to add up their gradients; none where there is one.
+/// Returns how long replicas take to all-reduce their gradients; none for one replica.
 pub(crate) fn exchange(timeline: &Timeline) -> Option<Said> {
     let exchanges = timeline.exchanges().iter();
     let longest = exchanges.map(|own| own.end - own.start).max()?;
@@ -87,7 +87,7 @@ pub(crate) fn exchange(timeline: &Timeline) -> Option<Said> {
     Some(Said::new("all-reduce", text))
 }
 
-/// How long processes take to agree on a step; none where there is one.
+/// Returns how long processes take to agree on a step; none for one process.
 pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<Said> {
     let processes = machine.processes();
     (processes > 1).then(|| {
@@ -99,8 +99,8 @@ pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<Said> {
     })
 }
 
-/// `1,557,611,200`
-pub(crate) fn thousands(number: u64) -> String {
+/// Formats a number as `1,557,611,200`.
+pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -112,14 +112,14 @@ pub(crate) fn thousands(number: u64) -> String {
     text
 }
 
-/// A JSON value on a line of its own.
-pub(crate) fn json(value: &serde_json::Value) -> String {
+/// Formats a JSON value as one line.
+pub fn json(value: &serde_json::Value) -> String {
     format!("{value}\n")
 }
 
-/// The columns that text for `target` may take: the terminal's, else those that the
-/// environment's `COLUMNS` names, else 100.
-pub(crate) fn width(target: Option<&Path>) -> usize {
+/// Returns the width of text for `target`: that of the terminal, else the environment's `COLUMNS`,
+/// else 100 columns.
+pub fn width(target: Option<&Path>) -> usize {
     let to_terminal = target.is_none() && std::io::stdout().is_terminal();
     let terminal = terminal_size::terminal_size().filter(|_| to_terminal);
     let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
@@ -130,14 +130,14 @@ pub(crate) fn width(target: Option<&Path>) -> usize {
         .unwrap_or(WIDTH)
 }
 
-/// Words in lines of at most `width` columns, longer words on lines of their own; line
-/// breaks stay. A command between backticks is one word: a shell takes half a line for a whole one.
-pub(crate) fn wrapped(text: &str, width: usize) -> String {
+/// Breaks text into lines of at most `width` columns; longer words get lines of their own, and line
+/// breaks stay. A command in backticks is one word: half of it must not look like a whole one.
+pub fn wrapped(text: &str, width: usize) -> String {
     let lines: Vec<String> = text.lines().map(|line| broken(line, width)).collect();
     lines.join("\n")
 }
 
-/// Columns of a word, in which what steers a terminal (`ESC [ ... m`) takes none.
+/// Returns the columns of a word; escape sequences (`ESC [ ... m`) take none.
 fn shown(word: &str) -> usize {
     let mut steers = false;
     let mut count = 0;
@@ -152,7 +152,7 @@ fn shown(word: &str) -> usize {
     count
 }
 
-/// The words of a line. What stands between two backticks is in one word.
+/// Returns the words of a line. Text between two backticks belongs to one word.
 fn words_of(line: &str) -> Vec<&str> {
     let (mut words, mut start, mut inside) = (Vec::new(), 0, false);
     for (at, c) in line.char_indices() {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(wrapped("a verylongword b", 5), "a\nverylongword\nb");
         assert_eq!(wrapped("  two blanks", 12), "  two blanks");
         assert_eq!(wrapped("µµ µµ", 5), "µµ µµ");
-        // A command was copied by halves.
+        // Regression: half of a command was copied.
         assert_eq!(wrapped("a `b c d`, e", 5), "a\n`b c d`,\ne");
         assert_eq!(wrapped("a` b c", 4), "a` b\nc");
         let red = "\u{1b}[31mone\u{1b}[0m two three";

@@ -1,20 +1,20 @@
-//! Memory of a card that no plan fills, as a process takes more than its tensors.
+//! Memory of a card that no plan fills, since a process takes more than its tensors.
 //!
-//! Of a CUDA context some 0.3 GiB are on the card since CUDA loads kernels when they are used (CUDA 11.7;
-//! pytorch/pytorch#107667), a cuBLAS workspace has 32 MiB on Hopper for each stage, and the caching
-//! allocator keeps more than it has handed out: 16.7 of 15.0 GB in pytorch/pytorch#40989.
+//! A CUDA context takes some 0.3 GiB of the card since CUDA loads kernels lazily (CUDA 11.7;
+//! pytorch/pytorch#107667), a cuBLAS workspace takes 32 MiB on Hopper per stage, and the caching allocator
+//! keeps more than it hands out: 16.7 of 15.0 GB in pytorch/pytorch#40989.
 
 use gpipe_partitioner::Bytes;
 
 use super::{Failure, input};
 
-/// The share of a card that stays free where nobody says how much, and the most of it.
+/// Default reserve: one part in so many of a card, and its upper limit.
 const PARTS: u64 = 16;
 const MOST: Bytes = Bytes(2 << 30);
 
-/// How much of each device stays free.
+/// Reserve of each device.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(crate) struct Reserve {
+pub struct Reserve {
     /// Memory of each device that the plan leaves free, such as 1GiB. It is for the CUDA context, the
     /// workspaces of libraries and fragmentation; by default a 16th of a card's memory, 2 GiB at most, and
     /// nothing of a --memory, which is what the plan may fill.
@@ -23,8 +23,8 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// What stays free of a device of so much memory; `is_card` says that this is all that it has.
-    pub(crate) fn of(self, memory: Bytes, is_card: bool) -> Bytes {
+    /// Returns the reserve of a device with `memory`; `is_card` means that this is the whole card.
+    pub fn of(self, memory: Bytes, is_card: bool) -> Bytes {
         let usual = if is_card {
             Bytes(memory.get() / PARTS).min(MOST)
         } else {
@@ -33,8 +33,8 @@ impl Reserve {
         self.memory_reserve.unwrap_or(usual)
     }
 
-    /// What a plan may fill.
-    pub(crate) fn left(self, memory: Bytes, is_card: bool) -> Result<Bytes, Failure> {
+    /// Returns the memory that a plan may fill.
+    pub fn left(self, memory: Bytes, is_card: bool) -> Result<Bytes, Failure> {
         let reserve = self.of(memory, is_card);
         if reserve >= memory && reserve > Bytes::ZERO {
             return Err(Failure::Usage(format!(
@@ -44,8 +44,8 @@ impl Reserve {
         Ok(memory - reserve)
     }
 
-    /// That a reserve is asked for where no memory is limited.
-    pub(crate) fn check(self, is_limited: bool) -> Result<(), Failure> {
+    /// Refuses a reserve if no memory is limited.
+    pub fn check(self, is_limited: bool) -> Result<(), Failure> {
         if self.memory_reserve.is_none() || is_limited {
             return Ok(());
         }
@@ -55,8 +55,8 @@ impl Reserve {
     }
 }
 
-/// How much of each device stays free, in a sentence.
-pub(crate) fn sentence(reserve: Bytes) -> String {
+/// Describes the reserve of each device in a sentence.
+pub fn sentence(reserve: Bytes) -> String {
     format!(
         "{reserve} of each device stay free for the CUDA context, workspaces and fragmentation \
          (--memory-reserve)"

@@ -1,44 +1,45 @@
-//! What is said beside numbers: a title each, and what is to be said of it.
+//! Lines of text beside numbers, each with a title.
 
 use super::output;
 
-/// Columns before what a line says.
+/// Columns before the text of a line.
 const INDENT: usize = 15;
 
-/// A title, and what is said of it.
+/// A title and its text.
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
+pub struct Said {
     title: &'static str,
     text: String,
 }
 
 impl Said {
-    pub(crate) fn new(title: &'static str, text: impl Into<String>) -> Self {
+    /// A text under a title.
+    pub fn new(title: &'static str, text: impl Into<String>) -> Self {
         Self {
             title,
             text: text.into(),
         }
     }
 
-    /// Whether there is anything to say.
+    /// Whether the text is not empty.
     pub(crate) fn is_something(&self) -> bool {
         !self.text.is_empty()
     }
 
-    /// In a sentence, for a page.
-    pub(crate) fn sentence(&self) -> String {
+    /// Formats it as a sentence, for a page.
+    pub fn sentence(&self) -> String {
         format!("{}: {}", self.title, self.text)
     }
 }
 
-/// All of them, a line each.
-pub(crate) fn lines(all: &[Said], width: usize) -> String {
+/// Formats all as lines.
+pub fn lines(all: &[Said], width: usize) -> String {
     let lines = all.iter().map(|own| line(own.title, &own.text, width));
     lines.collect()
 }
 
-/// A title and what is said of it, which goes on below itself where it is too long.
-pub(crate) fn line(title: &str, text: &str, width: usize) -> String {
+/// Formats a title and its text; a long text continues below itself.
+pub fn line(title: &str, text: &str, width: usize) -> String {
     let room = width.saturating_sub(INDENT).max(INDENT);
     let text = output::wrapped(text, room);
     let text = text.replace('\n', &format!("\n{:INDENT$}", ""));

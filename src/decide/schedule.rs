@@ -1,4 +1,4 @@
-//! `gpipe-rs schedule`: schedules for the eye, and to and from PyTorch's CSV.
+//! `gpipe-rs schedule`: draws, checks and converts schedules, to and from PyTorch's CSV.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use super::{Failure, input, output};
   gpipe-rs schedule check schedule.csv
   gpipe-rs schedule export --schedule 1f1b --devices 4 --micro 8 --communication -o schedule.csv
   gpipe-rs schedule import from_torch.csv -o schedule.csv")]
-pub(crate) struct Args {
+pub struct Args {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -138,7 +138,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What the check says of a schedule that could be read.
+/// Result of the check of a schedule that could be read.
 type Checked = Result<CheckedSchedule, CheckError>;
 
 impl Source {
@@ -146,7 +146,7 @@ impl Source {
         if let Some(file) = &self.file {
             return read_csv(file);
         }
-        // The flags require each other.
+        // clap makes the flags require each other.
         let kind = self.schedule.unwrap_or(ScheduleKind::OneFOneB);
         let shape = Shape::new(self.devices.unwrap_or(1), self.micro.unwrap_or(1))
             .with_chunks(self.chunks.unwrap_or(kind.default_chunks()));
@@ -158,8 +158,7 @@ impl Source {
     }
 }
 
-/// A file that is no CSV of actions is wrong use; whether the schedule is legal is
-/// the check's matter.
+/// Reads a schedule as CSV. A file that is no CSV of actions is wrong use; legality is left to the check.
 fn read_csv(file: &Path) -> Result<Checked, Failure> {
     let name = file
         .file_stem()
@@ -186,12 +185,12 @@ fn read_csv(file: &Path) -> Result<Checked, Failure> {
     Ok(schedule.check())
 }
 
-/// The schedule in unit times: in columns where they fit, else to scale.
+/// Draws the schedule in unit times: in columns if they fit, else to scale.
 fn picture(schedule: &CheckedSchedule, width: usize) -> String {
     let unit = Micros::new(1.0).unwrap_or_default();
     let stages = schedule.schedule().stages();
     let timeline = simulate(schedule, &Costs::uniform(stages, unit, unit, unit)).timeline;
-    // Three columns is the least that a cell takes: no use to draw what cannot fit.
+    // A cell takes at least three columns: larger grids are not drawn.
     let columns = timeline.makespan().get() * 3.0;
     if columns <= width as f64 {
         let grid = render::grid(&timeline, unit);
@@ -247,8 +246,8 @@ fn facts_as_text(schedule: &CheckedSchedule) -> String {
         count(plan.stages(), "stage"),
         count(plan.micro_batches(), "micro-batch"),
     );
-    // Sends and receives of a file are dropped when it is read: they follow from the
-    // computation, which alone is checked. Writing to a String cannot fail.
+    // Sends and receives of a file were dropped when it was read: they follow from the computation, and
+    // only that is checked. Writing to a String cannot fail.
     let _ = match (schedule.is_training(), schedule.accumulates_in_order()) {
         (false, _) => writeln!(text, "inference: forwards only"),
         (true, true) => writeln!(text, "gradients are added in micro-batch order"),

@@ -1,5 +1,5 @@
-//! `gpipe-rs completions` and `gpipe-rs man`: what a shell and `man` know of the command, made from
-//! its own arguments.
+//! `gpipe-rs completions` and `gpipe-rs man`: shell completions and manual pages, generated from
+//! the command's own arguments.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::{Failure, output};
   gpipe-rs completions bash > ~/.local/share/bash-completion/completions/gpipe-rs.bash
   gpipe-rs completions fish > ~/.config/fish/completions/gpipe-rs.fish
   gpipe-rs completions zsh > ~/.zfunc/_gpipe-rs")]
-pub(crate) struct Completions {
+pub struct Completions {
     /// Shell to write for.
     #[arg(value_enum)]
     shell: Shell,
@@ -28,17 +28,16 @@ pub(crate) struct Completions {
 #[command(after_help = "Examples:
   gpipe-rs man | man -l -
   gpipe-rs man -o ~/.local/share/man/man1")]
-pub(crate) struct Manual {
+pub struct Manual {
     /// Folder for the pages of all verbs; without it, the main page goes to standard output.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
 
-/// Flags whose values have names, wherever a verb has them, for a shell to complete: the parsers
-/// take more, such as other spellings.
+/// Flags with named values, for shells to complete: the parsers take more, such as other spellings.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
-    /// The verb; all of them where none is named.
+pub struct Known {
+    /// The verb; every verb if none.
     pub(crate) verb: Option<&'static str>,
     /// The flag, without dashes.
     pub(crate) flag: &'static str,
@@ -46,7 +45,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub(crate) fn new<S: Into<String>>(
+    /// Values of a verb's flag, of every verb's where none is named.
+    pub fn new<S: Into<String>>(
         verb: impl Into<Option<&'static str>>,
         flag: &'static str,
         values: impl IntoIterator<Item = S>,
@@ -64,8 +64,8 @@ impl Known {
     }
 }
 
-/// The command with the values that flags are known to have.
-pub(crate) fn knowing(command: Command, known: &[Known]) -> Command {
+/// Adds the known values of flags to the command.
+pub fn knowing(command: Command, known: &[Known]) -> Command {
     command.mut_subcommands(|verb| {
         let verb = verb.mut_subcommands(|verb| informed(verb, known));
         informed(verb, known)
@@ -82,7 +82,7 @@ fn informed(verb: Command, known: &[Known]) -> Command {
     )
 }
 
-/// What every build knows: names of schedules.
+/// Returns the values known in every build: names of schedules.
 pub(crate) fn schedules() -> Known {
     Known::new(None, "schedule", ScheduleKind::ALL.map(ScheduleKind::name))
 }
@@ -93,8 +93,8 @@ pub(crate) fn complete(args: &Completions, command: Command) -> Result<(), Failu
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, &name, &mut script);
     let script = String::from_utf8_lossy(&script);
-    // clap_complete's script for bash takes the dash of a program's name for that before a verb in
-    // one of two places, and then finds none of the verb's flags.
+    // clap_complete's script for bash takes the dash in a program's name for the one before a verb
+    // in one of two places, and then finds none of the verb's flags.
     let (taken, meant) = (name.replace('-', "__subcmd__"), name.replace('-', "__"));
     output::print(&script.replace(&taken, &meant))
 }
@@ -110,9 +110,9 @@ pub(crate) fn manual(args: &Manual, mut command: Command) -> Result<(), Failure>
     write_all(&command, folder)
 }
 
-/// Writes the page of a verb, and those of its own verbs.
+/// Writes the page of a verb, and those of its subcommands.
 fn write_all(command: &Command, folder: &Path) -> Result<(), Failure> {
-    // `gpipe-rs-schedule-show` below `gpipe-rs-schedule` below `gpipe-rs`.
+    // Names: `gpipe-rs-schedule-show` below `gpipe-rs-schedule` below `gpipe-rs`.
     let name = command.get_display_name().unwrap_or(command.get_name());
     let path = folder.join(format!("{name}.1"));
     output::write_bytes(&path, page(command)?.as_bytes())?;

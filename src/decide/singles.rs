@@ -1,9 +1,8 @@
-//! What a schedule itself does with the activations of single micro-batches, in words.
+//! Recompute and offload of single micro-batches by a schedule, in words.
 
 use gpipe_partitioner::Schedule;
 
-/// What a stage does with its activations: with all, with those of so many micro-batches, or with
-/// none.
+/// Formats a cell: whether a stage treats all micro-batches so, `single` of them, or none.
 pub(super) fn cell(all: bool, single: usize, micro_batches: usize) -> String {
     match (all, single) {
         (true, _) => "yes".to_owned(),
@@ -12,8 +11,7 @@ pub(super) fn cell(all: bool, single: usize, micro_batches: usize) -> String {
     }
 }
 
-/// Which stages recompute, and which offload, single micro-batches, in a sentence; none where none
-/// does.
+/// Says in a sentence which stages recompute or offload single micro-batches; none if none does.
 pub(super) fn sentence(schedule: &Schedule) -> Option<String> {
     let of = schedule.micro_batches();
     let words = |what: &str, counts: Vec<usize>| {

@@ -36,7 +36,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// The machine of which `devices` are all devices.
+    /// Returns the machine for `devices` devices in all.
     pub(crate) fn machine(&self, devices: usize) -> Result<Machine, Failure> {
         let each = self.each(devices, "devices")?;
         let usage = |error: gpipe_partitioner::MachineError| Failure::Usage(error.to_string());
@@ -72,12 +72,12 @@ impl Spread {
         placed(machine.map_err(|error| wrong(error.to_string()))?)
     }
 
-    /// How many times the pipeline is there.
+    /// Number of replicas of the pipeline.
     fn replicas(&self) -> usize {
         self.replicas.unwrap_or(1)
     }
 
-    /// What each replica has of so many things, named in the plural.
+    /// Returns each replica's share of `all` things; `what` names them in the plural.
     pub(crate) fn each(&self, all: usize, what: &str) -> Result<usize, Failure> {
         let replicas = self.replicas();
         if replicas > all {

@@ -1,51 +1,51 @@
-//! A plain table: columns as wide as their widest cell, two blanks between.
+//! Plain text tables: columns as wide as their widest cell, two blanks between.
 
 use std::fmt::Write as _;
 
 use super::output::wrapped;
 
-/// The least columns that the last one is broken into.
+/// Least width to which the last column is broken.
 const NARROWEST: usize = 16;
 
-/// How a column stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
-    /// Words.
+pub enum Align {
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
 /// Rows of cells under a heading.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns.
-    pub(crate) fn new(columns: &[(&str, Align)]) -> Self {
+    /// Creates a table with these columns.
+    pub fn new(columns: &[(&str, Align)]) -> Self {
         Self {
             columns: columns.iter().map(|&(_, align)| align).collect(),
             rows: vec![columns.iter().map(|&(name, _)| name.to_owned()).collect()],
         }
     }
 
-    /// One more row, with a cell for each column.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    /// Adds a row, with a cell for each column.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = cells.into_iter().collect();
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    /// The table as lines.
-    pub(crate) fn render(&self) -> String {
+    /// Formats the table as lines.
+    pub fn render(&self) -> String {
         self.render_within(usize::MAX)
     }
 
-    /// Takes out those of the columns that say the same in all of several rows, and says what: with
-    /// its name each, from the left.
+    /// Removes those of the columns `names` that have the same value in all of several rows, and
+    /// returns them, each with its name, from the left.
     pub(crate) fn take_same(&mut self, names: &[&str]) -> Vec<(String, String)> {
         let mut taken = Vec::new();
         let mut column = 0;
@@ -63,8 +63,8 @@ impl Table {
         taken
     }
 
-    /// The table as lines of at most `width` columns, without so many of the `spare` columns, the first
-    /// ones first, as that takes; and which ones these are, in a line below.
+    /// Formats the table as lines of at most `width` columns. Drops as many `spare` columns as
+    /// necessary, the first ones first, and lists them in a line below.
     pub(crate) fn render_without(mut self, spare: &[&str], width: usize) -> String {
         let (mut spare, mut gone) = (spare.iter(), Vec::new());
         loop {
@@ -80,14 +80,14 @@ impl Table {
         }
     }
 
-    /// Its cells, the name first.
+    /// Removes a column and returns its cells, the name first.
     fn remove(&mut self, column: usize) -> Vec<String> {
         self.columns.remove(column);
         let rows = self.rows.iter_mut();
         rows.map(|row| row.remove(column)).collect()
     }
 
-    /// The heading in lines, so that columns are no wider for it than their cells and its words.
+    /// Breaks the heading into lines, so that columns are as narrow as their cells and words permit.
     fn broken_heading(&self) -> Vec<Vec<String>> {
         let (heading, cells) = self.rows.split_at(1);
         let names = heading.iter().flatten().enumerate().map(|(column, name)| {
@@ -99,7 +99,7 @@ impl Table {
         });
         let names: Vec<Vec<String>> = names.collect();
         let height = names.iter().map(Vec::len).max().unwrap_or_default();
-        // They stand on the line above the cells.
+        // Aligned with the bottom of the heading.
         let line = |at: usize| {
             let part = |name: &Vec<String>| {
                 let place = (at + name.len()).checked_sub(height);
@@ -110,9 +110,9 @@ impl Table {
         (0..height).map(line).collect()
     }
 
-    /// The table as lines of at most `width` columns, as far as the heading and the last column can be
-    /// broken into several lines for it.
-    pub(crate) fn render_within(&self, width: usize) -> String {
+    /// Formats the table as lines of at most `width` columns, as far as breaking the heading and the
+    /// last column permits.
+    pub fn render_within(&self, width: usize) -> String {
         let text = lines(&self.columns, &self.rows, width);
         if text.lines().all(|line| line.chars().count() <= width) {
             return text;
@@ -123,7 +123,7 @@ impl Table {
     }
 }
 
-/// That a terminal has no room for columns, if any.
+/// Returns a note of the columns left out, if any.
 fn left_out(names: &[&str], width: usize) -> String {
     if names.is_empty() {
         return String::new();
@@ -135,7 +135,7 @@ fn left_out(names: &[&str], width: usize) -> String {
     ) + "\n"
 }
 
-/// Rows as lines, the last column broken where it is beyond `width`.
+/// Formats rows as lines; breaks the last column if it exceeds `width`.
 fn lines(columns: &[Align], rows: &[Vec<String>], width: usize) -> String {
     let wide = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -215,7 +215,7 @@ mod tests {
         let said = "(no room\nfor: ccc;\n--format\nhtml has\nthem)\n";
         let without = table().render_without(&spare, 10);
         assert_eq!(without, format!("a  bbb\n1    2\n{said}"));
-        // The rest is the rest.
+        // Without room, only the spare columns go.
         for width in [5, 0] {
             assert!(table().render_without(&spare, width).starts_with("a\n1\n("));
         }

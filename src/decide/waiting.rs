@@ -1,4 +1,4 @@
-//! A word where an answer is long in coming.
+//! A message if an answer takes long.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::say;
 
-/// What takes no longer says nothing.
+/// Waits shorter than this are silent.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Says a line if this is still there after two seconds.
+/// Prints a line if it is not dropped within two seconds.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Hangs up when it is dropped.
+    /// Closes the channel when dropped.
     _done: Sender<()>,
 }
 
@@ -28,7 +28,7 @@ impl Waiting {
                 speak();
             }
         };
-        // Without a thread nothing is said, and the answer comes all the same.
+        // Without a thread there is no message, but the answer comes all the same.
         let _ = thread::Builder::new()
             .name("waiting".to_owned())
             .spawn(listen);
@@ -50,7 +50,7 @@ mod tests {
         drop(Waiting::over(Duration::MAX, move || {
             said.send("short").unwrap()
         }));
-        // The thread has dropped its end without a word.
+        // The thread has dropped its end without a message.
         assert!(hear.recv().is_err());
     }
 }

@@ -1,15 +1,14 @@
-//! What an engine needs of the other processes that a pipeline is spread over.
+//! Interface between an engine and the other processes of its pipeline.
 //!
-//! Every process compiles the same program and runs the part of its own devices. A value for a
-//! device elsewhere is given to a [`Carrier`], with its [`Address`], which is the same number
-//! in every process; the carrier there gives it to a [`Door`]. Whether a step counts is decided
-//! by a vote of all.
+//! Every process compiles the same program and runs the part of its own devices. The engine gives a value for
+//! a remote device to a [`Carrier`], with its [`Address`], which is the same number in every process; the
+//! carrier there gives it to a [`Door`]. All processes vote on whether a step counts.
 
 use super::program::Program;
 use gpipe_partitioner::DeviceId;
 use std::sync::Arc;
 
-/// Where a value goes: a slot of a device, as the program of the step numbers them.
+/// Destination of a value: a slot of a device, as the program of the step numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The device that consumes the value.
@@ -18,10 +17,10 @@ pub struct Address {
     pub slot: usize,
 }
 
-/// What a process says of a step, or of any other task of all processes.
+/// Vote of one process on a step, or on any other task of all processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ballot {
-    /// Its part is done, and it tells this to all others.
+    /// Its part is done; the bytes are its message to all processes.
     Done(Vec<u8>),
     /// It has left the step because another process failed.
     Left,
@@ -29,28 +28,28 @@ pub enum Ballot {
     Failed(String),
 }
 
-/// What became of a vote; the same in every process.
+/// Result of a vote; the same in every process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All have done their part: what each of them tells, in the order of ranks.
+    /// All have done their part: their messages, in the order of ranks.
     Done(Vec<Vec<u8>>),
-    /// Somebody has not.
+    /// At least one process failed or left the step.
     Failed {
-        /// Of those that gave a reason, the lowest rank.
+        /// Lowest rank that failed or, if none did, that left the step.
         rank: usize,
         /// Its reason.
         why: String,
     },
 }
 
-/// A process of the pipeline does not answer any more, or cannot go on: none of the others can.
+/// A process of the pipeline no longer answers or cannot go on, so no other process can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} is lost: {why}")]
 #[doc(alias = "dead rank")]
 pub struct Lost {
     /// The process.
     pub rank: usize,
-    /// What is known of it.
+    /// Reason of the loss, as far as it is known.
     pub why: String,
 }
 
@@ -64,7 +63,7 @@ impl Ballot {
 }
 
 impl Verdict {
-    /// Of one ballot per rank.
+    /// Counts the ballots, one per rank.
     pub fn of(ballots: &[Ballot]) -> Self {
         let failed = ballots.iter().enumerate().find_map(|(rank, ballot)| {
             let Ballot::Failed(why) = ballot else {
@@ -81,66 +80,63 @@ impl Verdict {
     }
 }
 
-/// Takes values to the devices of other processes, and tells all processes what became of a
-/// step. There is one per process; all call [`begin`](Self::begin), [`vote`](Self::vote) and
-/// [`renew`](Self::renew) in the same order.
+/// Takes values to the devices of other processes, and carries the votes of all processes. There is one per
+/// process; all call [`begin`](Self::begin), [`vote`](Self::vote) and [`renew`](Self::renew) in the same
+/// order.
 #[doc(alias = "transport")]
 #[doc(alias = "p2p")]
 pub trait Carrier<V>: Send + Sync {
-    /// A step of `program` begins in this process: from now on, and not before, what arrives
-    /// for it is given to `door`, until the next vote has ended. A stop that came before is
-    /// given to it as well.
+    /// Begins a step of `program` in this process: from now until the next vote has ended, and not before,
+    /// gives the step's values to `door`. A stop that came before is given to it as well.
     ///
     /// # Errors
     /// A process is lost.
     fn begin(&self, program: &Arc<Program>, door: Arc<dyn Door<V>>) -> Result<(), Lost>;
 
-    /// Sends a value of the current step. Called by the thread of a device, it must not wait
-    /// for the receiver. A device's values must arrive in the end, in whatever order.
+    /// Sends a value of the current step. Called by the thread of a device, it must not wait for the
+    /// receiver. All values of a device must arrive eventually, in any order.
     ///
     /// # Errors
     /// The value cannot be sent, which fails the step.
     fn send(&self, to: Address, value: V) -> anyhow::Result<()>;
 
-    /// The step failed here, for this reason: all other processes are to leave it
-    /// ([`Door::stop`]).
+    /// Reports that the step failed here because of `why`: all other processes leave it ([`Door::stop`]).
     fn stop(&self, why: &str);
 
-    /// Waits until all processes have voted, and brings each what all tell. A vote that has come to
-    /// its end in one process comes to the same end in all that are not lost, whatever fails next.
+    /// Waits until all processes have voted, and brings each the messages of all. A vote that ended in one
+    /// process has the same result in all that are not lost, whatever fails next.
     ///
     /// # Errors
     /// A process is lost.
     fn vote(&self, ballot: Ballot) -> Result<Verdict, Lost>;
 
-    /// Waits until all processes have called this, which they do after a vote that failed.
-    /// Nothing that was sent before, values and stops, is given to a door after it.
+    /// Waits until all processes have called this, after a failed vote. No value and no stop that was sent
+    /// before is given to a door afterwards.
     ///
     /// # Errors
     /// A process is lost.
     fn renew(&self) -> Result<(), Lost>;
 
-    /// Which process this is, by the number that a [`Verdict`] gives it; none where that is not
-    /// known. What fails here behind a failure elsewhere is not told then: a stage may have read
-    /// what an aborted transfer has left.
+    /// Rank of this process, as a [`Verdict`] names it, if known. With a rank, a failure here that follows a
+    /// failure elsewhere is not reported: a stage may have read the remains of an aborted transfer.
     fn rank(&self) -> Option<usize> {
         None
     }
 
-    /// This process cannot go on, so that no other one can: their calls fail from now on, and
-    /// a step that is under way is left.
+    /// Reports that this process cannot go on: the calls of all others fail from now on, and the current step
+    /// is left.
     fn lose(&self, why: &str);
 }
 
-/// Where a carrier brings what has arrived for the devices of its process.
+/// Receiver of the values that a carrier brings for the devices of its process.
 pub trait Door<V>: Send + Sync {
-    /// A value has arrived.
+    /// Delivers a value that has arrived.
     ///
     /// # Errors
-    /// The program wants no value from another device there.
+    /// The program expects no value from another process there.
     fn deliver(&self, to: Address, value: V) -> Result<(), UnwantedValue>;
 
-    /// Another process has failed, or is lost: all devices leave the step.
+    /// Makes all devices leave the step: another process has failed or is lost.
     fn stop(&self);
 }
 

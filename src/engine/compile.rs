@@ -70,7 +70,7 @@ struct Compiler<'a> {
     /// By replica: whether it has a device whose part is compiled.
     replica_here: Vec<bool>,
     uses: Uses<'a>,
-    /// Where each value is consumed that a device here produces or consumes.
+    /// Consumer of each value that a device here produces or consumes.
     consumed: HashMap<EdgeUse, SlotAddress>,
     exchanged: HashMap<ExchangeUse, SlotAddress>,
 }
@@ -102,9 +102,9 @@ impl<'a> Compiler<'a> {
         self.here[device.index()]
     }
 
-    /// What `device` does, as far as it matters here, and how many values the rest consumes,
-    /// which comes first: between replicas only exchanges matter, so that the time for replicas
-    /// elsewhere does not grow with their micro-batches.
+    /// Tasks of `device`, as far as they matter here, and the number of values consumed by the
+    /// tasks left out, which come first. Between replicas only exchanges matter, so the time for
+    /// replicas elsewhere does not grow with their micro-batches.
     fn tasks(&self, device: DeviceId) -> (Vec<Task>, usize) {
         let replica = self.mesh.replica_of(device);
         if self.replica_here[replica] {
@@ -114,8 +114,8 @@ impl<'a> Compiler<'a> {
         (exchanges, self.uses.consumed_by_actions(device))
     }
 
-    /// First pass: numbers the slots of the values that `device` consumes. Of a device
-    /// elsewhere only the numbers are wanted.
+    /// First pass: numbers the slots of the values that `device` consumes. For a device elsewhere
+    /// only the numbers are needed.
     fn number_inputs(&mut self, device: DeviceId) -> DeviceProgram {
         let here = self.is_here(device);
         let mut program = DeviceProgram::default();
@@ -182,7 +182,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// What a device elsewhere sends to devices here, in the order in which it produces it.
+    /// Values that a device elsewhere sends to devices here, in the order of production.
     fn sends(&self, device: DeviceId) -> Result<Vec<Address>, TopologyError> {
         let mut sends = Vec::new();
         for task in self.tasks(device).0 {
@@ -196,7 +196,7 @@ impl<'a> Compiler<'a> {
         Ok(sends)
     }
 
-    /// Where the caller's values are consumed, of edges that lead to a device here.
+    /// Consumers of the caller's values, for edges that lead to a device here.
     fn entries(&self) -> Result<Vec<Entries>, TopologyError> {
         let mut entries = Vec::new();
         for (edge, ends) in self.topology.outgoing(End::Caller) {

@@ -12,7 +12,7 @@ use std::time::Instant;
 /// The stages of one device, in increasing order.
 pub(super) struct DeviceStages<S> {
     stages: Vec<LocalStage<S>>,
-    /// Whose copies they are, where there are several.
+    /// Replica that the stages belong to, where there are several.
     replica: Option<usize>,
     /// Sum of the stages' `bytes`.
     bytes: u64,
@@ -22,7 +22,7 @@ struct LocalStage<S> {
     id: StageId,
     replica: Option<usize>,
     stage: S,
-    /// In flight, as the stage said after its last action.
+    /// Bytes in flight that the stage reported after its last action.
     bytes: u64,
     /// `begin` was called in the current step.
     begun: bool,
@@ -33,7 +33,7 @@ pub(super) struct Completed<V> {
     pub(super) outputs: Vec<V>,
     pub(super) start: Instant,
     pub(super) end: Instant,
-    /// In flight on the device after the task.
+    /// Bytes in flight on the device after the task.
     pub(super) bytes: u64,
 }
 
@@ -64,7 +64,7 @@ impl<S: Stage> DeviceStages<S> {
         self.stages.iter().filter_map(observer).collect()
     }
 
-    /// A new step: no stage has begun it, and nothing is in flight.
+    /// Prepares for a new step: no stage has begun it, and nothing is in flight.
     pub(super) fn ready(&mut self) {
         self.bytes = 0;
         for local in &mut self.stages {
@@ -80,7 +80,7 @@ impl<S: Stage> DeviceStages<S> {
         })
     }
 
-    /// Tells the stage at index `local` what becomes of activations.
+    /// Passes a hint about activations to the stage at index `local`.
     pub(super) fn activation_hint(
         &mut self,
         local: usize,
@@ -92,7 +92,7 @@ impl<S: Stage> DeviceStages<S> {
             .map_err(|error| local.failure(Phase::Action(kind), Some(micro), error))
     }
 
-    /// Runs `op`, which has to return `wanted` values.
+    /// Runs `op`, which must return `wanted` values.
     pub(super) fn run(
         &mut self,
         op: &Op,
@@ -110,7 +110,7 @@ impl<S: Stage> DeviceStages<S> {
         })
     }
 
-    /// What `op` has made cannot be sent to another process.
+    /// Returns the error for outputs of `op` that cannot be sent to another process.
     pub(super) fn not_sent(&self, op: &Op, source: anyhow::Error) -> StageError {
         StageError {
             stage: op.task.stage(),
@@ -128,13 +128,13 @@ impl<S: Stage> DeviceStages<S> {
         })
     }
 
-    /// Aborts every stage that began the step, also after one that panics.
+    /// Aborts every stage that began the step, even after one of them panicked.
     pub(super) fn abort(&mut self) -> Vec<StageError> {
         let begun = self.stages.iter_mut().filter(|local| local.begun);
         begun.filter_map(|local| local.abort().err()).collect()
     }
 
-    /// Runs `job` with every stage, also after one that fails.
+    /// Runs `job` with every stage, even after one fails.
     pub(super) fn each<R>(
         &mut self,
         mut job: impl FnMut(StageId, &mut S) -> anyhow::Result<R>,
@@ -201,7 +201,7 @@ impl<S: Stage> LocalStage<S> {
     }
 
     fn failure(&self, action: Phase, micro: Option<MicroId>, source: anyhow::Error) -> StageError {
-        // A stage that cannot even name its layer is named without it.
+        // Without a layer if the observer fails.
         let layer = guarded(|| Ok(self.stage.layer())).unwrap_or_default();
         StageError {
             stage: self.id,

@@ -1,4 +1,4 @@
-//! What other processes send to the devices of this one.
+//! Delivery of values from other processes to the devices of this one.
 
 use super::carrier::{Address, Door, UnwantedValue};
 use super::inboxes::Inboxes;
@@ -8,7 +8,7 @@ use super::stage::Stage;
 use super::turns::Turns;
 use std::sync::Arc;
 
-/// The way in, for the values of one step. It does not hold the engine's carrier, which holds
+/// Door for the values of one step. It does not hold the engine's carrier, since the carrier holds
 /// it.
 pub(super) struct Entrance<S: Stage> {
     pub(super) inboxes: Arc<Inboxes<S>>,

@@ -1,4 +1,4 @@
-//! What the caller posts and what it gets back.
+//! Values that the caller posts into a step, and the results of the step.
 
 use super::event::{ActionEvent, Events};
 use super::program::Program;
@@ -22,7 +22,7 @@ pub struct Entry<V> {
 /// order and, within one, through the micro-batches in increasing order.
 pub type EdgeValues<V> = BTreeMap<(EdgeId, MicroId), V>;
 
-/// What a step gives back.
+/// Result of a step.
 #[derive(Debug)]
 pub struct StepOutcome<V> {
     /// The values of the edges to the caller.
@@ -32,8 +32,8 @@ pub struct StepOutcome<V> {
     /// When each action ran and, where there are replicas, when each stage exchanged its
     /// gradients with its copies.
     pub timeline: Timeline,
-    /// For each device what it ran, in its order: the source of the timeline, with the
-    /// memory in flight.
+    /// Actions that each device ran, in its order: the source of the timeline, with the memory in
+    /// flight.
     pub events: Vec<Vec<ActionEvent>>,
 }
 
@@ -72,7 +72,7 @@ pub enum EntryError {
 /// Sorts the entries by the device that consumes them: per device of `devices` (slot, value).
 ///
 /// # Errors
-/// When they are not exactly what `program` wants.
+/// When the entries are not exactly those that `program` takes.
 pub(super) fn sort<V>(
     program: &Program,
     devices: &[DeviceId],
@@ -87,7 +87,7 @@ pub(super) fn sort<V>(
         if std::mem::replace(&mut seen[row][at], true) {
             return Err(EntryError::Twice { edge, micro });
         }
-        // A program has entries for its devices alone, which are the engine's.
+        // A program has entries for its own devices only, which are the engine's.
         if let Ok(index) = devices.binary_search(&place.device) {
             sorted[index].push((place.slot, value));
         }
@@ -103,7 +103,7 @@ pub(super) fn sort<V>(
     Ok(sorted)
 }
 
-/// The row of the program's entries, and the place in it.
+/// Returns the row of the program's entries, and the place in the row.
 fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Option<(usize, usize)> {
     let rows = program.entries();
     let behind = rows.partition_point(|row| (row.edge, row.first) <= (edge, micro));
@@ -112,7 +112,7 @@ fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Option<(usize, usize
     (rows[row].edge == edge && at < rows[row].places.len()).then_some((row, at))
 }
 
-/// The whole step's log as a timeline, in microseconds since its first action.
+/// Returns the log of the whole step as a timeline, in microseconds since its first action.
 pub(super) fn timeline(events: &[Events]) -> Timeline {
     let logs = || (0..).map(DeviceId).zip(events);
     let spans =

@@ -1,4 +1,4 @@
-//! What a device did, and when.
+//! Log of a device's actions and exchanges, with their times.
 
 use super::program::DeviceProgram;
 use super::task::Task;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 pub struct ActionEvent {
     /// The action.
     pub action: Action,
-    /// From the begin of the step to the begin of the action, when its inputs had arrived.
+    /// From the start of the step to the start of the action, when its inputs had arrived.
     pub start: Duration,
-    /// From the begin of the step to the end of the action, before its outputs were sent.
+    /// From the start of the step to the end of the action, before its outputs were sent.
     pub end: Duration,
-    /// What the device's stages stored for micro-batches in flight after the action.
+    /// Bytes stored by the device's stages for micro-batches in flight after the action.
     pub bytes_in_flight: Bytes,
 }
 
@@ -29,13 +29,13 @@ impl ActionEvent {
     }
 }
 
-/// One stage's exchange with its copies in the other replicas, as it went.
+/// One stage's exchange with its copies in the other replicas, with its times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExchangeEvent {
     stage: StageId,
-    /// From the begin of the step to the end of round 0, after which the values leave.
+    /// From the start of the step to the end of round 0, after which the values are sent.
     start: Duration,
-    /// From the begin of the step to the end of the last round.
+    /// From the start of the step to the end of the last round.
     end: Duration,
 }
 
@@ -50,11 +50,11 @@ impl ExchangeEvent {
     }
 }
 
-/// What a worker noted of a step.
+/// Events that a worker recorded in a step.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     pub(super) actions: Vec<ActionEvent>,
-    /// In the order of their starts.
+    /// In the order of their starting times.
     pub(super) exchanges: Vec<ExchangeEvent>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn new(epoch: Instant, program: &DeviceProgram) -> Self {
-        // A list ends with exchanges if there are any.
+        // If there are exchanges, the list ends with them.
         let last = program.ops.last().map(|op| op.task);
         let exchanges = match last {
             Some(Task::Exchange { .. }) => program.stages.len(),
@@ -94,7 +94,7 @@ impl Log {
         }
     }
 
-    /// A round of the exchange of `stage` has ended: the first one, or a later one.
+    /// Records the end of a round of the exchange of `stage`, the first round or a later one.
     fn exchanged(&mut self, stage: StageId, end: Duration) {
         let exchanges = &mut self.events.exchanges;
         match exchanges.iter_mut().find(|own| own.stage == stage) {

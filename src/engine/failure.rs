@@ -1,11 +1,11 @@
-//! What went wrong, and where.
+//! Errors of stages and of the engine, with the place of the failure.
 
 use super::sync;
 use gpipe_partitioner::{ActionKind, DeviceId, MicroId, StageId};
 use std::fmt;
 use std::time::Duration;
 
-/// What a stage was doing when it failed.
+/// Call of a stage during which it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
@@ -13,11 +13,11 @@ pub enum Phase {
     Begin,
     /// [`Stage::run`](super::Stage::run), with an action of this kind.
     Action(ActionKind),
-    /// Sending what an action of this kind has made to a device of another process.
+    /// Sending the output of an action of this kind to a device of another process.
     Send(ActionKind),
     /// [`Stage::exchange`](super::Stage::exchange), in this round.
     Exchange(usize),
-    /// Sending what this round of an exchange has made to a device of another process.
+    /// Sending the output of this round of an exchange to a device of another process.
     SendExchange(usize),
     /// [`Stage::close_step`](super::Stage::close_step), of this step of several in a row.
     CloseStep(usize),
@@ -74,13 +74,13 @@ impl fmt::Display for Named {
 pub struct StageError {
     /// The stage that failed.
     pub stage: StageId,
-    /// In which replica, where there are several.
+    /// The replica of the failed stage, where there are several.
     pub replica: Option<usize>,
-    /// The layer that was being run, where the stage knows it.
+    /// The layer that was running, if the stage knows it.
     pub layer: Option<String>,
-    /// The micro-batch, where the failure belongs to one.
+    /// The micro-batch, if the failure belongs to one.
     pub micro: Option<MicroId>,
-    /// What the stage was doing.
+    /// The call that failed.
     pub action: Phase,
     /// The error itself; a [`Panicked`] for a panic.
     pub source: anyhow::Error,
@@ -114,15 +114,15 @@ pub struct Stall {
     pub stage: Option<StageId>,
     /// The replica of the device, where there are several.
     pub replica: Option<usize>,
-    /// The layer that was being run, if the stage has an [`observer`](super::Stage::observer).
+    /// The layer that was running, if the stage has an [`observer`](super::Stage::observer).
     pub layer: Option<String>,
-    /// The micro-batch, where an action was being run.
+    /// The micro-batch, if an action was running.
     pub micro: Option<MicroId>,
-    /// What the stage is doing.
+    /// The call that has not returned.
     pub action: Phase,
-    /// For how long, at least, it has been doing that.
+    /// Lower bound of the time since the call began.
     pub patience: Duration,
-    /// What failed before on another stage, if anything did.
+    /// Earlier failure of another stage, if there was one.
     pub after: Option<Box<StageError>>,
 }
 
@@ -154,15 +154,15 @@ impl fmt::Display for Stall {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("panicked: {message}")]
 pub struct Panicked {
-    /// What the panic said, and where; `(no message)` for a payload that is no text.
+    /// Message and place of the panic; `(no message)` for a payload that is no text.
     pub message: String,
 }
 
-/// Runs `f`, which belongs to a stage or to the user; a panic becomes an error.
+/// Runs `f`, which is code of a stage or of the user; a panic becomes an error.
 ///
-/// That `f` is unwind safe is asserted: after any failure the engine touches the
-/// stage again only through [`Stage::abort`](super::Stage::abort), whose task is
-/// to make it whole, and shows it to no other thread.
+/// Unwind safety of `f` is asserted: after any failure the engine touches the stage again only
+/// through [`Stage::abort`](super::Stage::abort), which has to repair the stage, and shows it to no
+/// other thread.
 pub(super) fn guarded<R>(f: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
     sync::caught(f).unwrap_or_else(|message| Err(Panicked { message }.into()))
 }
@@ -172,24 +172,23 @@ pub(super) fn discard<T>(value: T) {
     sync::survived(|| drop(value));
 }
 
-/// Why the engine did not do what it was asked.
+/// Why the engine could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// A stage failed; the others were stopped and the step was undone.
     #[error(transparent)]
     Stage(StageError),
-    /// A stage failed and then another one could not undo the step: what the
-    /// latter holds may be spoilt.
+    /// A stage failed and then another one could not undo the step: the state of the latter may be
+    /// corrupt.
     #[error("{first}; then {abort}")]
     Abort {
-        /// What failed the step.
+        /// The error that failed the step.
         first: StageError,
         /// The first stage, in stage order, whose `abort` panicked.
         abort: Box<StageError>,
     },
-    /// A stage did not come back in time
-    /// ([`Engine::set_patience`](super::Engine::set_patience)).
+    /// A stage did not return in time ([`Engine::set_patience`](super::Engine::set_patience)).
     #[error("{0}")]
     Stalled(Box<Stall>),
     /// The stages of a device could not be built.
@@ -197,15 +196,15 @@ pub enum EngineError {
     Build {
         /// The device, which is also the builder's place in the list.
         device: DeviceId,
-        /// What the builder returned; a [`Panicked`] for a panic.
+        /// The builder's error; a [`Panicked`] for a panic.
         r#source: anyhow::Error,
     },
-    /// The operating system gave no thread.
+    /// The operating system could not create a thread.
     #[error("no thread for device {device}: {source}")]
     Thread {
-        /// The device that stays without a thread.
+        /// The device without a thread.
         device: DeviceId,
-        /// What the operating system said.
+        /// The error of the operating system.
         r#source: std::io::Error,
     },
     /// The builders did not build stages 0, 1, 2, … once each, in each replica.
@@ -216,19 +215,19 @@ pub enum EngineError {
     Placement {
         /// The first stage that is missing or built twice.
         stage: StageId,
-        /// In which replica, where there are several.
+        /// The replica of that stage, where there are several.
         replica: Option<usize>,
-        /// How often it is there.
+        /// How often that stage was built.
         times: usize,
         /// How many stages were built in all, or in the replica.
         stages: usize,
     },
-    /// The devices are not as many in each replica.
+    /// The replicas have different numbers of devices.
     #[error("{devices} devices are not {replicas} replicas of a pipeline: each has as many")]
     Uneven {
-        /// How many there are in all.
+        /// Devices in all.
         devices: usize,
-        /// Of so many replicas.
+        /// Replicas.
         replicas: usize,
     },
     /// An engine needs at least one device.
@@ -268,7 +267,7 @@ pub enum EngineError {
         /// Its stages in the engine.
         present: Vec<usize>,
     },
-    /// The values from the caller are not one per edge from the caller and micro-batch.
+    /// The values from the caller are not exactly one per edge from the caller and micro-batch.
     #[error(transparent)]
     Entry(#[from] super::entry::EntryError),
     /// There is no such stage.
@@ -276,7 +275,7 @@ pub enum EngineError {
     NoStage {
         /// The stage asked for.
         stage: StageId,
-        /// How many there are.
+        /// Number of stages.
         stages: usize,
     },
     /// The replica has no such stage in this process.
@@ -286,7 +285,7 @@ pub enum EngineError {
         stage: StageId,
         /// The replica asked for.
         replica: usize,
-        /// How many replicas there are.
+        /// Number of replicas.
         replicas: usize,
     },
     /// The thread of a device ended unexpectedly; the engine can only be dropped.
@@ -295,29 +294,29 @@ pub enum EngineError {
         /// The device.
         device: DeviceId,
     },
-    /// This process could not tell the others what the step came to; it was undone in all.
+    /// This process could not tell the others the result of the step, which was undone in all.
     #[error("{0}")]
     Untold(anyhow::Error),
     /// The step, or the building of stages, failed in another process; it was undone in all.
     #[error("rank {rank}: {why}")]
     Elsewhere {
-        /// That process; of several the lowest.
+        /// The lowest rank that failed.
         rank: usize,
-        /// What it says.
+        /// The error of that process.
         why: String,
     },
     /// Another process is lost, or this one told the others that it cannot go on; the engine
     /// can only be dropped.
     #[error(transparent)]
     Lost(#[from] super::carrier::Lost),
-    /// An earlier call was left half-done (by [`EngineError::WorkerLost`], by a panic in the
-    /// calling thread, or by a stall outside of a step); the engine can only be dropped.
+    /// An earlier call did not complete (because of [`EngineError::WorkerLost`], a panic in the
+    /// calling thread, or a stall outside a step); the engine can only be dropped.
     #[error("the engine cannot be used again: an earlier call did not come to its end")]
     Broken,
 }
 
 impl EngineError {
-    /// The failure of a stage, if that is what this is.
+    /// Returns the failure of a stage, if this is one.
     pub fn stage_error(&self) -> Option<&StageError> {
         match self {
             Self::Stage(error) | Self::Abort { first: error, .. } => Some(error),

@@ -11,13 +11,13 @@ use super::state::{Asked, State};
 use super::watchdog::{self, Activity, Watchdog};
 use gpipe_partitioner::DeviceId;
 
-/// How a step ended on the devices of an engine.
+/// Result of a step on the devices of an engine.
 pub(super) enum Ended<V> {
-    /// They have done their part.
+    /// All devices have done their part.
     Done(StepOutcome<V>),
-    /// One of them failed: the first.
+    /// A device failed: the first failure.
     Failed(StageError),
-    /// They have left it because another process failed.
+    /// All devices have left the step because another process failed.
     Left,
 }
 
@@ -29,8 +29,8 @@ pub(super) struct Gathered<V> {
 }
 
 impl<S: Stage> Engine<S> {
-    /// Waits until each of `asked` has reported or stalled. The devices that stalled are
-    /// in `overdue` then; if it was a step, all others have left it.
+    /// Waits until each of `asked` has reported or stalled. Stalled devices are then in `overdue`;
+    /// if the command was a step, all others have left it.
     pub(super) fn gather(&mut self, asked: Asked<'_>) -> Result<Gathered<S::Value>, EngineError> {
         let mut watchdog = self.patience.map(|p| Watchdog::new(p, self.devices()));
         let mut missing = asked.devices;
@@ -64,7 +64,7 @@ impl<S: Stage> Engine<S> {
                 }
             }
             if let Some(turns) = &self.shared.turns {
-                // Others may wait for their core slots.
+                // Other devices may be waiting for the core slots of stalled ones.
                 stalled.iter().for_each(|(device, _)| turns.leave(*device));
             }
             if stalled.len() == missing.len() {
@@ -89,7 +89,7 @@ impl<S: Stage> Engine<S> {
         stall.replica = self.shared.inboxes.mesh().named_replica(device);
         let is = |own: &&StageObserver| own.device == device && Some(own.stage) == stall.stage;
         let observer = self.observers.iter().find(is);
-        // A stage that cannot even name its layer is named without it.
+        // Without a layer if the observer fails.
         let name = |own: &StageObserver| guarded(|| Ok((own.observer)())).unwrap_or_default();
         stall.layer = observer.and_then(name);
         stall
@@ -97,7 +97,7 @@ impl<S: Stage> Engine<S> {
 }
 
 impl<V> Gathered<V> {
-    /// Itself, if no device stalled.
+    /// Returns `self` if no device stalled, else the first stall.
     pub(super) fn complete(mut self) -> Result<Self, EngineError> {
         let Some(mut stall) = self.stall.take() else {
             return Ok(self);
@@ -113,7 +113,7 @@ impl<V> Gathered<V> {
         reports.map(|report| (report.device, report.reply))
     }
 
-    /// The first failure, if there is one.
+    /// Takes the first failure, if there is one.
     fn failure(&mut self) -> Option<StageError> {
         let failed = |report: &Report<V>| matches!(report.reply, Reply::Failed(_));
         let first = self.reports.iter().position(failed)?;
@@ -123,7 +123,7 @@ impl<V> Gathered<V> {
         }
     }
 
-    /// How the step ended.
+    /// Returns the result of the step.
     pub(super) fn ended(mut self) -> Ended<V> {
         if let Some(error) = self.failure() {
             discard(self);

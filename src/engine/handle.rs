@@ -1,4 +1,4 @@
-//! The engine as its owner sees it.
+//! The engine's public handle.
 
 use super::carrier::Carrier;
 use super::device_stages::DeviceStages;
@@ -30,15 +30,15 @@ pub struct Engine<S: Stage> {
     threads: Vec<JoinHandle<()>>,
     /// The stages of each device, in increasing order.
     pub(super) placement: Vec<Vec<StageId>>,
-    /// For each stage that has one, what names the layer that it runs.
+    /// Observers of the stages that have one.
     pub(super) observers: Vec<StageObserver>,
     pub(super) patience: Option<Duration>,
-    /// Stalled devices, whose report the last call did not wait for.
+    /// Stalled devices whose report the last call did not wait for.
     pub(super) overdue: Vec<DeviceId>,
     pub(super) state: State,
 }
 
-/// What names the layer that a stage runs.
+/// Observer that names the layer running in a stage.
 pub(super) struct StageObserver {
     pub(super) device: DeviceId,
     pub(super) stage: StageId,
@@ -57,10 +57,10 @@ impl<S: Stage> Engine<S> {
         Self::replicated(1, builders, None)
     }
 
-    /// As [`Engine::new`], for devices that have to take turns because they share too few
-    /// cores: of those that could run an action, the ones whose next action is the most
-    /// [urgent](gpipe_partitioner::urgencies) do. The timeline counts an action from its
-    /// turn on.
+    /// Same as [`Engine::new`], for devices that take turns because they share too few cores: among
+    /// devices that are ready to run an action, those with the most
+    /// [urgent](gpipe_partitioner::urgencies) next action go first. The timeline counts an action
+    /// from its turn on.
     ///
     /// # Errors
     /// Those of [`Engine::new`].
@@ -71,8 +71,8 @@ impl<S: Stage> Engine<S> {
         Self::replicated(1, builders, Some(sharing))
     }
 
-    /// As [`Engine::new`], for so many replicas of a pipeline: every stage is built on as many
-    /// devices, which the [`Mesh`] numbers. With `sharing` as [`Engine::taking_turns`].
+    /// Same as [`Engine::new`], for `replicas` replicas of a pipeline, with a copy of each stage in
+    /// each; the [`Mesh`] numbers the devices. `sharing` is that of [`Engine::taking_turns`].
     ///
     /// # Errors
     /// [`EngineError::Uneven`] when the replicas do not have equally many devices;
@@ -93,8 +93,8 @@ impl<S: Stage> Engine<S> {
         Self::build(mesh, builders.collect(), sharing, None)
     }
 
-    /// Builds an engine of some devices, in increasing order; where there is a carrier, the
-    /// others are in other processes.
+    /// Builds an engine of some devices, in increasing order; with a carrier, the other devices are
+    /// in other processes.
     pub(super) fn build(
         mesh: Mesh,
         builders: Vec<(DeviceId, StageBuilder<S>)>,
@@ -152,9 +152,8 @@ impl<S: Stage> Engine<S> {
         self.check_placement()
     }
 
-    /// Sets how long one call of a stage (an action, or another call of the engine) may take
-    /// before the caller stops waiting for it; by default there is no limit. Layers that are
-    /// being built are not watched.
+    /// Sets how long one call of a stage (an action, or another call of the engine) may take before
+    /// the caller stops waiting for it; no limit by default. Building of layers is not watched.
     #[doc(alias = "timeout")]
     #[doc(alias = "watchdog")]
     pub fn set_patience(&mut self, patience: Option<Duration>) {
@@ -168,19 +167,17 @@ impl<S: Stage> Engine<S> {
 
     /// Runs a whole schedule and waits for its end, in all processes: [`Engine::run`], then
     /// [`Engine::settle`].
-    ///
-    /// `entries` has one value per edge from the caller and micro-batch, in any
-    /// order, of the edges that lead to a device of this engine; `step` is what every stage
-    /// gets to see when the step begins.
+    /// `entries` has one value per edge from the caller and micro-batch, in any order, for the
+    /// edges that lead to a device of this engine; `step` holds the settings that every stage sees
+    /// when the step begins.
     ///
     /// # Errors
-    /// [`EngineError::Stage`] when a stage fails: the first failure, with every
-    /// stage stopped and aborted, and the engine ready for the next step.
-    /// [`EngineError::Stalled`] when a stage does not come back in time: the other devices have
-    /// left the step by then, and the next call begins by waiting for that stage and undoing
-    /// the step. [`EngineError::Devices`], [`EngineError::Stages`] and
-    /// [`EngineError::Entry`] before anything runs, when the program or the
-    /// entries do not fit.
+    /// [`EngineError::Stage`] for the first failure of a stage; every stage is then stopped and
+    /// aborted, and the engine is ready for the next step. [`EngineError::Stalled`] when a stage
+    /// does not return in time: the other devices have left the step by then, and the next call
+    /// begins by waiting for that stage and undoing the step. [`EngineError::Devices`],
+    /// [`EngineError::Stages`] and [`EngineError::Entry`] before anything runs, when the program or
+    /// the entries do not fit.
     pub fn step(
         &mut self,
         program: &Arc<Program>,
@@ -192,12 +189,12 @@ impl<S: Stage> Engine<S> {
         Ok(settled.outcome)
     }
 
-    /// Runs a whole schedule on the devices of this process and waits for their end. Whether the
-    /// step counts is then for [`Engine::settle`], which must be the next call: until then the
-    /// engine can do nothing else.
+    /// Runs a whole schedule on the devices of this process and waits for their end.
+    /// [`Engine::settle`], which must be the next call, decides whether the step counts; until then
+    /// the engine can do nothing else.
     ///
     /// # Errors
-    /// Those of [`Engine::step`], but for failures of stages.
+    /// Those of [`Engine::step`], except failures of stages.
     pub fn run(
         &mut self,
         program: &Arc<Program>,
@@ -226,11 +223,11 @@ impl<S: Stage> Engine<S> {
         Ok(Ran(gathered.ended()))
     }
 
-    /// Whether the step that has just run counts: it does where it has come to its end in all
-    /// processes, and all can tell what it came to. Otherwise it is undone in all.
+    /// Votes with the other processes on whether the step that has just run counts. It counts if it
+    /// completed in all processes and all can report its result; otherwise it is undone in all.
     ///
-    /// `told` is what this process has the others know, or why it cannot say it. *Returns* what all
-    /// have told, in the order of ranks: the vote brings it, so that it costs no round of its own.
+    /// `told` is this process's message, or the error that prevents one. *Returns* the messages of
+    /// all processes, in the order of ranks: the vote carries them, without an extra round.
     ///
     /// # Errors
     /// Those of [`Engine::step`]; [`EngineError::Untold`] with this process's own reason.
@@ -244,13 +241,12 @@ impl<S: Stage> Engine<S> {
         result
     }
 
-    /// Runs `job` with every stage, each on its own thread, all devices at once.
-    /// Returns the results in the order of the stages, those of a stage's copies in the order of
-    /// the replicas.
+    /// Runs `job` with every stage, on the stage's own thread, all devices at once. Returns the
+    /// results in the order of stages, then of replicas.
     ///
     /// # Errors
-    /// [`EngineError::Stage`] for the first stage, in stage order, whose job fails
-    /// or panics. The others run theirs all the same; nothing is aborted.
+    /// [`EngineError::Stage`] for the first stage, in stage order, whose job fails or panics. The
+    /// jobs of the other stages run nevertheless; nothing is aborted.
     pub fn on_each<R: Send + 'static>(
         &mut self,
         job: impl Fn(StageId, &mut S) -> anyhow::Result<R> + Send + Sync + 'static,
@@ -263,7 +259,7 @@ impl<S: Stage> Engine<S> {
                 let done = stages.each(|stage, state| job(stage, state));
                 let done = done.into_iter().map(|(stage, done)| (stage, device, done));
                 results.lock().extend(done);
-                // The last owner, where the caller has stopped waiting.
+                // This thread may be the last owner if the caller has stopped waiting.
                 discard((job, results));
             };
             (device, Box::new(work) as Job<S>)
@@ -276,8 +272,8 @@ impl<S: Stage> Engine<S> {
         results.collect()
     }
 
-    /// Runs `job` with one stage, on that stage's thread; of several copies in this process
-    /// with that of the first replica alone.
+    /// Runs `job` with one stage, on that stage's thread; of several copies in this process only
+    /// with that of the first replica.
     ///
     /// # Errors
     /// [`EngineError::Stage`] when the job fails or panics,
@@ -387,9 +383,9 @@ impl<S: Stage> Drop for Engine<S> {
         }
         self.take_late_reports();
         for (device, thread) in self.shared.devices().iter().zip(self.threads.drain(..)) {
-            // A stalled one ends by itself, should it ever come back.
+            // A stalled thread ends by itself if its stage ever returns.
             if !self.overdue.contains(device) {
-                // A thread that panicked has said so by its report.
+                // A thread that panicked has already reported it.
                 drop(thread.join());
             }
         }

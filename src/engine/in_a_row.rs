@@ -1,8 +1,8 @@
-//! Programs of several steps in a row, of which none waits for the one before.
+//! Programs of several steps in a row, without a barrier between steps.
 //!
-//! Every device does its list so many times. Directly behind a stage's last backward of a step
-//! stands a task of its own, which closes the step there: the stage updates its weights, and goes
-//! on with the next step, whatever other stages are at.
+//! Every device runs its list once per step. Directly after a stage's last backward of a step
+//! stands a task that closes the step there: the stage updates its weights and goes on with the
+//! next step, however far other stages are.
 //!
 //! ```text
 //! p = 1, v = 2, m = 1, two steps; c(s) closes a step on stage s
@@ -10,14 +10,14 @@
 //!    0F0 1F0 1B0 c(1) 0B0 c(0) | 0F0 1F0 1B0 c(1) 0B0 c(0)
 //! ```
 //!
-//! To the engine this is one step: its values have slots of their own, its failure stops and
-//! aborts all stages, and there is one report at its end. So nothing of the protocol changes, and a
-//! program of one step has no trace of it.
+//! The engine treats all of this as one step: its values have slots of their own, a failure stops
+//! and aborts all stages, and there is one report at the end. The protocol is unchanged, and so is
+//! a program of one step.
 //!
 //! **No deadlock.** A task that closes a step waits for nothing. A value of step k is made and
-//! consumed by actions of step k. If all devices get through their actions of the steps before k,
-//! then those of step k find what the schedule of one step was proved to find; and a device comes to
-//! step k when it is through with its own actions of the steps before.
+//! consumed by actions of step k. If all devices complete their actions of the steps before k, then
+//! the actions of step k run as in the schedule of one step, which was proved to complete; and a
+//! device reaches step k when it has completed its own actions of the steps before.
 
 use super::program::{Destination, DeviceProgram, Entries, Exit, Op, Program, SlotAddress};
 use super::schedules::Schedules;
@@ -26,20 +26,20 @@ use super::topology::TopologyError;
 use gpipe_partitioner::{MicroId, StageId};
 
 impl Program {
-    /// This program so many times in a row, without a barrier between the steps: a stage goes on
-    /// with the next step when its own gradients of one are whole
+    /// Returns this program, run `steps` times in a row without a barrier between the steps: a
+    /// stage goes on with the next step when its own gradients of one are complete
     /// ([`Stage::close_step`](super::Stage::close_step)).
     ///
     /// Entries and exits of micro-batch i of step k have the number k·m + i; stages, events and
-    /// errors name it as micro-batch i, as in every step. Each device's events have those of step
-    /// 0 first. [`Program::schedule`] stays that of one step.
+    /// errors call it micro-batch i, as in every step. Each device's events start with those of
+    /// step 0. [`Program::schedule`] remains that of one step.
     ///
     /// # Complexity
     /// Time and memory grow with the number of steps.
     ///
     /// # Errors
-    /// [`TopologyError::InARow`] unless it is that of a training step of one replica, compiled for
-    /// all devices.
+    /// [`TopologyError::InARow`] unless this is the program of a training step of one replica,
+    /// compiled for all devices.
     #[doc(alias = "post-validation")]
     pub fn in_a_row(&self, steps: usize) -> Result<Self, TopologyError> {
         let here = |device: &DeviceProgram| !device.ops.is_empty();
@@ -73,14 +73,14 @@ impl Program {
     }
 }
 
-/// One step, and how often it is run.
+/// One step, and the number of its repetitions.
 struct Row<'a> {
     step: &'a Program,
     steps: usize,
     micro_batches: usize,
-    /// By device and stage on it: the place of the stage's last action in the list of one step.
+    /// By device and stage on it: index of the stage's last action in the list of one step.
     ends: Vec<Vec<usize>>,
-    /// Actions of an earlier step are more urgent than all of a later one by this much.
+    /// Added per later step, so that every action of an earlier step is more urgent.
     urgency: u32,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The place of a task of the step in the device's list of all steps.
+    /// Index of a task of `step` in the device's list of all steps.
     fn place(&self, device: usize, step: usize, op: usize) -> usize {
         let ends = &self.ends[device];
         let closed = ends.iter().filter(|end| **end < op).count();
@@ -129,7 +129,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The task of one of the steps.
+    /// Returns the task for one of the steps.
     fn op(&self, device: &DeviceProgram, step: usize, op: &Op) -> Op {
         let slots = step * device.slots;
         let destinations = step * device.destinations.len();
@@ -183,7 +183,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Closes a step on the stage whose last action of it is `last`. It is as urgent as that.
+/// Returns the task that closes a step on the stage of `last`, its last action, with its urgency.
 fn close(device: &DeviceProgram, step: usize, last: &Op) -> Op {
     let stage: StageId = device.stages[last.local];
     Op {

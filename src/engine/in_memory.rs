@@ -7,10 +7,10 @@ use super::sync::{Builder, Condvar, JoinHandle, Mutex, wait};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Takes values to other engines of the same process, which have the ranks of processes.
+/// Takes values to other engines of the same process, which stand for the ranks of processes.
 ///
-/// Each has a thread of its own that gives to its engine's door what has arrived, later than
-/// it was sent: so all that a network can delay can be late here as well.
+/// Each engine has a courier thread that gives values to its door, later than they were sent: any
+/// delay of a network can occur here as well.
 pub struct InMemory<V: Send + 'static> {
     rank: usize,
     hub: Arc<Hub<V>>,
@@ -26,28 +26,28 @@ struct State<V> {
     /// By device of the pipeline: its rank.
     rank_of: Vec<usize>,
     ranks: Vec<Rank<V>>,
-    /// One per rank that has come to the current meeting.
+    /// One per rank that has arrived at the current meeting.
     ballots: Vec<Option<Ballot>>,
-    /// How many meetings of all ranks have ended.
+    /// Number of meetings of all ranks that have ended.
     meetings: u64,
-    /// What came of the last one.
+    /// Verdict of the last meeting.
     verdict: Verdict,
     lost: Option<Lost>,
 }
 
 struct Rank<V> {
-    /// Where what arrives for the current step goes, until a vote has ended: what comes while
-    /// there is none is of the next step.
+    /// Door of the current step, until a vote has ended; values that arrive while there is none
+    /// belong to the next step.
     door: Option<Arc<dyn Door<V>>>,
-    /// What is on its way to it.
+    /// Values on their way to the door.
     values: VecDeque<(Address, V)>,
-    /// It is to leave the step that it is in, or is going to begin.
+    /// Whether to leave the current step, or the next one before it begins.
     stopping: bool,
-    /// It is gone.
+    /// Whether the carrier was dropped.
     closed: bool,
 }
 
-/// What a courier does next.
+/// Next thing that a courier does.
 enum Errand<V> {
     Deliver(Arc<dyn Door<V>>, (Address, V)),
     Stop(Arc<dyn Door<V>>),
@@ -95,7 +95,7 @@ impl<V: Send + 'static> InMemory<V> {
         &mut state.ranks[self.rank]
     }
 
-    /// Waits until all ranks have come; the last one does `at_end` before any goes on.
+    /// Waits until all ranks have arrived; the last one runs `at_end` before any goes on.
     fn meet(&self, ballot: Ballot, at_end: impl FnOnce(&mut State<V>)) -> Result<Verdict, Lost> {
         let mut state = self.hub.state.lock();
         let meeting = state.meetings;
@@ -179,7 +179,7 @@ impl<V: Send + 'static> Carrier<V> for InMemory<V> {
 }
 
 impl<V: Send + 'static> Hub<V> {
-    /// The life of a courier.
+    /// Body of a courier thread.
     fn carry(&self, rank: usize) {
         let mut state = self.state.lock();
         while !state.ranks[rank].closed {
@@ -187,11 +187,11 @@ impl<V: Send + 'static> Hub<V> {
                 state = wait(&self.changed, state);
                 continue;
             };
-            // Under the lock: after a renewal nothing of before is delivered.
+            // Under the lock: after a renewal, nothing from before it is delivered.
             match errand {
                 Errand::Stop(door) => door.stop(),
                 Errand::Deliver(door, (to, value)) => {
-                    // Both ends have the same program.
+                    // Cannot happen: both ends have the same program.
                     if let Err(unwanted) = door.deliver(to, value) {
                         let why = unwanted.to_string();
                         state.lost.get_or_insert(Lost { rank, why });
@@ -199,7 +199,7 @@ impl<V: Send + 'static> Hub<V> {
                     }
                 }
             }
-            // Others may wait for it.
+            // Other threads may be waiting for the lock.
             drop(state);
             state = self.state.lock();
         }
@@ -207,7 +207,7 @@ impl<V: Send + 'static> Hub<V> {
 }
 
 impl<V> State<V> {
-    /// What the courier of `rank` can do.
+    /// Takes the next errand of the courier of `rank`.
     fn next(&mut self, rank: usize) -> Option<Errand<V>> {
         let lost = self.lost.is_some();
         let rank = &mut self.ranks[rank];
@@ -228,7 +228,7 @@ impl<V: Send + 'static> Drop for InMemory<V> {
         self.own(&mut self.hub.state.lock()).closed = true;
         self.hub.changed.notify_all();
         if let Some(courier) = self.courier.take() {
-            // One that panicked has nothing to say here.
+            // The result of a courier that panicked is of no use here.
             drop(courier.join());
         }
     }

@@ -1,4 +1,4 @@
-//! What the workers of an engine read.
+//! Mailboxes that the workers of an engine read.
 
 use super::mailbox::Mailbox;
 use super::mesh::Mesh;
@@ -13,12 +13,12 @@ pub(super) struct Inboxes<S: Stage> {
     mesh: Mesh,
     /// By device of the mesh: its index in `devices`, unless it is in another process.
     indices: Vec<Option<usize>>,
-    /// By index.
+    /// In the order of `devices`.
     mailboxes: Vec<Mailbox<Message<S>>>,
 }
 
 impl<S: Stage> Inboxes<S> {
-    /// For these devices of a mesh.
+    /// Creates the mailboxes of `devices` of a mesh.
     pub(super) fn new(devices: Vec<DeviceId>, mesh: Mesh) -> Self {
         let mut indices = vec![None; mesh.devices()];
         for (index, device) in devices.iter().enumerate() {
@@ -39,27 +39,27 @@ impl<S: Stage> Inboxes<S> {
         &self.devices
     }
 
-    /// All devices, those of other processes as well.
+    /// All devices, including those of other processes.
     pub(super) fn mesh(&self) -> Mesh {
         self.mesh
     }
 
-    /// The device's index among those here, unless it is in another process.
+    /// Returns the device's index among those here, unless it is in another process.
     pub(super) fn index(&self, device: DeviceId) -> Option<usize> {
         self.indices.get(device.index()).copied().flatten()
     }
 
-    /// What the device's worker reads, unless it is in another process.
+    /// Returns the mailbox of the device, unless it is in another process.
     pub(super) fn of(&self, device: DeviceId) -> Option<&Mailbox<Message<S>>> {
         self.index(device).map(|index| &self.mailboxes[index])
     }
 
-    /// What the worker of the device with this index reads.
+    /// Returns the mailbox of the device with this index.
     pub(super) fn at(&self, index: usize) -> &Mailbox<Message<S>> {
         &self.mailboxes[index]
     }
 
-    /// By index.
+    /// In the order of the devices.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Mailbox<Message<S>>> {
         self.mailboxes.iter()
     }

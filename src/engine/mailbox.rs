@@ -1,4 +1,4 @@
-//! A queue with many writers and one reader: the engine's only shared state.
+//! A queue with many writers and one reader, through which all values pass.
 
 use super::spin::Spin;
 use super::sync::{AtomicBool, Condvar, Mutex, wait, wait_at_most};
@@ -12,14 +12,14 @@ use std::time::Duration;
 pub(super) struct Mailbox<M> {
     state: Mutex<State<M>>,
     arrived: Condvar,
-    /// Whether the queue has something. Written under the lock and read without
-    /// it: a hint that may be late, through which no data is published.
+    /// Whether the queue is not empty. Written under the lock and read without it: a hint that may
+    /// be late, through which no data is published.
     hint: AtomicBool,
 }
 
 struct State<M> {
     queue: Vec<M>,
-    /// The reader sleeps, or is about to, on `arrived`.
+    /// The reader sleeps on `arrived`, or is about to.
     asleep: bool,
 }
 
@@ -49,14 +49,14 @@ impl<M> Mailbox<M> {
         self.hint.store(!state.queue.is_empty(), Relaxed);
         let wake = std::mem::take(&mut state.asleep);
         drop(state);
-        // After the lock is free, so that the reader does not wake up to wait again.
+        // After unlocking, so that the reader does not wake up only to wait again.
         if wake {
             self.arrived.notify_one();
         }
     }
 
-    /// Moves what is there to the end of `batch`, without waiting. A message
-    /// posted this very moment may stay for the next call.
+    /// Moves all queued messages to the end of `batch`, without waiting. A message posted at this
+    /// very moment may stay for the next call.
     pub(super) fn poll(&self, batch: &mut Vec<M>) {
         if self.hint.load(Relaxed) {
             let mut state = self.state.lock();
@@ -65,8 +65,8 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// Moves what is there to the end of `batch`, waiting until it is at least
-    /// one message: first awake as far as `spin` goes, then asleep.
+    /// Moves all queued messages to the end of `batch`, waiting for at least one: first awake for
+    /// as long as `spin` allows, then asleep.
     pub(super) fn wait(&self, batch: &mut Vec<M>, spin: Spin) {
         spin.until(|| self.hint.load(Relaxed));
         let mut state = self.state.lock();
@@ -79,8 +79,8 @@ impl<M> Mailbox<M> {
         hand_over(&mut state.queue, batch);
     }
 
-    /// Moves what is there to the end of `batch`, waiting for a first message for about
-    /// `limit` at most.
+    /// Moves all queued messages to the end of `batch`, waiting for a first one for about `limit`
+    /// at most.
     pub(super) fn wait_at_most(&self, batch: &mut Vec<M>, limit: Duration) {
         let mut state = self.state.lock();
         if state.queue.is_empty() {
@@ -94,8 +94,8 @@ impl<M> Mailbox<M> {
     }
 }
 
-/// Appends `queue` to `batch`; where `batch` is empty the two swap their buffers,
-/// so that in the steady state nothing is copied and nothing allocated.
+/// Appends `queue` to `batch`; if `batch` is empty, swaps their buffers, so that nothing is copied
+/// or allocated in the steady state.
 fn hand_over<M>(queue: &mut Vec<M>, batch: &mut Vec<M>) {
     if batch.is_empty() {
         std::mem::swap(queue, batch);

@@ -1,10 +1,9 @@
-//! Where the replicas of a pipeline are.
+//! Numbering of the devices of a pipeline's replicas.
 
 use gpipe_partitioner::DeviceId;
 
 /// The devices of d replicas of a pipeline of p devices, with the replica as the fastest index:
-/// device s of replica r has the number s·d + r, so that the copies of a stage are neighbours
-/// and a pipeline goes across.
+/// device s of replica r has the number s·d + r, so the copies of a stage are neighbours.
 ///
 /// ```text
 ///               replica 0   replica 1
@@ -33,7 +32,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// So many replicas (0 counts as 1) of a pipeline of so many devices.
+    /// Mesh of `replicas` replicas (0 counts as 1) of a pipeline of `pipeline` devices.
     pub const fn new(pipeline: usize, replicas: usize) -> Self {
         let replicas = if replicas == 0 { 1 } else { replicas };
         Self { pipeline, replicas }
@@ -54,7 +53,7 @@ impl Mesh {
         self.replicas
     }
 
-    /// The device that does in `replica` what `of_pipeline` does in the schedule.
+    /// The device in `replica` that corresponds to `of_pipeline` of the schedule.
     pub const fn device(self, of_pipeline: DeviceId, replica: usize) -> DeviceId {
         DeviceId(of_pipeline.0 * self.replicas + replica)
     }
@@ -76,7 +75,7 @@ impl Mesh {
 }
 
 impl From<usize> for Mesh {
-    /// One pipeline of so many devices.
+    /// Mesh of one pipeline of `pipeline` devices.
     fn from(pipeline: usize) -> Self {
         Self::new(pipeline, 1)
     }

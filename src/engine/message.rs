@@ -9,10 +9,10 @@ use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What arrives in a worker's inbox.
+/// Message to a worker.
 pub(super) enum Message<S: Stage> {
-    /// A value for a slot of the current step, or of the next one, whose command has not
-    /// arrived yet.
+    /// A value for a slot of the current step, or of the next one, whose command has not yet
+    /// arrived.
     Value { slot: usize, value: S::Value },
     /// A peer failed: leave the step.
     Stop,
@@ -20,8 +20,8 @@ pub(super) enum Message<S: Stage> {
     Command(Command<S>),
 }
 
-/// What the caller wants of a worker. All but `Exit` are answered with one report,
-/// and the next command is sent only after it.
+/// Command of the caller to a worker. All but `Exit` are answered with one report, and the next
+/// command is sent only after it.
 pub(super) enum Command<S: Stage> {
     /// Run the device's part of a step.
     Step(StepCommand<S>),
@@ -42,7 +42,7 @@ pub(super) struct StepCommand<S: Stage> {
     pub(super) epoch: Instant,
 }
 
-/// What a worker answers to the caller.
+/// Answer of a worker to the caller.
 pub(super) struct Report<V> {
     pub(super) device: DeviceId,
     pub(super) reply: Reply<V>,
@@ -63,11 +63,11 @@ pub(super) enum Reply<V> {
     Aborted(Vec<StageError>),
     /// The job is done.
     JobDone,
-    /// The thread ends without a command to.
+    /// The thread ends without having been told to.
     Lost,
 }
 
-/// What a worker returns from a step.
+/// Result of a step on a worker.
 pub(super) struct StepRecord<V> {
     pub(super) exits: Vec<(Exit, V)>,
     pub(super) events: Events,

@@ -1,25 +1,25 @@
 //! Panics of the user's code, which become errors.
 //!
-//! Layers, loss functions and data sources may panic, and tch panics where libtorch refuses.
-//! The library catches that where it calls such code, and returns an error that says where it
-//! was. The message that Rust prints before would only bury the error, with libtorch's stack
-//! frames in it. So the first call of [`caught`] installs a panic hook for the process. It
-//! passes all panics on to the hook that was there before, except for those that become errors.
+//! Layers, loss functions and data sources may panic, and tch panics where libtorch refuses. The
+//! library catches such panics and returns an error that names the place. The message that Rust
+//! prints first would only bury the error under libtorch's stack frames. So the first call of
+//! [`caught`] installs a panic hook for the process, which passes on to the previous hook all
+//! panics except those that become errors.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-/// What the hook does with a panic of this thread.
+/// How the hook treats a panic of this thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Watch {
-    /// Passes it on: it becomes no error.
+    /// Passes it on: it does not become an error.
     Off,
     /// Suppresses it: it becomes an error.
     On,
-    /// Passes it on, because one was suppressed already: this one came while the stack of the
-    /// first was unwound (which ends the process), or the user's code had caught the first.
+    /// Passes it on, because one was already suppressed: this one came while the stack of the first
+    /// was unwinding (which aborts the process), or after the user's code had caught the first.
     /// Holds the place of the first.
     Used(Option<String>),
 }
@@ -30,9 +30,9 @@ thread_local! {
 
 static HOOK: Once = Once::new();
 
-/// Runs `body`; a panic is not printed, but its message is returned, for an error.
+/// Runs `body`; a panic is not printed, and its message is returned, for an error.
 ///
-/// That `body` is unwind safe is asserted: the caller repairs what a panic has left half-done.
+/// Unwind safety of `body` is asserted: the caller repairs what a panic leaves half-done.
 ///
 /// # Errors
 /// The message of the panic and, unless it is libtorch's own sentence, the place in the source.
@@ -58,15 +58,15 @@ pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
 pub fn survived(body: impl FnOnce()) {
     let outer = WATCH.replace(Watch::Off);
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
-        // Dropping this one could panic again; a leaked message is the lesser evil.
+        // Dropping the payload could panic again; a leaked message is the lesser evil.
         std::mem::forget(payload);
     }
     WATCH.set(outer);
 }
 
 fn install() {
-    // A thread that panics may not change the hook; it has been there by then, or the panic
-    // is none of the library's.
+    // A panicking thread may not change the hook; either it is already installed, or the panic is
+    // not the library's.
     if std::thread::panicking() {
         return;
     }
@@ -80,9 +80,9 @@ fn install() {
     });
 }
 
-/// Whether this panic becomes an error.
+/// Returns whether this panic becomes an error.
 fn keep_quiet(info: &PanicHookInfo<'_>) -> bool {
-    // The thread may be so far at its end that it has no variables any more.
+    // A thread near its end may have no thread-local variables any more.
     let quiet = WATCH.try_with(|watch| {
         let mut watch = watch.borrow_mut();
         let quiet = *watch == Watch::On;
@@ -94,15 +94,15 @@ fn keep_quiet(info: &PanicHookInfo<'_>) -> bool {
     quiet.unwrap_or(false)
 }
 
-/// What a panic said.
+/// Text of a panic, and whether its place is worth naming.
 struct Message {
     said: String,
-    /// False for libtorch's, where the place is only that at which tch unwrapped its error.
+    /// False for a message of libtorch, whose place is only where tch unwrapped its error.
     is_rusts: bool,
 }
 
-/// What a panic said, for people: where tch unwrapped an error, libtorch's own
-/// sentence instead of the error's debug form with its back-trace.
+/// Returns the readable text of a panic: where tch unwrapped an error, libtorch's own sentence
+/// instead of the error's debug form with its back-trace.
 fn message(payload: &(dyn Any + Send)) -> Message {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
@@ -121,10 +121,10 @@ fn message(payload: &(dyn Any + Send)) -> Message {
     }
 }
 
-/// The part of a libtorch message that is meant for people.
+/// Returns the part of a libtorch message that is meant for people.
 ///
-/// libtorch appends `Exception raised from <function> at <file>` and one line a
-/// stack frame; tch passes that on in errors and panics.
+/// libtorch appends `Exception raised from <function> at <file>` and one line per stack frame; tch
+/// keeps these in errors and panics.
 pub fn without_backtrace(message: &str) -> &str {
     let end = ["\nException raised from ", "\nframe #0: "]
         .iter()
@@ -134,8 +134,8 @@ pub fn without_backtrace(message: &str) -> &str {
     message[..end].trim_end()
 }
 
-/// The message of a panic that a thread ended with, as [`caught`] gives it; `payload` is what
-/// joining the thread returned.
+/// Returns the message of a panic that ended a thread, formatted as by [`caught`]; `payload` is the
+/// error of joining the thread.
 pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     message(payload).said
 }
@@ -144,7 +144,7 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
 mod tests {
     use super::*;
 
-    /// As tch unwraps.
+    /// Imitates tch, whose panics show the debug form of its error.
     #[derive(Debug)]
     enum Refusal {
         Torch(#[allow(dead_code)] String),

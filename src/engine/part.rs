@@ -1,4 +1,4 @@
-//! An engine that has a part of a pipeline's devices: what it agrees on with the others.
+//! Engines with a part of a pipeline's devices: agreement with the other processes.
 
 use super::carrier::{Ballot, Carrier, Verdict};
 use super::door::Entrance;
@@ -16,10 +16,10 @@ use gpipe_partitioner::DeviceId;
 use std::sync::Arc;
 
 impl<S: Stage> Engine<S> {
-    /// As [`Engine::new`] or [`Engine::replicated`], for some devices of a [`Mesh`], or of a
-    /// pipeline of so many; the others are in other processes, to which `carrier` takes values.
-    /// All processes call this together, and later [`Engine::step`] with the same program. A step
-    /// counts in every process or in none.
+    /// Same as [`Engine::new`] or [`Engine::replicated`], for some devices of a [`Mesh`], or of a
+    /// pipeline of that many devices; the others are in other processes, to which `carrier` takes
+    /// values. All processes call this together, and later [`Engine::step`] with the same program.
+    /// A step counts in every process or in none.
     ///
     /// # Errors
     /// Those of [`Engine::new`], and [`EngineError::Elsewhere`] where another process cannot
@@ -41,7 +41,7 @@ impl<S: Stage> Engine<S> {
         self.shared.carrier.as_ref()
     }
 
-    /// Whether the parts of all processes could be built.
+    /// Checks that all processes could build their parts.
     pub(super) fn agree_on_start(
         &self,
         started: Result<(), EngineError>,
@@ -53,7 +53,7 @@ impl<S: Stage> Engine<S> {
         started.and_then(|()| in_all(verdict))
     }
 
-    /// Opens the door for what other processes send in a step.
+    /// Opens the door for values that other processes send in a step.
     pub(super) fn open(&self, program: &Arc<Program>) -> Result<(), EngineError> {
         let Some(carrier) = self.carrier() else {
             return Ok(());
@@ -66,7 +66,7 @@ impl<S: Stage> Engine<S> {
         Ok(carrier.begin(program, Arc::new(door))?)
     }
 
-    /// A step that cannot even begin here does not count anywhere.
+    /// Makes a step that cannot even begin here count in no process.
     pub(super) fn agree_on_refusal<T>(&mut self, error: EngineError) -> Result<T, EngineError> {
         if let Some(carrier) = self.carrier() {
             carrier.stop(&error.to_string());
@@ -76,7 +76,7 @@ impl<S: Stage> Engine<S> {
         Err(error)
     }
 
-    /// Whether a step counts, which is undone here otherwise. An error of the outer result
+    /// Votes on whether a step counts, and undoes it here otherwise. An error of the outer result
     /// leaves the engine broken.
     pub(super) fn agree_on_step(
         &mut self,
@@ -102,7 +102,7 @@ impl<S: Stage> Engine<S> {
             }
             (ended, _, verdict) => {
                 discard(ended);
-                // Without another process nobody leaves a step in which nobody has failed.
+                // Without other processes, nobody leaves a step unless a device here has failed.
                 in_all(verdict).err().unwrap_or(EngineError::Broken)
             }
         };
@@ -117,7 +117,7 @@ impl<S: Stage> Engine<S> {
         }))
     }
 
-    /// Whether a step that failed here failed here first.
+    /// Returns whether this process is the one that the verdict names as failed.
     fn is_own(&self, verdict: &Verdict) -> bool {
         let own = self.carrier().and_then(|carrier| carrier.rank());
         match (own, verdict) {
@@ -140,12 +140,12 @@ impl<S: Stage> Engine<S> {
         }
     }
 
-    /// The same where a call was interrupted.
+    /// Does the same if `result` is an error, which interrupted a call.
     pub(super) fn or_lose<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         result.inspect_err(|error| self.lose(error))
     }
 
-    /// Tells the other processes where this one was interrupted: they would wait for it.
+    /// Tells the other processes if a call of this engine was interrupted; they would wait forever.
     pub(super) fn leave_others(&self) {
         if let (Some(carrier), State::Broken | State::Stalled(_)) = (self.carrier(), &self.state) {
             carrier.lose("a call of its engine did not come to its end");
@@ -159,7 +159,7 @@ fn ballot(error: Option<&EngineError>) -> Ballot {
     })
 }
 
-/// An error where another process failed.
+/// Returns an error if another process failed.
 fn in_all(verdict: Verdict) -> Result<(), EngineError> {
     match verdict {
         Verdict::Done(_) => Ok(()),

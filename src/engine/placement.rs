@@ -1,4 +1,4 @@
-//! Which stages an engine has, and where: what it must have, and what a program must want.
+//! Placement of stages on the engine's devices, and checks of it.
 
 use super::failure::EngineError;
 use super::handle::Engine;
@@ -8,29 +8,29 @@ use super::stage::Stage;
 use gpipe_partitioner::{DeviceId, StageId};
 
 impl<S: Stage> Engine<S> {
-    /// The devices of the pipeline, or of its replicas, those of other processes as well.
+    /// The devices of the pipeline or of its replicas, including those of other processes.
     pub fn mesh(&self) -> Mesh {
         self.shared.inboxes.mesh()
     }
 
-    /// Number of stages on all of these devices together; each copy counts.
+    /// Number of stages on all devices of this process; each copy counts.
     pub fn stages(&self) -> usize {
         self.placement.iter().map(Vec::len).sum()
     }
 
-    /// The device of `stage`, if there is such a stage in this process; of several copies that
-    /// of the first replica.
+    /// The device of `stage`, if this process has such a stage; of several copies, that of the
+    /// first replica.
     pub fn device_of(&self, stage: StageId) -> Option<DeviceId> {
         self.copies_of(stage).next()
     }
 
-    /// The devices of this process that have `stage`, in the order of the replicas.
+    /// The devices of this process that have `stage`, in the order of replicas.
     pub fn copies_of(&self, stage: StageId) -> impl Iterator<Item = DeviceId> {
         let devices = self.shared.devices().iter().zip(&self.placement);
         devices.filter_map(move |(device, here)| here.contains(&stage).then_some(*device))
     }
 
-    /// The stages of a replica's devices here.
+    /// Stages on a replica's devices in this process.
     fn stages_of(&self, replica: usize) -> Vec<StageId> {
         let mesh = self.mesh();
         let devices = self.shared.devices().iter().zip(&self.placement);
@@ -38,7 +38,7 @@ impl<S: Stage> Engine<S> {
         own.flat_map(|(_, stages)| stages).copied().collect()
     }
 
-    /// In each replica stages are there once; all of them, unless some are in other processes.
+    /// Checks that each replica has each stage once; all stages, if there is no carrier.
     pub(super) fn check_placement(&self) -> Result<(), EngineError> {
         let mesh = self.mesh();
         let here: Vec<_> = (0..mesh.replicas())
@@ -65,7 +65,7 @@ impl<S: Stage> Engine<S> {
         Ok(())
     }
 
-    /// Whether `program` is for these devices and these stages.
+    /// Checks that `program` is for these devices and stages.
     pub(super) fn check_fit(&self, program: &Program) -> Result<(), EngineError> {
         let schedule = || program.schedules.name.clone();
         let (wanted, present) = (program.mesh(), self.mesh());

@@ -1,9 +1,9 @@
 //! A checked schedule, compiled against a topology.
 //!
-//! A *slot* is the index of one value in the table of the device that consumes it.
-//! Slots are numbered in the order in which the device's actions consume them, so
-//! an action's inputs are contiguous, and the producer of a value knows the slot
-//! that it goes to: nothing is looked up while a program runs.
+//! A *slot* is the index of one value in the table of the device that consumes it. Slots are
+//! numbered in the order in which the device's actions consume them, so an action's inputs are
+//! contiguous, and the producer of a value knows its slot: nothing is looked up while a program
+//! runs.
 
 use super::carrier::Address;
 use super::compile::compile;
@@ -35,14 +35,14 @@ pub struct Program {
     pub(super) schedules: Schedules,
     pub(super) shares: Shares,
     pub(super) topology: Topology,
-    /// By device; empty for those that it was not compiled for.
+    /// By device; empty for devices that it was not compiled for.
     pub(super) devices: Vec<DeviceProgram>,
     /// The slots of the caller's values, in increasing order of edge and micro-batch.
     pub(super) entries: Vec<Entries>,
     pub(super) exits: usize,
 }
 
-/// What one device does in a step.
+/// Tasks of one device in a step, with their inputs and outputs.
 #[derive(Debug, Default)]
 pub(super) struct DeviceProgram {
     /// The device's stages, in increasing order.
@@ -51,11 +51,11 @@ pub(super) struct DeviceProgram {
     pub(super) destinations: Vec<Destination>,
     /// Number of values that the device consumes in a step.
     pub(super) slots: usize,
-    /// Values that the devices before it consume.
+    /// Number of values that the devices before this one consume.
     pub(super) slots_before: usize,
-    /// The slots whose values other devices produce, in increasing order, and those devices.
+    /// The slots whose values other devices produce, in increasing order, and the producers.
     pub(super) arrivals: Vec<(usize, DeviceId)>,
-    /// Of a device elsewhere: what it sends here, in the order in which it produces it.
+    /// For a device elsewhere: destinations of its sends to here, in the order of production.
     pub(super) sends: Vec<Address>,
 }
 
@@ -65,19 +65,19 @@ pub(super) struct Op {
     pub(super) task: Task,
     /// The stage's index among the device's stages, in increasing order.
     pub(super) local: usize,
-    /// Its priority where devices take turns: the highest goes first.
+    /// Priority where devices take turns: the highest goes first.
     pub(super) urgency: u32,
     /// The slots of its inputs.
     pub(super) inputs: Range<usize>,
-    /// How many of its inputs come from other devices.
+    /// Number of inputs that come from other devices.
     pub(super) remote_inputs: usize,
-    /// What stages of the device are told before this task about activations: each the stage's
-    /// index, and the hint.
+    /// Hints about activations that stages of the device get before this task: the stage's index,
+    /// and the hint.
     pub(super) hints: Vec<(usize, ActivationHint)>,
     pub(super) destinations: Range<usize>,
 }
 
-/// Where a value goes.
+/// Destination of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     /// A slot of the same device.
@@ -88,11 +88,11 @@ pub(super) enum Destination {
     Exit(Exit),
 }
 
-/// Where the caller's values for one edge and one replica go.
+/// Consumers of the caller's values for one edge and one replica.
 #[derive(Debug)]
 pub(super) struct Entries {
     pub(super) edge: EdgeId,
-    /// The replica's first micro-batch; it has at least one.
+    /// The replica's first micro-batch; the replica has at least one.
     pub(super) first: MicroId,
     /// One per micro-batch of the replica.
     pub(super) places: Vec<SlotAddress>,
@@ -131,8 +131,8 @@ impl Program {
         Self::part(schedule, topology, |_| true)
     }
 
-    /// The same for the devices for which `here` says so; the others are in other processes.
-    /// The slots have the same numbers in every process.
+    /// Same as [`Program::new`], for the devices for which `here` is true; the others are in other
+    /// processes. The slots have the same numbers in every process.
     ///
     /// # Complexity
     /// Time grows with the whole schedule, memory with the part of the devices here.
@@ -148,14 +148,14 @@ impl Program {
     }
 
     /// Compiles a step of several replicas of a pipeline (data parallelism), for the devices of
-    /// their [`Mesh`] for which `here` says so. Each replica has a schedule of its own, since a
-    /// mini-batch may be too short for equal shares; one that is none has no micro-batches.
+    /// their [`Mesh`] for which `here` is true. Each replica has its own schedule, since shares of
+    /// a mini-batch may be unequal; one without a schedule has no micro-batches.
     ///
-    /// Micro-batches are numbered through: those of replica r follow those of replica r − 1, in
-    /// what stages, entries, exits, events and errors name. In training each stage exchanges
-    /// its gradients with its copies in `rounds` rounds
-    /// ([`Stage::exchange`](super::Stage::exchange)); 0 is no exchange. One replica alone has
-    /// nothing to exchange, and its program is that of [`Program::part`].
+    /// Micro-batches are numbered through in stages, entries, exits, events and errors: those of
+    /// replica r follow those of replica r − 1. In training each stage exchanges its gradients with
+    /// its copies in `rounds` rounds ([`Stage::exchange`](super::Stage::exchange)); 0 means no
+    /// exchange. A single replica has nothing to exchange, and its program is that of
+    /// [`Program::part`].
     ///
     /// # Examples
     /// ```
@@ -185,8 +185,8 @@ impl Program {
         compile(Replicas::new(replicas, rounds)?, topology, here)
     }
 
-    /// Keeps none of the schedules, which have a list for every device and so cost more than a
-    /// part of the program; `again` makes that of a replica that has micro-batches, once, if it
+    /// Drops the schedules, which have a list for every device and so cost more memory than a part
+    /// of the program. `again` makes the schedule of a replica that has micro-batches, once, if it
     /// is asked for ([`Program::schedule`]).
     ///
     /// # Examples
@@ -211,33 +211,33 @@ impl Program {
         self
     }
 
-    /// The schedule; of several replicas that of the first one that has micro-batches. Where the
-    /// program keeps none, this makes it, and it is kept from then on.
+    /// The schedule; of several replicas, that of the first one that has micro-batches. A program
+    /// that does not keep it makes it on the first call, and keeps it from then on.
     pub fn schedule(&self) -> &CheckedSchedule {
         self.schedules.first()
     }
 
-    /// Whether that is there: [`Program::without_schedules`] lets it go, until it is asked for.
+    /// Whether the schedule is kept: [`Program::without_schedules`] drops it until it is asked for.
     pub fn keeps_schedule(&self) -> bool {
         self.schedules.keeps_first()
     }
 
-    /// The same, which a program that keeps no schedules makes each time.
+    /// Same as [`Program::schedule`], but a schedule that is not kept is made anew in each call.
     pub fn schedule_for_now(&self) -> CheckedSchedule {
         self.schedules.first_for_now()
     }
 
-    /// Which of a replica's devices has `stage`; none for a stage that there is not.
+    /// The device of a replica that has `stage`; none if there is no such stage.
     pub fn device_of(&self, stage: StageId) -> Option<DeviceId> {
         self.schedules.placement.get(stage.index()).copied()
     }
 
-    /// Whether it is that of a training step.
+    /// Whether this is the program of a training step.
     pub fn is_training(&self) -> bool {
         self.schedules.trains
     }
 
-    /// The schedule of `replica`; none where it has no micro-batches, or does not exist.
+    /// The schedule of `replica`; none if it has no micro-batches or does not exist.
     pub fn schedule_of(&self, replica: usize) -> Option<&CheckedSchedule> {
         self.schedules.of(replica)
     }
@@ -247,7 +247,7 @@ impl Program {
         self.shares.mesh
     }
 
-    /// Micro-batches of all replicas together.
+    /// Number of micro-batches of all replicas together.
     pub fn micro_batches(&self) -> usize {
         self.shares.micro_batches()
     }
@@ -262,7 +262,7 @@ impl Program {
         &self.topology
     }
 
-    /// How many values a step gives back to the caller, gradients included.
+    /// Number of values that a step returns to the caller, including gradients.
     pub fn exits(&self) -> usize {
         self.exits
     }
@@ -271,9 +271,8 @@ impl Program {
         &self.devices[device.index()]
     }
 
-    /// What `device` gets from other devices in a step: where the values go, and whose they
-    /// are, in the order in which they are consumed. Nothing for a device that the program was
-    /// not compiled for.
+    /// Values that `device` gets from other devices in a step: their slots and their producers, in
+    /// the order of consumption. Nothing for a device that the program was not compiled for.
     pub fn arrivals(&self, device: DeviceId) -> impl Iterator<Item = (Address, DeviceId)> {
         let arrivals = self.devices.get(device.index());
         let arrivals = arrivals.map_or(&[][..], |program| &program.arrivals);
@@ -282,9 +281,9 @@ impl Program {
             .map(move |&(slot, from)| (Address { device, slot }, from))
     }
 
-    /// What `device`, which the program was not compiled for, sends to devices that it was
-    /// compiled for, in the order in which it produces the values. Whoever receives them in
-    /// this order never waits for one while another is there.
+    /// Values that `device`, which the program was not compiled for, sends to devices that it was
+    /// compiled for, in the order of production. A receiver that takes them in this order never
+    /// waits for one while another has arrived.
     pub fn sends(&self, device: DeviceId) -> impl Iterator<Item = Address> {
         let program = self.devices.get(device.index());
         program
@@ -293,22 +292,21 @@ impl Program {
             .copied()
     }
 
-    /// A number for every value that travels between devices in a step, the same in all
-    /// processes: a tag for its messages.
+    /// Number of a value that travels between devices in a step, unique and the same in all
+    /// processes: usable as a message tag.
     pub fn number(&self, of: Address) -> usize {
         let program = self.devices.get(of.device.index());
         program.map_or(0, |program| program.slots_before) + of.slot
     }
 
-    /// The index of the task that consumes a value of another device; none where there is
-    /// no such value.
+    /// Index of the task that consumes a value of another device; none if there is no such value.
     pub(super) fn consumer(&self, to: Address) -> Option<usize> {
         let program = self.devices.get(to.device.index())?;
         let arrivals = &program.arrivals;
         arrivals
             .binary_search_by_key(&to.slot, |(slot, _)| *slot)
             .ok()?;
-        // Inputs are contiguous, and in the order of the tasks.
+        // Inputs are contiguous, in the order of tasks.
         Some(program.ops.partition_point(|op| op.inputs.end <= to.slot))
     }
 

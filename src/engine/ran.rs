@@ -1,14 +1,14 @@
-//! A step between its end here and the word that it counts.
+//! A step between its end here and the vote on whether it counts.
 
 use super::entry::StepOutcome;
 use super::gather::Ended;
 
-/// A step that the devices of this process are done with: see [`Engine::run`](super::Engine::run).
+/// A step that ended on the devices of this process: see [`Engine::run`](super::Engine::run).
 #[must_use = "the step does not count, and the engine does nothing else, before it is settled"]
 pub struct Ran<V>(pub(super) Ended<V>);
 
 impl<V> Ran<V> {
-    /// What the step has given here; none where it has failed, here or elsewhere.
+    /// Result of the step here; none if it failed, here or elsewhere.
     pub fn outcome(&mut self) -> Option<&mut StepOutcome<V>> {
         match &mut self.0 {
             Ended::Done(outcome) => Some(outcome),
@@ -31,8 +31,8 @@ impl<V> std::fmt::Debug for Ran<V> {
 /// A step that counts in all processes.
 #[derive(Debug)]
 pub struct Settled<V> {
-    /// What it has given here.
+    /// Result of the step in this process.
     pub outcome: StepOutcome<V>,
-    /// What each process tells of it, in the order of ranks.
+    /// Messages of all processes about the step, in the order of ranks.
     pub told: Vec<Vec<u8>>,
 }

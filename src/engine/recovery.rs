@@ -9,8 +9,8 @@ use super::state::{Asked, State};
 use std::sync::Arc;
 
 impl<S: Stage> Engine<S> {
-    /// Lets every stage undo a failed step, which every worker has left. Returns the first
-    /// failure of an `abort`, in stage order.
+    /// Makes every stage undo a failed step, which every worker has left. Returns the first failure
+    /// of an `abort`, in stage order.
     pub(super) fn abort(&mut self) -> Result<Option<StageError>, EngineError> {
         for inbox in self.shared.inboxes.iter() {
             inbox.post(Message::Command(Command::Abort));
@@ -27,7 +27,7 @@ impl<S: Stage> Engine<S> {
         Ok(failures.min_by_key(|failure| (failure.stage, failure.replica)))
     }
 
-    /// Abandons a step in which devices stalled. It is undone now if their reports have
+    /// Abandons a step in which devices stalled. The step is undone now if their reports have
     /// arrived meanwhile, otherwise by the next call. Other processes cannot wait for that.
     pub(super) fn abandon(
         &mut self,
@@ -45,8 +45,8 @@ impl<S: Stage> Engine<S> {
         Ok(())
     }
 
-    /// Makes sure that a call can begin: waits for the overdue reports of an abandoned step,
-    /// and undoes it.
+    /// Makes sure that a call can begin: waits for the overdue reports of an abandoned step, and
+    /// undoes the step.
     pub(super) fn ensure_ready(&mut self) -> Result<(), EngineError> {
         let program = match &self.state {
             State::Ready => return Ok(()),

@@ -1,9 +1,9 @@
-//! Replicas of a pipeline, and what each device does for the exchange between them.
+//! Replicas of a pipeline, and the tasks of each device for the exchange between them.
 //!
-//! Every stage has a copy in each replica. What the copies exchange goes in rounds (see
+//! Every stage has a copy in each replica. The copies exchange values in rounds (see
 //! [`Stage::exchange`](super::Stage::exchange)): round 0 stands in a device's list directly after
 //! the stage's last `B` or `W`, so that its values travel while the device goes on; the later
-//! rounds stand behind all actions, all stages' round 1 before any stage's round 2.
+//! rounds stand after all actions, round 1 of all stages before round 2 of any.
 //!
 //! ```text
 //! p = 1, v = 2, m = 2, two rounds; xk(s) is round k of stage s
@@ -11,14 +11,14 @@
 //!    0F0 1F0 1B0 0B0 0F1 1F1 1B1 x0(1) 0B1 x0(0) | x1(1) x1(0) | x2(1) x2(0)
 //! ```
 //!
-//! **No deadlock.** The schedule of each replica was proved to come to its end, and no action
-//! waits for an exchange: neither its inputs do, which other actions make, nor is anything
-//! before it in a list that waits, since a round 0 takes nothing. So every device gets through its
-//! actions and rounds 0. Let all devices get through their rounds below k, for k ≥ 1. Round k of
-//! a stage waits for round k − 1 of its copies, and stands behind other rounds k and lower ones
-//! alone. So all that any round k waits for is made, and every device gets through its rounds k,
-//! in whatever order of stages. That order is the same in all replicas nevertheless: it is that in
-//! which the first one is done with its stages, so that what is waited for first is sent first.
+//! **No deadlock.** The schedule of each replica was proved to complete, and no action waits for an
+//! exchange: its inputs are made by other actions, and nothing before it in a list waits, since a
+//! round 0 takes nothing. So every device completes its actions and rounds 0. Assume that all
+//! devices complete their rounds below k, for k ≥ 1. Round k of a stage waits for round k − 1 of
+//! its copies, and stands only behind other rounds k and lower ones. So all inputs of any round k
+//! are made, and every device completes its rounds k, in any order of stages. That order is
+//! nevertheless the same in all replicas: the order in which the first replica completes its
+//! stages, so that what is waited for first is sent first.
 
 use super::mesh::Mesh;
 use super::schedules::Schedules;
@@ -30,9 +30,9 @@ use std::ops::Range;
 /// The schedules of all replicas, which have the same stages on the same devices.
 #[derive(Debug)]
 pub(super) struct Replicas {
-    /// By replica; none where it has no micro-batches.
+    /// By replica; none if it has no micro-batches.
     schedules: Vec<Option<CheckedSchedule>>,
-    /// The first replica that has micro-batches.
+    /// Schedule of the first replica that has micro-batches.
     first: CheckedSchedule,
     pub(super) shares: Shares,
     /// Rounds of an exchange after round 0; none if there is no exchange.
@@ -43,7 +43,7 @@ pub(super) struct Replicas {
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     pub(super) mesh: Mesh,
-    /// By replica: its first micro-batch; and how many there are in all.
+    /// By replica: its first micro-batch; the last entry is the number of all micro-batches.
     starts: Vec<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Shares {
         }
     }
 
-    /// Those of so many steps in a row, of one replica.
+    /// Shares of `steps` steps in a row, of one replica.
     pub(super) fn in_a_row(&self, steps: usize) -> Self {
         Self {
             mesh: self.mesh,
@@ -72,7 +72,7 @@ impl Shares {
         self.starts[self.starts.len() - 1]
     }
 
-    /// Nothing of one that does not exist.
+    /// Micro-batches of a replica; empty if the replica does not exist.
     pub(super) fn micro_batches_of(&self, replica: usize) -> Range<usize> {
         let start = |replica: usize| self.starts.get(replica).copied();
         let end = self.micro_batches();
@@ -108,7 +108,7 @@ impl Replicas {
         })
     }
 
-    /// The first one that has micro-batches.
+    /// Schedule of the first replica that has micro-batches.
     pub(super) fn first(&self) -> &CheckedSchedule {
         &self.first
     }
@@ -121,17 +121,17 @@ impl Replicas {
         Schedules::new(self.first, self.schedules)
     }
 
-    /// Whether a round gives anything to the next one.
+    /// Whether a round passes values to the next one.
     pub(super) fn sends(&self, round: usize) -> bool {
         round < self.rounds
     }
 
-    /// How many tasks of a list of so many stages come behind all actions.
+    /// Number of tasks that follow all actions, in a list of `stages` stages.
     pub(super) fn tail(&self, stages: usize) -> usize {
         stages * self.rounds
     }
 
-    /// What `device` of the mesh does in a step, in order.
+    /// Tasks of `device` of the mesh in a step, in order.
     pub(super) fn tasks(&self, device: DeviceId) -> Vec<Task> {
         let mesh = self.shares.mesh;
         let (replica, device) = (mesh.replica_of(device), mesh.of_pipeline(device));
@@ -150,13 +150,13 @@ impl Replicas {
             let ended = ends.next_if(|(end, _)| *end == Some(at));
             tasks.extend(ended.map(|(_, stage)| exchange(stage, 0)));
         }
-        // Without micro-batches all of them are left.
+        // Without micro-batches, the rounds 0 of all stages are left.
         tasks.extend(ends.map(|(_, stage)| exchange(stage, 0)));
         tasks.extend(self.behind(device));
         tasks
     }
 
-    /// The tasks of `device` without the actions.
+    /// The tasks of `device` except actions.
     pub(super) fn exchanges(&self, device: DeviceId) -> Vec<Task> {
         if self.rounds == 0 {
             return Vec::new();
@@ -168,12 +168,12 @@ impl Replicas {
         first.chain(self.behind(device)).collect()
     }
 
-    /// The schedule of a replica; where it has no micro-batches, that of the first one.
+    /// The schedule of a replica; if it has no micro-batches, that of the first replica that has.
     fn like(&self, replica: usize) -> &CheckedSchedule {
         self.schedule(replica).unwrap_or(&self.first)
     }
 
-    /// The rounds behind all actions of a device of the pipeline.
+    /// The rounds after all actions of a device of the pipeline.
     fn behind(&self, device: DeviceId) -> Vec<Task> {
         let order = ends(&self.first, device);
         let of = |round| order.iter().map(move |(_, stage)| exchange(*stage, round));
@@ -190,7 +190,7 @@ fn exchange(stage: StageId, round: usize) -> Task {
     Task::Exchange { stage, round }
 }
 
-/// Whether two schedules can be those of replicas.
+/// Whether two schedules may belong to replicas of one pipeline.
 fn alike(one: &CheckedSchedule, other: &CheckedSchedule) -> bool {
     let (a, b) = (one.schedule(), other.schedule());
     let same = |stage| one.device_of(stage) == other.device_of(stage);
@@ -200,7 +200,7 @@ fn alike(one: &CheckedSchedule, other: &CheckedSchedule) -> bool {
         && one.is_training() == other.is_training()
 }
 
-/// For each stage of a device of the pipeline the place of its last backward, in order.
+/// For each stage of a device of the pipeline the index of its last backward, in order.
 fn ends(schedule: &CheckedSchedule, device: DeviceId) -> Vec<(Option<usize>, StageId)> {
     let actions = schedule.schedule().actions(device);
     let end = |stage: StageId| {

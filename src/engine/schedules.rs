@@ -1,4 +1,4 @@
-//! The schedules that a program was compiled from: as they are, or as they can be made again.
+//! The schedules that a program was compiled from: kept, or made again on demand.
 
 use gpipe_partitioner::{CheckedSchedule, DeviceId, StageId};
 use std::fmt;
@@ -10,25 +10,25 @@ pub(super) type Recipe = Arc<dyn Fn(usize) -> CheckedSchedule + Send + Sync>;
 /// The schedules of all replicas.
 #[derive(Debug)]
 pub(super) struct Schedules {
-    /// What the first one is called.
+    /// Name of the first schedule.
     pub(super) name: String,
-    /// The device of each stage, of those of a replica.
+    /// Device of each stage, within a replica.
     pub(super) placement: Vec<DeviceId>,
     pub(super) trains: bool,
     /// The first replica that has micro-batches, and its schedule.
     first: (usize, Kept),
-    /// By replica; none for the first one, and for those that have no micro-batches.
+    /// By replica; none for the first one, and for those without micro-batches.
     others: Vec<Option<Kept>>,
 }
 
 enum Kept {
     Here(CheckedSchedule),
-    /// Made when first asked for.
+    /// Made on first use.
     Again(Recipe, OnceLock<CheckedSchedule>),
 }
 
 impl Schedules {
-    /// `first` is the first one of `replicas` that there is.
+    /// `first` is the first schedule among `replicas`.
     pub(super) fn new(first: CheckedSchedule, mut replicas: Vec<Option<CheckedSchedule>>) -> Self {
         let place = replicas.iter().position(Option::is_some).unwrap_or(0);
         if let Some(own) = replicas.get_mut(place) {
@@ -46,7 +46,7 @@ impl Schedules {
         }
     }
 
-    /// Keeps none of them.
+    /// Drops all of them.
     pub(super) fn forget(&mut self, recipe: &Recipe) {
         let again = || Kept::Again(Arc::clone(recipe), OnceLock::new());
         self.first.1 = again();
@@ -56,12 +56,12 @@ impl Schedules {
             .for_each(|own| *own = again());
     }
 
-    /// That of the first replica that has micro-batches.
+    /// Schedule of the first replica that has micro-batches.
     pub(super) fn first(&self) -> &CheckedSchedule {
         self.first.1.get(self.first.0)
     }
 
-    /// Whether that is there.
+    /// Whether that schedule is kept or already made.
     pub(super) fn keeps_first(&self) -> bool {
         match &self.first.1 {
             Kept::Here(_) => true,
@@ -69,7 +69,7 @@ impl Schedules {
         }
     }
 
-    /// The same, made for now where it is not kept.
+    /// Same as `first`; made anew in each call if it is not kept.
     pub(super) fn first_for_now(&self) -> CheckedSchedule {
         self.first.1.for_now(self.first.0)
     }

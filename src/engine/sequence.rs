@@ -1,5 +1,5 @@
-//! What follows from the order of tasks in the devices' lists: what stages are told ahead, and
-//! whose turn it is where devices share too few cores.
+//! Consequences of the order of tasks: hints about activations, and priorities where devices share
+//! too few cores.
 
 use super::program::DeviceProgram;
 use super::replicas::Replicas;
@@ -10,10 +10,10 @@ use gpipe_partitioner::{
 };
 use std::collections::{BTreeSet, HashMap};
 
-/// Compiles, once, what stages are told about activations. `own` is the schedule of the device's
-/// replica, where it has one, and the number of the replica's first micro-batch.
+/// Compiles the hints about activations. `own` is the schedule of the device's replica, if it has
+/// one, and the number of the replica's first micro-batch.
 pub(super) fn add_hints(program: &mut DeviceProgram, own: (Option<&CheckedSchedule>, usize)) {
-    // The action before, whatever of an exchange comes in between.
+    // The previous action; exchanges in between do not count.
     let mut last = None;
     for at in 0..program.ops.len() {
         let Task::Action(next) = program.ops[at].task else {
@@ -34,8 +34,8 @@ pub(super) fn add_hints(program: &mut DeviceProgram, own: (Option<&CheckedSchedu
     add_forward_hints(program, own);
 }
 
-/// What a stage is told before a forward of it: that an `R` computes it once more, and that its
-/// activations are not among those that the schedule has offloaded.
+/// Adds the hints before forwards: `Recompute` if an `R` follows, `Keep` if the schedule offloads
+/// activations of others only.
 fn add_forward_hints(
     program: &mut DeviceProgram,
     (schedule, first): (Option<&CheckedSchedule>, usize),
@@ -43,7 +43,7 @@ fn add_forward_hints(
     let none = BTreeSet::new();
     let offloads = schedule.map_or(&none, |own| own.schedule().offloads());
     let of = |action: Action| (action.stage, action.micro);
-    // The first action that takes up what a forward has left.
+    // The first action that consumes the activations of a forward.
     let mut consumers: HashMap<(StageId, MicroId), Action> = HashMap::new();
     for op in program.ops.iter().rev() {
         match op.task {
@@ -73,8 +73,8 @@ fn add_forward_hints(
     }
 }
 
-/// How urgent each task is: the longest chain of tasks that begins with it. Exchanges lengthen
-/// the chains of all actions alike, so that these keep their order among themselves.
+/// Sets the urgency of each task: the longest chain of tasks that begins with it. Exchanges
+/// lengthen the chains of all actions equally, so actions keep their order.
 pub(super) fn add_urgencies(replicas: &Replicas, devices: &mut [DeviceProgram]) {
     let mesh = replicas.shares.mesh;
     let most_stages = devices.iter().map(|own| own.stages.len()).max();

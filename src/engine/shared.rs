@@ -1,4 +1,4 @@
-//! What the threads of an engine share.
+//! State that all threads of an engine share.
 
 use super::carrier::{Address, Carrier};
 use super::inboxes::Inboxes;
@@ -13,17 +13,17 @@ use gpipe_partitioner::DeviceId;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// The state that all threads of an engine share.
+/// State that all threads of an engine share.
 pub(super) struct Shared<S: Stage> {
-    /// What the workers read.
+    /// Mailboxes of the workers.
     pub(super) inboxes: Arc<Inboxes<S>>,
-    /// What the caller reads.
+    /// Mailbox of the caller.
     pub(super) reports: Mailbox<Report<S::Value>>,
-    /// By device here: what its worker is doing.
+    /// By device here: the current activity of its worker.
     pub(super) notes: Vec<Note>,
-    /// Where devices share too few cores for all of them.
+    /// Core slots, where devices share too few cores.
     pub(super) turns: Option<Arc<Turns>>,
-    /// Where the pipeline has devices in other processes.
+    /// Carrier, where the pipeline has devices in other processes.
     pub(super) carrier: Option<Arc<dyn Carrier<S::Value>>>,
 }
 
@@ -51,7 +51,7 @@ impl<S: Stage> Shared<S> {
     /// Sends a value to another device.
     ///
     /// # Errors
-    /// That device is in another process, to which it cannot be sent.
+    /// The device is in another process and the value cannot be sent there.
     pub(super) fn send(&self, to: SlotAddress, value: S::Value) -> anyhow::Result<()> {
         let SlotAddress { device, slot, .. } = to;
         match (self.inboxes.of(device), &self.carrier) {
@@ -67,8 +67,8 @@ impl<S: Stage> Shared<S> {
         self.reports.post(Report { device, reply });
     }
 
-    /// Tells every worker but that of `failed` to leave the step, those of other processes as
-    /// well.
+    /// Tells every worker except that of `failed` to leave the step, including those of other
+    /// processes.
     pub(super) fn stop_all_but(&self, failed: DeviceId, why: &impl Display) {
         self.inboxes.stop_all_but(Some(failed));
         if let Some(carrier) = &self.carrier {

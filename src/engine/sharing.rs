@@ -1,36 +1,36 @@
-//! Devices that share too few cores, and how their threads are bound to cores.
+//! Devices that share too few cores, and the binding of their threads to cores.
 
 use gpipe_partitioner::DeviceId;
 use std::fmt;
 use std::sync::Arc;
 
-/// Devices that share cores which do not suffice for all of them at the same time.
+/// Devices that share too few cores to run all at the same time.
 #[derive(Clone, Debug)]
 #[doc(alias = "oversubscription")]
 pub struct Sharing {
-    /// These devices.
+    /// The devices.
     pub devices: Vec<DeviceId>,
-    /// How many of them may run an action at the same time; 0 counts as 1. Each of these
-    /// has a *core slot*, numbered from 0.
+    /// Number of devices that may run an action at the same time; 0 counts as 1. Each of them holds
+    /// a *core slot*, numbered from 0.
     pub max_concurrent: usize,
-    /// How threads are bound to the cores of the slots.
+    /// Binds threads to the cores of the slots.
     pub affinity: Arc<dyn Affinity>,
 }
 
 /// Binds threads to cores.
 ///
-/// A core slot belongs to one device at a time, so each can have a core of its own. Only
-/// speed depends on it: an implementation may do nothing.
+/// A core slot belongs to one device at a time, so each running device can have a core of its own.
+/// Binding affects only speed: an implementation may do nothing.
 #[doc(alias = "sched_setaffinity")]
 pub trait Affinity: fmt::Debug + Send + Sync {
-    /// The number by which [`pin`](Self::pin) knows the calling thread.
+    /// Number of the calling thread, for [`pin`](Self::pin).
     fn current(&self) -> u64;
 
-    /// Binds `thread` to the core of `slot`, or to no core in particular where that is none,
-    /// as from the end of a step on.
+    /// Binds `thread` to the core of `slot`, or to no particular core for `None`, as at the end of
+    /// a step.
     ///
-    /// Called, by any thread of the engine, when a device gets another slot than its last
-    /// one: it should not block.
+    /// Called, by any thread of the engine, when a device gets a slot other than its last one: it
+    /// should not block.
     fn pin(&self, thread: u64, slot: Option<usize>);
 }
 

@@ -1,13 +1,13 @@
-//! How long a thread that waits stays awake.
+//! Spinning before a waiting thread goes to sleep.
 
 use std::time::{Duration, Instant};
 
-/// How long a thread watches for something before it goes to sleep.
+/// Time for which a thread spins before it goes to sleep.
 ///
-/// Waking a sleeping thread costs the one that wakes it a system call and delays
-/// the sleeper by tens of microseconds; most waits inside a step are shorter than
-/// that. At every look the watcher offers its core to others: the one it waits for
-/// may need it, wherever there are more busy threads than cores.
+/// Waking a sleeping thread costs the waker a system call and delays the sleeper by tens of
+/// microseconds; most waits inside a step are shorter than that. The spinning thread yields its
+/// core after every look: where there are more busy threads than cores, the thread that it waits
+/// for may need the core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spin(Duration);
 
@@ -15,11 +15,11 @@ impl Spin {
     /// Goes to sleep at once.
     pub(super) const NONE: Self = Self(Duration::ZERO);
 
-    /// Several times what it takes to put a thread to sleep and to wake it, so that
-    /// waits of the length of a short action end awake.
+    /// Several times the cost of putting a thread to sleep and waking it, so that waits as long as
+    /// a short action end awake.
     pub(super) const BRIEF: Self = Self(Duration::from_micros(100));
 
-    /// Stays awake until `seen`, or until patience is at its end.
+    /// Spins until `seen` or until the time is over.
     pub(super) fn until(self, seen: impl Fn() -> bool) {
         const LOOKS_PER_CLOCK_READING: u32 = 8;
         if self.0.is_zero() || seen() {

@@ -1,28 +1,28 @@
-//! What the engine runs.
+//! The interface of stages.
 
 use gpipe_partitioner::Action;
 use std::sync::Arc;
 
-/// Names, on any thread and at any time, the layer that a stage is running.
+/// Names the layer that a stage is running; callable on any thread at any time.
 pub type Observer = Box<dyn Fn() -> Option<String> + Send>;
 
-/// What a stage has to know before an action of what becomes of activations. The engine
-/// compiles this from the schedule, so that a stage need not know the schedule.
+/// Hint to a stage, before an action, about the use of activations. The engine compiles hints from
+/// the schedule, so a stage need not know the schedule.
 ///
-/// Each names an `R`, `B` or `I` of the stage, which consumes the activations that the
-/// stage's forward has stored for the micro-batch.
+/// Each names an `R`, `B` or `I` of the stage, which consumes the activations that the stage's
+/// forward stored for the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "offload")]
 #[doc(alias = "prefetch")]
 pub enum ActivationHint {
-    /// The forward ran before: its activations, where they were offloaded, can be copied
-    /// back while the action runs, which is of any of the device's stages.
+    /// The forward ran earlier: its activations, if offloaded, can be copied back during the
+    /// current action, which may be of any of the device's stages.
     Prefetch(Action),
-    /// The action about to run is that forward: offloading its activations would gain
-    /// nothing, or the schedule has others offloaded.
+    /// The action about to run is that forward: offloading its activations would gain nothing, or
+    /// the schedule does not offload them.
     Keep(Action),
-    /// The action about to run is that forward, whose activations this `R` computes once
-    /// more: the stage need keep only its inputs.
+    /// The action about to run is that forward, whose activations this `R` recomputes: the stage
+    /// need keep only its inputs.
     #[doc(alias = "activation checkpointing")]
     Recompute(Action),
 }
@@ -36,27 +36,27 @@ impl ActivationHint {
     }
 }
 
-/// What a device's thread runs: one stage of the model.
+/// One stage of the model, run by a device's thread.
 ///
 /// A stage is built on the thread of its device, lives there and is dropped
 /// there, so it need not be `Send`. The engine calls `begin`, then `run` once for
 /// every action of the schedule in the schedule's order, then `end`; a step that
 /// fails anywhere ends with `abort` on every stage that began it.
 pub trait Stage: 'static {
-    /// What travels along one edge for one micro-batch.
+    /// Value that travels along one edge for one micro-batch.
     type Value: Send + 'static;
-    /// Settings of one step, shared by all stages (loss function, train or eval, …).
+    /// Settings of one step, shared by all stages (loss function, training or evaluation, …).
     type Step: Send + Sync + 'static;
 
-    /// A step starts: nothing of it has run on this device yet.
+    /// Starts a step, before any of its actions has run on this device.
     ///
     /// # Errors
     /// Any error fails the step.
     fn begin(&mut self, step: &Arc<Self::Step>) -> anyhow::Result<()>;
 
-    /// Called before an action if the one after it, on the same device, consumes
-    /// activations of this stage, and before a forward that an `R` follows. A stage that
-    /// neither offloads nor recomputes ignores it.
+    /// Called before an action if the next one on the same device consumes activations of this
+    /// stage, and before a forward that an `R` follows or whose activations stay on the device. A
+    /// stage that neither offloads nor recomputes ignores it.
     ///
     /// # Errors
     /// Any error fails the step.
@@ -67,7 +67,7 @@ pub trait Stage: 'static {
 
     /// Runs one action.
     ///
-    /// What an action takes and returns follows from the [`Topology`]:
+    /// The [`Topology`] determines the inputs and outputs of an action:
     ///
     /// | action | takes one value per | returns one value per |
     /// |---|---|---|
@@ -84,20 +84,19 @@ pub trait Stage: 'static {
     fn run(&mut self, action: Action, inputs: Vec<Self::Value>)
     -> anyhow::Result<Vec<Self::Value>>;
 
-    /// Exchanges what this copy of the stage has accumulated in the step with its copies in the
-    /// other replicas. The engine calls it for each round from 0 to the number of rounds that
-    /// the [`Program`](super::Program::replicated) has, in training and where there are several
-    /// replicas: round 0 directly after the stage's last `B` or `W` of the step, the others
-    /// after all actions of the device. Two rounds are a reduce-scatter and an all-gather.
+    /// Exchanges the gradients that this copy of the stage accumulated in the step with its copies
+    /// in the other replicas. In training with several replicas, the engine calls it for each round
+    /// from 0 to the number of rounds of the [`Program`](super::Program::replicated): round 0
+    /// directly after the stage's last `B` or `W` of the step, the others after all actions of the
+    /// device. Two rounds are a reduce-scatter and an all-gather.
     ///
-    /// Round 0 takes nothing, the last one returns nothing. In between, what a round returns is
-    /// one value for each other replica, in their order, and the next round takes one from
-    /// each, in the same order. A replica without micro-batches takes part as well: its round 0
-    /// comes after `begin`.
+    /// Round 0 takes nothing, the last one returns nothing. In between, a round returns one value
+    /// for each other replica, in their order, and the next round takes one from each, in the same
+    /// order. A replica without micro-batches takes part as well: its round 0 comes after `begin`.
     ///
     /// # Errors
-    /// Any error, and any panic, fails the step; so does a wrong number of values. A stage that
-    /// has no exchange cannot be one of several replicas in training.
+    /// Any error, and any panic, fails the step; so does a wrong number of values. A stage without
+    /// an exchange cannot train in several replicas.
     #[doc(alias = "all-reduce")]
     #[doc(alias = "data parallel")]
     fn exchange(
@@ -109,31 +108,28 @@ pub trait Stage: 'static {
         anyhow::bail!("it has no exchange, without which replicas cannot train")
     }
 
-    /// The stage's last action of one of several steps in a row is done
-    /// ([`Program::in_a_row`](super::Program::in_a_row)), so that its gradients of the step are
-    /// whole: it updates its weights, and gets ready for the next step, of which its next action
-    /// is, if there is one. `step` counts from 0. Other stages may still be at this step, or may
-    /// be at the next one already; if one of them fails, `abort` follows, and what the stage has
-    /// updated since `begin` does not count.
+    /// Closes one of several steps in a row ([`Program::in_a_row`](super::Program::in_a_row)),
+    /// after the stage's last action of it: the stage's gradients of the step are complete, so it
+    /// updates its weights and prepares for the next step, if there is one. `step` counts from 0.
+    /// Other stages may still be at this step, or already at the next; if one of them fails,
+    /// `abort` follows and the stage undoes its updates since `begin`.
     ///
     /// # Errors
-    /// Any error, and any panic, fails all of the steps. A stage that does not say how fails.
+    /// Any error, and any panic, fails all of the steps. The default implementation fails.
     #[doc(alias = "post-validation")]
     fn close_step(&mut self, step: usize) -> anyhow::Result<()> {
         anyhow::bail!("it cannot go from step {step} to the next one without an end of the step")
     }
 
-    /// The last action of the step on this device is done; other devices may
-    /// still be at work.
+    /// Ends the step on this device, after its last action; other devices may still be at work.
     ///
     /// # Errors
     /// Any error fails the step.
     fn end(&mut self) -> anyhow::Result<()>;
 
-    /// The step failed somewhere: drop what is in flight and undo what the step
-    /// accumulated. Called once in a failed step if `begin` was called in it, even
-    /// if that failed, and even if `end` was reached: another device may still
-    /// have been at work.
+    /// Drops what is in flight and undoes what the step accumulated, after a failure anywhere.
+    /// Called once in a failed step if `begin` was called in it, even if that failed, and even
+    /// after `end`: another device may still have been at work.
     fn abort(&mut self);
 
     /// The layer being run, for errors and panics.
@@ -141,8 +137,8 @@ pub trait Stage: 'static {
         None
     }
 
-    /// Names the layer from another thread, while the stage's own thread is busy; none
-    /// where that is not possible. Called once, when the stage has been built.
+    /// Returns an observer that names the layer from another thread, while the stage's own thread
+    /// is busy; none if that is impossible. Called once, after the stage has been built.
     fn observer(&self) -> Option<Observer> {
         None
     }

@@ -1,24 +1,24 @@
-//! What the engine's calls leave for the next one, and whom a call asks.
+//! State of an engine between calls, and the devices that a call asks.
 
 use super::program::Program;
 use gpipe_partitioner::DeviceId;
 use std::sync::Arc;
 
-/// In what state the last call left the engine.
+/// State in which the last call left the engine.
 #[derive(Debug)]
 pub(super) enum State {
-    /// It came to its end.
+    /// The call completed.
     Ready,
-    /// It abandoned this step, which is undone once all overdue reports have arrived.
+    /// The call abandoned this step, which is undone once all overdue reports have arrived.
     Stalled(Arc<Program>),
-    /// It was interrupted.
+    /// The call was interrupted.
     Broken,
 }
 
 /// Devices that were asked for a report.
 pub(super) struct Asked<'a> {
     pub(super) devices: Vec<DeviceId>,
-    /// The program of the step that they were asked to run, if it was a step.
+    /// The program of the step, if they were asked to run one.
     pub(super) program: Option<&'a Program>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The command was to run a step of `program`.
+    /// Notes that the command was to run a step of `program`.
     pub(super) fn of_step(self, program: &'a Program) -> Self {
         Self {
             program: Some(program),

@@ -1,4 +1,4 @@
-//! What a device does with one of its stages.
+//! Tasks of a device's list.
 
 use super::failure::Phase;
 use gpipe_partitioner::{Action, MicroId, StageId};
@@ -6,7 +6,7 @@ use gpipe_partitioner::{Action, MicroId, StageId};
 /// One entry of a device's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// An action of the schedule; its micro-batch is that of all replicas.
+    /// An action of the schedule; micro-batches are numbered through all replicas.
     Action(Action),
     /// A call of [`Stage::exchange`](super::Stage::exchange).
     Exchange { stage: StageId, round: usize },
@@ -33,7 +33,7 @@ impl Task {
         }
     }
 
-    /// Where a failure of the stage is.
+    /// Returns the phase that a failure of this task is in.
     pub(super) fn phase(self) -> Phase {
         match self {
             Self::Action(action) => Phase::Action(action.kind),
@@ -42,12 +42,12 @@ impl Task {
         }
     }
 
-    /// Where a failure to send what it has made is.
+    /// Returns the phase of a failure to send this task's outputs.
     pub(super) fn sending(self) -> Phase {
         match self {
             Self::Action(action) => Phase::Send(action.kind),
             Self::Exchange { round, .. } => Phase::SendExchange(round),
-            // It sends nothing.
+            // A close sends nothing.
             Self::Close { step, .. } => Phase::CloseStep(step),
         }
     }

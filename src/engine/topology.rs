@@ -1,4 +1,4 @@
-//! Which values travel from where to where.
+//! Edges along which values travel between the stages and the caller.
 
 use gpipe_partitioner::{MicroId, StageId};
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct Edge {
     pub gradient: bool,
 }
 
-/// An edge's place in its [`Topology`].
+/// Index of an edge in its [`Topology`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EdgeId(pub usize);
 
@@ -61,7 +61,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// A topology of `stages` stages; an edge's id is its place in `edges`.
+    /// Creates a topology of `stages` stages; an edge's id is its index in `edges`.
     ///
     /// # Errors
     /// [`TopologyError`] for an edge that no schedule can serve.
@@ -72,9 +72,9 @@ impl Topology {
         Ok(Self { stages, edges })
     }
 
-    /// Every stage hands one value to the next: edge 0 leads from the caller to
-    /// stage 0, edge s from stage s − 1 to stage s, edge `stages` from the last
-    /// stage to the caller. All but the last carry a gradient back.
+    /// Creates a chain, in which every stage hands one value to the next: edge 0 leads from the
+    /// caller to stage 0, edge s from stage s − 1 to stage s, edge `stages` from the last stage to
+    /// the caller. All but the last carry a gradient back.
     pub fn chain(stages: usize) -> Self {
         let end = |stage: Option<usize>| match stage {
             Some(stage) if stage < stages => End::Stage(StageId(stage)),
@@ -145,7 +145,7 @@ fn check_edge(stages: usize, id: EdgeId, edge: &Edge) -> Result<(), TopologyErro
     }
 }
 
-/// Why edges do not make a topology, or do not fit a schedule, or schedules do not make replicas.
+/// Why edges make no topology or do not fit a schedule, or why schedules make no replicas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -156,7 +156,7 @@ pub enum TopologyError {
         edge: EdgeId,
         /// The stage that it names.
         stage: StageId,
-        /// How many there are.
+        /// Number of stages.
         stages: usize,
     },
     /// An edge from the caller to the caller: no stage would ever see the value.
@@ -170,9 +170,9 @@ pub enum TopologyError {
     Backwards {
         /// The edge.
         edge: EdgeId,
-        /// Where it starts.
+        /// The stage where it starts.
         from: StageId,
-        /// Where it ends.
+        /// The stage where it ends.
         to: StageId,
     },
     /// The caller makes no gradients: the last stage computes the loss.
@@ -194,7 +194,7 @@ pub enum TopologyError {
     /// None of the replicas has micro-batches.
     #[error("a step needs a replica with micro-batches: none of {replicas} has any")]
     NoMicroBatches {
-        /// How many replicas were given.
+        /// Number of replicas given.
         replicas: usize,
     },
     /// The replicas have their stages on different devices, or some train and some do not.
@@ -210,7 +210,7 @@ pub enum TopologyError {
         /// The name of the schedule of the first replica that has micro-batches.
         first: String,
     },
-    /// The program is not one that can be run several times in a row.
+    /// The program cannot be run several times in a row.
     #[error(
         "schedule `{schedule}`: steps in a row without a barrier between them must be training \
          steps of one replica, with all of its devices in this process"
@@ -219,7 +219,7 @@ pub enum TopologyError {
         /// The schedule's name.
         schedule: String,
     },
-    /// No copy of a stage takes what another one gives it in an exchange.
+    /// No copy of a stage takes a value that another copy gives it in an exchange.
     #[error(
         "schedule `{schedule}`: nothing takes what round {round} of the exchange of stage {stage} gives"
     )]
@@ -228,7 +228,7 @@ pub enum TopologyError {
         schedule: String,
         /// The stage.
         stage: StageId,
-        /// The round that gives it.
+        /// The round that gives the value.
         round: usize,
     },
     /// The schedule never runs the action that would take a value.

@@ -1,16 +1,15 @@
 //! Turns of devices that share too few cores.
 //!
-//! An operating system divides the cores among all runnable threads, a few milliseconds
-//! each in turn: three stages on two cores all end late, and which of them the others wait
-//! for is left to chance. Here there are as many *core slots* as devices that may run at
-//! the same time. A device holds one from the begin of an action (or of a round of an exchange,
-//! which counts as one here) to its end. A free slot
-//! goes to the most urgent device among those whose next action has all its inputs (list
-//! scheduling by critical path).
+//! An operating system divides the cores among all runnable threads, a few milliseconds each in
+//! turn: three stages on two cores all end late, and chance decides which of them the others wait
+//! for. Here there are as many *core slots* as devices that may run at the same time. A device
+//! holds one from the start to the end of an action (or of a round of an exchange, which counts as
+//! an action here). A free slot goes to the most urgent device among those whose next action has
+//! all its inputs (list scheduling by critical path).
 //!
-//! A device that ends an action announces what it is about to send, and releases its slot
-//! under the same lock. So a device can be granted a slot while its thread still sleeps:
-//! if it had to wake up and ask first, a less urgent one would be there before it.
+//! A device that ends an action announces its sends and releases its slot under the same lock. So a
+//! device can be granted a slot while its thread still sleeps: if it had to wake up and ask first,
+//! a less urgent device would take the slot.
 
 use super::program::{Program, SlotAddress};
 use super::sharing::{Affinity, Sharing};
@@ -24,7 +23,7 @@ pub(super) struct Turns {
     state: Mutex<State>,
     /// By device; only the device's own thread waits on it.
     granted: Vec<Condvar>,
-    /// By device: whether it takes part.
+    /// By device: whether it takes turns.
     shares: Vec<bool>,
     affinity: Arc<dyn Affinity>,
 }
@@ -42,24 +41,24 @@ struct State {
 #[derive(Clone, Default)]
 struct Waiter {
     status: Status,
-    /// Index of its next action in its list.
+    /// Index of the next action in the device's list.
     next: usize,
-    /// For each of its actions, how many values from other devices are not sent yet.
+    /// For each of its actions, the number of values from other devices that are not sent yet.
     remote_inputs: Vec<usize>,
     /// The core slot that its thread is pinned to.
     pinned: Option<usize>,
-    /// Its thread, known from its first turn on.
+    /// Thread of the device, known from its first turn on.
     thread: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Status {
-    /// Not in the step, or without a part in the turns.
+    /// Not in the step, or not taking turns.
     #[default]
     Absent,
     /// Between two actions.
     Waiting,
-    /// It holds this core slot; its thread may not know yet.
+    /// Holds this core slot; the device's thread may not know yet.
     Running(usize),
 }
 
@@ -78,7 +77,7 @@ impl Turns {
         }
     }
 
-    /// A step begins: no device runs an action yet.
+    /// Starts a step: no device runs an action yet.
     pub(super) fn start(&self, program: &Arc<Program>) {
         let mut state = self.state.lock();
         for (device, waiter) in state.waiters.iter_mut().enumerate() {
@@ -98,9 +97,8 @@ impl Turns {
         self.grant(&mut state);
     }
 
-    /// Waits, on the device's thread, for a core slot for the next action of `device`. A
-    /// device that is out of the step goes on without one: it reads the stop notice before
-    /// the action after.
+    /// Waits, on the device's thread, for a core slot for the next action of `device`. A device
+    /// that has left the step goes on without one: it reads the stop notice before the next action.
     pub(super) fn take(&self, device: DeviceId) {
         let index = device.index();
         if !self.shares[index] {
@@ -114,8 +112,8 @@ impl Turns {
         }
     }
 
-    /// `device` has ended its action and is about to send values to `sent`, which cannot
-    /// fail: its core slot goes to the most urgent device, which may be itself.
+    /// Ends an action of `device`, which is about to send values to `sent`; sending cannot fail.
+    /// The core slot goes to the most urgent device, which may be the same one.
     pub(super) fn finish(&self, device: DeviceId, sent: impl Iterator<Item = SlotAddress>) {
         let mut state = self.state.lock();
         for address in sent {
@@ -134,7 +132,7 @@ impl Turns {
         self.grant(&mut state);
     }
 
-    /// A value of another process is about to be put into the inbox of `device`, for its
+    /// Notes a value of another process that is about to be put into the inbox of `device`, for its
     /// action `op`.
     pub(super) fn arrive(&self, device: DeviceId, op: usize) {
         let mut state = self.state.lock();
@@ -142,8 +140,8 @@ impl Turns {
         self.grant(&mut state);
     }
 
-    /// `device` leaves the step. Called by its own thread, or by the caller when that is
-    /// gone or stalled. What the thread does next may run on any core.
+    /// Takes `device` out of the step. Called by its own thread, or by the caller if that thread is
+    /// gone or stalled. The thread may run on any core afterwards.
     pub(super) fn leave(&self, device: DeviceId) {
         let mut state = self.state.lock();
         let waiter = &mut state.waiters[device.index()];
@@ -154,7 +152,7 @@ impl Turns {
             state.free.push(slot);
             self.grant(&mut state);
         }
-        // Its thread may not have known yet that it had a slot.
+        // The thread may not have known yet that it had a slot.
         self.granted[device.index()].notify_one();
     }
 
@@ -165,13 +163,13 @@ impl Turns {
                 return;
             };
             let before = state.waiters[device].pinned;
-            // The slot that it had before is as good as any, and better for its caches.
+            // Prefers the device's previous slot, whose caches are warm.
             let same = state.free.iter().position(|slot| Some(*slot) == before);
             let last = state.free.len() - 1;
             let slot = state.free.swap_remove(same.unwrap_or(last));
             let waiter = &mut state.waiters[device];
             waiter.status = Status::Running(slot);
-            // Before it wakes up: another thread may be running on its last core.
+            // Before the device wakes up: another thread may be running on its last core.
             self.pin(waiter);
             self.granted[device].notify_one();
         }
@@ -195,7 +193,7 @@ impl Turns {
 }
 
 impl State {
-    /// One value less is missing for an action. Devices of other processes have no counts.
+    /// Counts one missing value less for an action. Devices of other processes have no counts.
     fn arrives(&mut self, device: DeviceId, op: usize) {
         let counts = &mut self.waiters[device.index()].remote_inputs;
         if let Some(left) = counts.get_mut(op) {
@@ -203,8 +201,8 @@ impl State {
         }
     }
 
-    /// The most urgent device among those whose next action has its inputs from other
-    /// devices; of equal ones the one with the lower number.
+    /// The most urgent device among those whose next action has its inputs from other devices;
+    /// among equals, the lowest number.
     fn most_urgent(&self) -> Option<usize> {
         let program = self.program.as_ref()?;
         let ready = self.waiters.iter().enumerate().filter(|(_, waiter)| {

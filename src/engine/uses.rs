@@ -1,4 +1,4 @@
-//! Which values each task consumes and produces, and which devices do the same with them.
+//! Values that each task consumes and produces, and the devices at their other ends.
 
 use super::mesh::Mesh;
 use super::replicas::Replicas;
@@ -21,11 +21,11 @@ pub(super) struct EdgeUse {
     pub(super) micro: MicroId,
 }
 
-/// What one copy of a stage gives another one for a round of their exchange.
+/// Value that one copy of a stage gives another for a round of their exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ExchangeUse {
     pub(super) stage: StageId,
-    /// The round that takes it.
+    /// The round that takes the value.
     pub(super) round: usize,
     /// The replicas.
     pub(super) from: usize,
@@ -69,7 +69,7 @@ impl<'a> Uses<'a> {
         }
     }
 
-    /// How many values the actions of `device` consume.
+    /// Number of values that the actions of `device` consume.
     pub(super) fn consumed_by_actions(&self, device: DeviceId) -> usize {
         let first = self.replicas.first();
         let stages = first.stages_on(self.mesh.of_pipeline(device)).into_iter();
@@ -83,7 +83,7 @@ impl<'a> Uses<'a> {
         micros * per_micro.sum::<usize>()
     }
 
-    /// What a task of `device` consumes, and which device produces it, if not the caller.
+    /// Values that a task of `device` consumes, each with its producer unless that is the caller.
     pub(super) fn inputs(&self, device: DeviceId, task: Task) -> Vec<(Use, Option<DeviceId>)> {
         match task {
             Task::Action(action) => {
@@ -108,7 +108,7 @@ impl<'a> Uses<'a> {
         }
     }
 
-    /// What a task of `device` produces, and which device consumes it, if not the caller.
+    /// Values that a task of `device` produces, each with its consumer unless that is the caller.
     pub(super) fn outputs(&self, device: DeviceId, task: Task) -> Vec<(Use, Option<DeviceId>)> {
         match task {
             Task::Action(action) => {
@@ -134,8 +134,8 @@ impl<'a> Uses<'a> {
         }
     }
 
-    /// How an action of `device` uses edges, with the device at the end of each that `other`
-    /// names: all of them forward, as gradients those that carry one.
+    /// Uses of `edges` by an action of `device`, with the device at the end that `other` selects: a
+    /// forward uses all edges, a backward those that carry a gradient.
     fn of_edges(
         &self,
         device: DeviceId,
@@ -158,8 +158,8 @@ impl<'a> Uses<'a> {
         uses.collect()
     }
 
-    /// One value of an exchange for each other replica than that of `device`, in their order,
-    /// and the device there.
+    /// One value of an exchange for each replica other than that of `device`, in their order, with
+    /// the device there.
     fn of_others(
         &self,
         device: DeviceId,

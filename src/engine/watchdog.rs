@@ -1,10 +1,9 @@
 //! Detects a stage that does not return (a watchdog).
 //!
-//! A worker notes what it is about to do before it calls a stage, and that it is idle once
-//! the stage has returned. The caller, which waits for reports, polls these notes: a
-//! device whose note has not changed for longer than the caller's patience is *stalled*. A
-//! thread cannot be taken out of the code that blocks it; but the caller can be told where
-//! that is, and need not wait for it.
+//! A worker notes what it is about to do before it calls a stage, and that it is idle once the
+//! stage has returned. The caller polls these notes while it waits for reports: a device whose note
+//! has not changed for longer than the caller's patience is *stalled*. A thread cannot be taken out
+//! of code that blocks it, but the caller learns where it blocks and need not wait for it.
 
 use super::failure::{Phase, Stall};
 use super::program::Program;
@@ -14,10 +13,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// What a device's thread is doing with its stages.
+/// Activity of a device's thread in its stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activity {
-    /// Nothing: it is in no stage's code, but waits or sends values.
+    /// In no stage's code: the thread waits or sends values.
     Idle,
     Begin,
     /// The op at this index of its list.
@@ -29,8 +28,8 @@ pub(super) enum Activity {
 
 /// A device's note of what it is doing.
 ///
-/// It publishes no data, so it is read and written relaxed. Each has a cache line of its
-/// own, since its worker writes it twice per action.
+/// It publishes no data, so it is read and written relaxed. Each note has its own cache line, since
+/// its worker writes it twice per action.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Note(AtomicU64);
@@ -63,7 +62,7 @@ impl Note {
     }
 }
 
-/// The stall of `device`, in a step of `program` or in another call.
+/// Describes the stall of `device`, in a step of `program` or in another call.
 pub(super) fn stall(
     device: DeviceId,
     activity: Activity,
@@ -97,7 +96,7 @@ pub(super) fn stall(
 /// Polls the devices' notes while the caller waits.
 pub(super) struct Watchdog {
     patience: Duration,
-    /// For each device its current activity, and when it was first seen.
+    /// For each device its current activity, and the time when it was first seen.
     seen: Vec<(Activity, Instant)>,
 }
 
@@ -109,13 +108,13 @@ impl Watchdog {
         }
     }
 
-    /// How long the caller may sleep between two polls: a stall is detected at most a
-    /// quarter of the patience late.
+    /// Longest sleep of the caller between two polls: a stall is detected at most a quarter of the
+    /// patience late.
     pub(super) fn pause(&self) -> Duration {
         self.patience / 4
     }
 
-    /// The stalled ones of these devices, and what they are doing.
+    /// Returns the stalled ones of these devices, with their activities.
     pub(super) fn look(
         &mut self,
         devices: &[DeviceId],

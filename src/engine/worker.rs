@@ -1,4 +1,4 @@
-//! The life of a device's thread.
+//! The thread of a device.
 
 use super::device_stages::DeviceStages;
 use super::event::{Events, Log};
@@ -39,7 +39,7 @@ pub(super) fn run_worker<S: Stage>(index: usize, shared: Arc<Shared<S>>, builder
     guard.lost = false;
 }
 
-/// Reports to the caller when the thread ends without a command to.
+/// Reports to the caller if the thread ends without having been told to.
 struct ExitGuard<S: Stage> {
     device: DeviceId,
     shared: Arc<Shared<S>>,
@@ -60,11 +60,11 @@ struct Worker<S: Stage> {
     index: usize,
     shared: Arc<Shared<S>>,
     stages: DeviceStages<S>,
-    /// Values that have arrived and were not consumed yet, by slot.
+    /// Values that have arrived and are not yet consumed, by slot.
     table: Vec<Option<S::Value>>,
-    /// Buffer for messages on their way out of the inbox.
+    /// Buffer for messages taken from the inbox.
     batch: Vec<Message<S>>,
-    /// The caller's command that is not carried out yet.
+    /// Command of the caller that is not yet carried out.
     command: Option<Command<S>>,
     /// A peer failed in the current step, or in the one about to begin.
     stopped: bool,
@@ -141,14 +141,14 @@ impl<S: Stage> Worker<S> {
                 Reply::Failed(error)
             }
         };
-        // Before the report, after which the caller may be the only owner of program and
+        // Before the report, after which the caller may be the only owner of the program and the
         // settings.
         discard(command);
         exits.into_iter().for_each(discard);
         reply
     }
 
-    /// The device's part of a step; gives the log. The caller's values go to `exits`.
+    /// Runs the device's part of a step and returns the log. The caller's values go to `exits`.
     fn perform(
         &mut self,
         command: &StepCommand<S>,
@@ -183,7 +183,7 @@ impl<S: Stage> Worker<S> {
         Ok(log.into_events())
     }
 
-    /// The inputs of `op`; waits for those that have not arrived.
+    /// Returns the inputs of `op`; waits for those that have not arrived.
     fn inputs(&mut self, op: &Op) -> Result<Vec<S::Value>, Halt> {
         self.shared.inboxes.at(self.index).poll(&mut self.batch);
         self.sort_mail();
@@ -199,7 +199,7 @@ impl<S: Stage> Worker<S> {
             .collect())
     }
 
-    /// A task is done, and its outputs are sent next: gives the core slot back.
+    /// Releases the core slot after a task whose outputs are sent next.
     fn end_turn(&self, destinations: &[Destination]) {
         if let Some(turns) = &self.shared.turns {
             let sent = destinations
@@ -239,8 +239,8 @@ impl<S: Stage> Worker<S> {
         Ok(())
     }
 
-    /// Undoes a failed step. Every worker had left it before the command was given, so
-    /// all of its messages came before the command.
+    /// Undoes a failed step. Every worker had left the step before the command was given, so all
+    /// messages of the step came before the command.
     fn abort(&mut self) -> Reply<S::Value> {
         self.clear();
         self.note(Activity::Abort);
@@ -253,7 +253,7 @@ impl<S: Stage> Worker<S> {
         self.shared.notes[self.index].write(activity);
     }
 
-    /// Drops the values that arrived for a step and were not consumed.
+    /// Drops the values of a step that arrived and were not consumed.
     fn clear(&mut self) {
         self.stopped = false;
         std::mem::take(&mut self.table)
@@ -269,7 +269,7 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Whether a peer failed, or the caller gave up the step and ends the engine.
+    /// Whether a peer failed, or the caller abandoned the step and ends the engine.
     fn must_leave(&self) -> bool {
         self.stopped || self.command.is_some()
     }

@@ -3,7 +3,7 @@
 use tch::{Tensor, nn};
 
 use super::parts::{Chain, Conv, Op, PYTORCH_INIT, linear, mean_of_map, norm};
-use crate::torch::{Context, Layer, Sequential, Values};
+use gpipe_torch::{Context, Layer, Sequential, Values};
 
 /// Sizes of an [`amoebanet_d`] model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,7 +256,7 @@ impl Layer for Pool {
 struct FactorizedReduce {
     even: Conv,
     odd: Conv,
-    norm: crate::layers::BatchNorm,
+    norm: gpipe_torch::layers::BatchNorm,
 }
 
 impl FactorizedReduce {

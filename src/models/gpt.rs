@@ -2,8 +2,8 @@
 
 use tch::{Tensor, nn};
 
-use crate::torch::layers::{TokenEmbedding, TransformerBlock, normal_linear_config};
-use crate::torch::{Context, Layer, Sequential, Values};
+use gpipe_torch::layers::{TokenEmbedding, TransformerBlock, normal_linear_config};
+use gpipe_torch::{Context, Layer, Sequential, Values};
 
 /// Sizes of a [`gpt`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,8 +5,8 @@ mod rotary;
 
 use tch::{Kind, Tensor, nn};
 
-use crate::torch::{Context, Layer, Sequential, Values};
 use attention::Attention;
+use gpipe_torch::{Context, Layer, Sequential, Values};
 
 pub use rotary::RopeScaling;
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use gpipe_partitioner::words::{instead, meant};
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use crate::torch::{Loss, LossFn, Values, batch};
+use gpipe_torch::{Loss, LossFn, Values, batch};
 
 /// A loss function that has a name.
 ///
@@ -40,7 +40,7 @@ pub enum LossKind {
 
 /// What targets are that count nothing in PyTorch's cross-entropy, where nobody says another
 /// number.
-pub(crate) const USUAL_IGNORED: i64 = -100;
+pub const USUAL_IGNORED: i64 = -100;
 /// No target is this number: what is no class is an error.
 pub(super) const NOTHING_IGNORED: i64 = i64::MIN;
 
@@ -321,7 +321,7 @@ fn own_loss(outputs: &Values, own: Option<usize>, targets: &Values) -> anyhow::R
 }
 
 /// The dimension of classes of an output; none where targets of this shape do not fit it.
-pub(crate) fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
+pub fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
     let fits = |at: &usize| {
         let mut rest = output.to_vec();
         (1..rest.len()).contains(at) && {

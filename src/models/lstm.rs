@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor, nn};
 
 use super::parts::linear;
-use crate::torch::{Context, Layer, Sequential, Values};
+use gpipe_torch::{Context, Layer, Sequential, Values};
 
 /// Sizes of an [`lstm`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]

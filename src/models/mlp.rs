@@ -2,7 +2,7 @@
 
 use tch::nn;
 
-use crate::torch::Sequential;
+use gpipe_torch::Sequential;
 
 /// Sizes of an [`mlp`] model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

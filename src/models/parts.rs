@@ -3,8 +3,8 @@
 use tch::nn::init::{FanInOut, NonLinearity, NormalOrUniform};
 use tch::{TchError, Tensor, nn};
 
-use crate::torch::layers::BatchNorm;
-use crate::torch::{Context, Layer, Values};
+use gpipe_torch::layers::BatchNorm;
+use gpipe_torch::{Context, Layer, Values};
 
 /// Uniform in ±1/√(inputs of an output): what PyTorch's layers begin with.
 pub(super) const PYTORCH_INIT: nn::Init = nn::Init::Kaiming {

@@ -3,7 +3,7 @@
 use tch::nn;
 
 use super::parts::{Chain, Conv, FAN_OUT_INIT, linear, mean_of_map, norm};
-use crate::torch::{Context, Layer, Sequential, Values};
+use gpipe_torch::{Context, Layer, Sequential, Values};
 
 /// How many times a block's own width its output is.
 const EXPANSION: i64 = 4;

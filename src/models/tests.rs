@@ -1,9 +1,7 @@
 //! What layers of all models say of themselves.
 
-use tch::Device;
-
 use super::*;
-use crate::torch::Sequential;
+use gpipe_torch::Sequential;
 
 fn every_model() -> Vec<(&'static str, Sequential)> {
     let mut all = models_of_words();
@@ -125,14 +123,13 @@ fn models_of_words() -> Vec<(&'static str, Sequential)> {
 #[test]
 fn all_layers_but_batch_norm_and_the_recurrent_ones_are_graph_safe() {
     for (model, layers) in every_model() {
-        for builder in layers.builders() {
-            let built = builder.build(Device::Cpu, 0).unwrap();
+        for built in gpipe_torch::testing::built(&layers) {
             let case = format!("{model}, layer `{}`", built.name);
             // Batch norm is the only one that has buffers.
-            let batch_norm = !built.buffers().is_empty();
+            let batch_norm = built.has_buffers;
             let recurrent = model == "lstm" && built.name.starts_with("lstm");
             let graph_safe = !batch_norm && !recurrent;
-            assert_eq!(built.layer.graph_safe(), graph_safe, "{case}");
+            assert_eq!(built.graph_safe, graph_safe, "{case}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use tch::{Tensor, nn};
 
 use super::parts::Conv;
-use crate::torch::{Context, Layer, Sequential, Values};
+use gpipe_torch::{Context, Layer, Sequential, Values};
 
 /// Sizes of a [`unet`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]

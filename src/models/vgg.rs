@@ -3,8 +3,8 @@
 use tch::nn;
 
 use super::parts::{Chain, Conv, FAN_OUT_INIT, Op};
-use crate::torch::Sequential;
-use crate::torch::layers::{Dropout, normal_linear};
+use gpipe_torch::Sequential;
+use gpipe_torch::layers::{Dropout, normal_linear};
 
 /// Sizes of a [`vgg16`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -12,8 +12,8 @@ namespace sim {
 
 namespace {
 
-// Two ranges of the same size: one that nobody may touch, one for the bytes. Neither takes
-// memory before it is written to.
+// Two ranges of the same size: an inaccessible one, and one for the bytes. Neither takes memory
+// before it is written to.
 struct Ranges {
   size_t size = kAddresses * size_t(settings().devices);
   char* device = map(PROT_NONE);
@@ -34,9 +34,9 @@ const Ranges& ranges() {
   return *both;
 }
 
-// The same memory twice: as the host sees it, and as devices do.
+// The same memory mapped twice: for the host and for devices.
 struct Locked {
-  // No address is handed out twice: a run asks for much more than it has at a time.
+  // No address is handed out twice: a run asks for much more in total than it holds at a time.
   static constexpr size_t size = size_t(1) << 43;
   int file = make();
   char* host = map();

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the simulated device: target/simulated-cuda/libgpipe_simulated_cuda.so, against the
-# libtorch of this checkout. Does nothing where nothing has changed.
+# Builds the simulated device target/simulated-cuda/libgpipe_simulated_cuda.so against the libtorch
+# of this checkout. Does nothing if nothing has changed.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -11,7 +11,7 @@ namespace sim {
 
 namespace {
 
-// The captures that calls of any thread end.
+// Captures that a call on any thread can end.
 struct Global {
   std::mutex mutex;
   std::set<Capture*> captures;
@@ -64,7 +64,7 @@ void Capture::break_off(const std::string& why) {
 }
 
 void Capture::add(const Stream& stream, Entry entry) {
-  // What overwrites fresh memory does so in every replay, and nobody has to wait for it.
+  // Overwriting fresh memory happens in every replay, and needs no wait.
   if (entry.unit != Unit::nothing) {
     ++clocks[&stream][&stream];
     computes = true;

@@ -102,7 +102,7 @@ struct Allocator final : CudaAllocator {
     return first->address;
   }
 
-  // As libtorch: what somebody else's deleter is around it does not take for its own.
+  // As libtorch: ignores memory that is wrapped in another deleter.
   void recordStream(const at::DataPtr& data, c10::Stream used) override {
     if (data.get() == nullptr || data.get_deleter() != &sim::give_back) {
       return;
@@ -148,7 +148,7 @@ struct Allocator final : CudaAllocator {
  private:
   std::deque<DeviceCache> devices;
   std::mutex mutex;
-  // Those that are handed out, by address.
+  // Blocks in use, by address.
   std::unordered_map<const void*, Block*> blocks;
 };
 

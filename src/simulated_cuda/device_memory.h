@@ -14,8 +14,8 @@ namespace sim {
 using c10::DeviceIndex;
 using Pool = Capture::Pool;
 
-// The virtual functions of c10::cuda::CUDACachingAllocator::CUDAAllocator of libtorch 2.11,
-// in their order, as far as the project calls them by their place.
+// The virtual functions of c10::cuda::CUDACachingAllocator::CUDAAllocator of libtorch 2.11, in
+// order, up to the last that the project calls by position.
 struct CudaAllocator : c10::DeviceAllocator {
   virtual void* raw_alloc(size_t) = 0;
   virtual void* raw_alloc_with_stream(size_t, void*) = 0;

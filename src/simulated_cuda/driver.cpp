@@ -1,4 +1,4 @@
-// The functions of NVIDIA's driver that the project asks, by their names.
+// The functions of NVIDIA's driver that the project calls, by name.
 #include "settings.h"
 
 #include <cstdio>
@@ -43,7 +43,7 @@ DRIVER cuDeviceTotalMem_v2(size_t* bytes, int) {
   return 0;
 }
 
-// Processes share the host's GPUs: one of the same number is the same one.
+// Processes share the host's GPUs: equal numbers are the same GPU.
 DRIVER cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   for (int byte = 0; byte < 16; ++byte) {
     uuid[byte] = byte == 0 ? static_cast<unsigned char>(device + 1) : 0;
@@ -66,10 +66,10 @@ DRIVER cuGetErrorString(int status, const char** text) {
   return 0;
 }
 
-// Whether kernels compute nothing and only the time passes.
+// Whether kernels compute nothing and only simulated time passes.
 extern "C" __attribute__((visibility("default"))) int sim_keeps_time() { return sim::settings().time.empty() ? 0 : 1; }
 
-// What is wrong in the settings; empty if nothing is.
+// Error in the settings; empty if there is none.
 extern "C" __attribute__((visibility("default"))) const char* sim_settings_error() {
   return sim::settings_error().c_str();
 }

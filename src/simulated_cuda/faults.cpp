@@ -17,11 +17,11 @@ namespace sim::faults {
 
 namespace {
 
-// Their names in settings and for tests; by number.
+// Names of the kinds in settings and tests, by number.
 constexpr std::array<const char*, 7> kNames = {"allocation", "segment",  "page-locked", "copy",
                                                "transfer",   "kernel", "stall"};
 
-// What happened so often, and which of it fails: so many, from this one on (0: none).
+// Count of an operation, the first one to fail (0: none), and how many fail from there on.
 struct Counter {
   std::atomic<uint64_t> counted{0};
   std::atomic<uint64_t> fails{0};
@@ -34,7 +34,7 @@ struct Counter {
   }
 };
 
-// By kind, and by device; the last is of all devices.
+// By device and kind; the last device stands for all of them.
 struct Counters {
   std::vector<std::array<Counter, kNames.size()>> of{size_t(settings().devices) + 1};
 
@@ -60,7 +60,7 @@ struct Counters {
   }
 };
 
-// What became of devices that are lost.
+// Devices that are lost, and why.
 struct Lost {
   std::mutex mutex;
   std::atomic<int> count{0};
@@ -80,7 +80,7 @@ bool is_lost(int device) {
   return lost().why.count(device) > 0;
 }
 
-// The device's own word about it; the host's comes when it asks next.
+// The device's own message; the host learns of it at its next call.
 void lose(int device, const std::string& why) {
   std::lock_guard<std::mutex> lock(lost().mutex);
   if (lost().why.emplace(device, why).second) {
@@ -92,9 +92,9 @@ void lose(int device, const std::string& why) {
 
 bool is_copy(Unit unit) { return unit == Unit::copy_in || unit == Unit::copy_out || unit == Unit::copy_peer; }
 
-// Kernels that wait for the host.
+// Kernels held back by the host.
 struct Holding {
-  // Whether there is a `next`: what nobody asks for takes no lock.
+  // Whether `next` is not empty: without a request no lock is taken.
   std::atomic<bool> asked{false};
   std::mutex mutex;
   std::condition_variable over;
@@ -127,7 +127,7 @@ void hold(Stream& stream, Entry& entry) {
   };
 }
 
-// The host's call, and nothing that is under way.
+// Whether the host's call fails, rather than work in progress.
 bool fails_at_once(Kind kind) {
   return kind == Kind::allocation || kind == Kind::segment || kind == Kind::page_locked || kind == Kind::copy;
 }
@@ -144,7 +144,7 @@ bool hits(Kind kind, int device) {
   auto& counters = Counters::get();
   const bool own = counters.at(size_t(kind), device).hits();
   const bool any = counters.at(size_t(kind), -1).hits();
-  // Its error has nothing of it; of what a stream runs, `lose` says so.
+  // The error itself does not mention the request; for work of a stream, `lose` prints it.
   if ((own || any) && fails_at_once(kind)) {
     fprintf(stderr, "simulated cuda:%d: %s fails, as asked\n", device, kNames.at(size_t(kind)));
   }
@@ -192,8 +192,8 @@ void throw_if_lost(int device) {
 
 }  // namespace sim::faults
 
-// For tests, by dlsym. Has so many fail, from the so-manieth from now on (0: none), on a device
-// (-1: of all devices). Whether there is such a kind.
+// For tests, through dlsym. Makes `times` operations fail, from the `number`-th from now on (0:
+// none), on a device (-1: on all devices). Returns whether the kind exists.
 extern "C" __attribute__((visibility("default"))) int sim_fail(const char* what, int device, uint64_t number,
                                                                uint64_t times) {
   auto* counter = sim::faults::Counters::get().find(what, device);
@@ -204,7 +204,7 @@ extern "C" __attribute__((visibility("default"))) int sim_fail(const char* what,
   return counter != nullptr;
 }
 
-// How many there were.
+// Number of operations so far.
 extern "C" __attribute__((visibility("default"))) uint64_t sim_counted(const char* what, int device) {
   auto* counter = sim::faults::Counters::get().find(what, device);
   return counter == nullptr ? 0 : counter->counted.load();

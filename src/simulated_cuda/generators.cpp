@@ -14,7 +14,7 @@ namespace sim {
 
 namespace {
 
-// One that was made draws what a CPU generator of its seed draws, in the order of its stream. A
+// An explicitly made generator draws like a CPU generator with its seed, in stream order. A
 // device's default one counts draws, as Philox does.
 struct DeviceGenerator final : c10::GeneratorImpl {
   DeviceGenerator(int device, bool counts)

@@ -11,7 +11,7 @@
 
 #include <atomic>
 
-// As in CUDA's header: it is part of the functions' names.
+// As in CUDA's header: its name is part of the functions' mangled names.
 enum cudaStreamCaptureMode { kGlobal, kThreadLocal, kRelaxed };
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -29,7 +29,7 @@ struct EXPORTED CUDAGraph {
 
   std::shared_ptr<sim::Capture> capture;
   bool ended = false;
-  // The end of the last replay, and the stream of it.
+  // End of the last replay, and its stream.
   std::shared_ptr<sim::Point> replayed;
   const sim::Stream* replayed_in = nullptr;
 };
@@ -77,7 +77,7 @@ void CUDAGraph::capture_end() {
   ended = true;
 }
 
-// One replay at a time, in whatever streams: as a graph on a GPU.
+// One replay at a time on all streams, as for a graph on a GPU.
 void CUDAGraph::replay() {
   TORCH_CHECK(ended, "Called CUDAGraph::replay without a preceding successful capture.");
   auto& stream = sim::current_stream(sim::current_device());

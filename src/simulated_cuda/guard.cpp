@@ -1,4 +1,4 @@
-// What c10 calls of a kind of device: its current device, streams and events.
+// The device interface that c10 calls: current device, streams and events.
 #include "capture.h"
 #include "host_waits.h"
 #include "settings.h"
@@ -11,8 +11,8 @@
 
 #include <utility>
 
-// `c10::cuda::warning_state()::warning_state_`, in which libtorch keeps what to do where the
-// host waits: nothing (0), warn (1), an error (2).
+// `c10::cuda::warning_state()::warning_state_`: libtorch's reaction to a wait of the host: nothing
+// (0), warn (1), an error (2).
 extern "C" {
 __attribute__((visibility("default"))) int sim_warning_state
     __asm__("_ZZN3c104cuda13warning_stateEvE14warning_state_") = 0;
@@ -49,10 +49,10 @@ std::shared_ptr<Point> point_of(void* event) {
   return own->point;
 }
 
-// A lost device answers with its error whatever is asked about its events.
+// A lost device answers every event call with its error.
 void throw_if_lost(void* event) { faults::throw_if_lost(static_cast<Event*>(event)->device); }
 
-// The point of an event that the host asks for.
+// The point of an event used by the host.
 std::shared_ptr<Point> outside_of_captures(void* event) {
   unsafe_in_captures();
   throw_if_lost(event);
@@ -176,8 +176,8 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 }  // namespace
 }  // namespace sim
 
-// For tests whose caller has streams of its own, which tch has no words for: a new stream; the
-// calling thread's current stream, from now on, and (as its result) before.
+// For tests whose caller uses its own streams, which tch does not offer: a new stream; sets the
+// calling thread's current stream, and returns the previous one.
 extern "C" {
 __attribute__((visibility("default"))) int64_t sim_new_stream(int device) {
   return sim::next_pool_stream(device).id;

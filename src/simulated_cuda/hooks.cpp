@@ -1,4 +1,4 @@
-// What libtorch looks up for CUDA by name.
+// Objects that libtorch looks up for CUDA by name.
 #include "address_space.h"
 #include "device_memory.h"
 #include "generators.h"

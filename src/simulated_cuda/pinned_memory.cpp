@@ -1,5 +1,5 @@
-// libtorch's own caching allocator of page-locked memory, over streams and points of simulated
-// devices: what CUDACachingHostAllocatorImpl is over CUDA's.
+// libtorch's caching allocator of page-locked memory, over streams and points of simulated devices,
+// as CUDACachingHostAllocatorImpl is over CUDA's.
 #include "pinned_memory.h"
 
 #include "address_space.h"
@@ -19,13 +19,13 @@ namespace {
 
 Stream& of(c10::Stream stream) { return sim::stream(stream.device_index(), stream.id()); }
 
-// A point, and the device whose state answers for it.
+// A point, and the device that it belongs to.
 struct Event {
   int device;
   std::shared_ptr<Point> point;
 };
 
-// What cudaHostAlloc gave, by address, whoever has it now.
+// Memory from cudaHostAlloc by address, whether in use or cached.
 struct Locked {
   std::mutex mutex;
   std::map<const char*, size_t> ranges;
@@ -36,12 +36,12 @@ struct Locked {
   }
 };
 
-// Bytes that somebody has.
+// Bytes in use.
 std::atomic<size_t> handed_out{0};
 
 struct PinnedImpl final
     : at::CachingHostAllocatorImpl<c10::Stream, Event, at::HostBlock<c10::Stream>> {
-  // What is handed out holds nothing that was there before.
+  // Memory handed out contains nothing of its earlier content.
   std::pair<void*, void*> allocate(size_t size) override {
     if (size > 0 && faults::hits(faults::Kind::page_locked, current_device())) {
       throw_cuda_error(Error::out_of_memory);
@@ -142,5 +142,5 @@ void use_pinned(const at::Tensor& tensor, const Stream& stream) {
 
 }  // namespace sim
 
-// For tests, by dlsym: bytes of page-locked memory that somebody has.
+// For tests, through dlsym: bytes of page-locked memory in use.
 extern "C" __attribute__((visibility("default"))) uint64_t sim_page_locked() { return sim::handed_out; }

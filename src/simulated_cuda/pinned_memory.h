@@ -9,9 +9,9 @@
 namespace sim {
 
 at::HostAllocator* pinned_allocator();
-// Whether the address is in page-locked memory, at its beginning or not.
+// Whether the address lies anywhere in page-locked memory.
 bool is_pinned(const void* address);
-// Notes that a stream uses a tensor's page-locked memory: what libtorch's copies do behind each.
+// Records that a stream uses a tensor's page-locked memory, as libtorch does after each copy.
 void use_pinned(const at::Tensor& tensor, const Stream& stream);
 
 }  // namespace sim

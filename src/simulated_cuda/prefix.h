@@ -1,4 +1,5 @@
-// Included before every file, compiled (see Makefile): what a file needs, it includes by itself.
+// Precompiled and included before every file (see Makefile); each file still includes its own
+// headers.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -27,8 +27,8 @@ constexpr size_t kMemory = size_t(16) << 30;
 
 bool is_digit(char letter) { return std::isdigit(static_cast<unsigned char>(letter)) != 0; }
 
-// A decimal number and its unit; units are what they are worth. Hexadecimal digits and exponents,
-// which strtod reads as well, are no part of it.
+// A decimal number with its unit; units map to their factors. Hexadecimal digits and exponents,
+// which strtod also reads, are refused.
 double number(const std::string& text, const std::vector<std::pair<std::string, double>>& units) {
   const auto digits = std::find_if(text.begin(), text.end(), [](char letter) { return letter != '.' && !is_digit(letter); });
   const std::string decimal(text.begin(), digits);
@@ -60,7 +60,7 @@ double rate(const std::string& text) {
   return number(text, {{"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}});
 }
 
-// Of which none would stand for the default.
+// Zero would mean the default.
 double more_than_none(double value, const std::string& text) {
   if (value < 1) {
     refuse("`" + text + "`: more than that");
@@ -96,7 +96,7 @@ bool on(const std::string& text) {
   return text == "on";
 }
 
-// An empty name would mean that nothing was asked for.
+// An empty name would mean that nothing is requested.
 const std::string& named(const std::string& text) {
   if (text.empty()) {
     refuse("a name is missing behind `=`");
@@ -106,7 +106,7 @@ const std::string& named(const std::string& text) {
 
 using Setter = std::function<void(Settings&, const std::string&)>;
 
-// `12`, or `12@1`: of device 1.
+// `12`, or `12@1` for device 1.
 Setter fault(const std::string& what) {
   return [what](Settings& own, const std::string& text) {
     const auto at = text.find('@');
@@ -151,8 +151,8 @@ const std::map<std::string, Setter>& setters() {
   return *all;
 }
 
-// What means nothing where only the time passes: nothing runs that could be late, be checked or
-// fail, and the model says how long a copy takes.
+// Refuses settings that have no effect if only time passes: nothing runs that could be late, be
+// checked or fail, and the model gives the time of a copy.
 void refuse_with_time(const std::string& word) {
   static const auto* none = new std::vector<std::string>{
       "delay=", "seed=", "latency=", "bandwidth=", "poison=on", "checks=on", "fail-transfer=", "fail-kernel=", "stall-kernel="};
@@ -163,7 +163,7 @@ void refuse_with_time(const std::string& word) {
   }
 }
 
-// What is written at the end of the process is refused at its start, where it cannot be.
+// Checks at the start that the file written at the end can be.
 void try_trace(const std::string& path) {
   FILE* file = path.empty() ? nullptr : fopen(path.c_str(), "a");
   if (file != nullptr) {
@@ -198,7 +198,7 @@ const Own& own() {
 
 Settings parse(const std::string& text) {
   Settings out;
-  // A comma more is an empty word, which getline leaves out at the end.
+  // The extra comma yields an empty last word, which getline would drop.
   std::istringstream words(text + ",");
   std::string word;
   std::vector<std::string> asked;

@@ -1,4 +1,4 @@
-// What is simulated: one line of text, in `GPIPE_SIMULATE_GPUS`.
+// Settings of the simulation: one line of text, in `GPIPE_SIMULATE_GPUS`.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace sim {
 
-// The so-manieth of what fails, on a device (-1: of all devices).
+// Number of the operation to fail, on a device (-1: over all devices).
 struct Fault {
   std::string what;
   int device;
@@ -19,39 +19,39 @@ struct Fault {
 // order. README.md has the table.
 struct Settings {
   int devices = 0;
-  // Of each device, in bytes; 16 GiB, or what the device has whose time is kept.
+  // Bytes per device; 16 GiB, or that of the modelled device.
   size_t memory = 0;
-  // The longest random delay of an entry of a stream, in seconds; and what is drawn from.
+  // Longest random delay of a stream's entry, in seconds; and the seed of delays.
   double delay = 0;
   uint64_t seed = 1;
-  // What a copy over a link (between devices, or to and from the host) takes at least, in
-  // seconds, and bytes a second (0: as fast as the host copies).
+  // Least time of a copy over a link (between devices, or to and from the host), in seconds, and
+  // bytes per second (0: as fast as the host copies).
   double latency = 0;
   double bandwidth = 0;
   // Whether devices reach each other's memory.
   bool peers = true;
   // Whether memory is overwritten before it is handed out again.
   bool poison = true;
-  // Whether what is submitted is checked (see checks/).
+  // Whether submitted work is checked (see checks/).
   bool checks = true;
-  // The host waits for every entry: for finding which one fails.
+  // Whether the host waits for every entry, to find the one that fails.
   bool blocking = false;
-  // Prints at the end what ran how often.
+  // Whether counts of what ran are printed at the end.
   bool counts = false;
-  // What fails (see faults.h).
+  // Requested faults (see faults.h).
   std::vector<Fault> faults;
-  // The model of the device whose time is kept: kernels compute nothing, and there are no
-  // delays and no checks. Empty: they compute (see timing/).
+  // Model of the device whose time is simulated: kernels compute nothing, and there are no delays
+  // and no checks. Empty: kernels compute (see timing/).
   std::string time;
-  // With `time`: the file that at the end says what ran when.
+  // With `time`: file for the trace of the run, written at the end.
   std::string trace;
 };
 
-// Throws std::invalid_argument with what is wrong where.
+// Throws std::invalid_argument with the error and its place.
 Settings parse(const std::string& text);
 
-// Those of this process. None of what is wrong in the text is an exception here: there are
-// no devices then, and `settings_error` says why.
+// The settings of this process. An error in the text does not throw here: there are no devices
+// then, and `settings_error` says why.
 const Settings& settings();
 const std::string& settings_error();
 

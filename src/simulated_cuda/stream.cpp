@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Readies a stream's thread for libtorch's operators (operators/run.cpp).
+// Prepares a stream's thread for libtorch's operators (operators/cpu_view.cpp).
 void begin_stream_thread();
 
 namespace sim {
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kPool = 32;
 
-// When the process ends, streams stop where they are, before libtorch's own statics go.
+// When the process ends, stops streams where they are, before libtorch's statics are destroyed.
 struct Ending {
   std::atomic<bool> now{false};
   std::atomic<int> working{0};
@@ -45,8 +45,8 @@ struct Ending {
     static const int registered = (watch_anew(), 0);
     (void)registered;
   }
-  // What is registered last runs first: before the destructors of all that is loaded, and of the
-  // statics that operators have made until now.
+  // The last handler registered runs first: before the destructors of all loaded libraries, and of
+  // the statics that operators have made until now.
   static void watch_anew() { (void)std::atexit(&Ending::begin); }
 };
 
@@ -76,7 +76,7 @@ All& all() {
   return *all;
 }
 
-// Comes round.
+// Wraps around.
 int64_t next_of(std::map<int, int64_t>& pool, int device) {
   std::lock_guard<std::mutex> lock(all().mutex);
   return pool[device]++ % kPool;

@@ -1,4 +1,4 @@
-// What tests ask about the transfers of the simulated NCCL (nccl/), and of it. They find functions of
+// Counters and faults of the simulated NCCL's transfers (nccl/), for tests. They find functions of
 // this library only.
 #pragma once
 
@@ -8,16 +8,16 @@
 namespace sim::transfers {
 
 struct Counts {
-  // Transfers that have come to their end, on either side.
+  // Completed transfers, on either side.
   std::atomic<uint64_t> done{0};
-  // Transfers that an abort has freed while they waited for the other rank.
+  // Transfers freed by an abort while waiting for the other rank.
   std::atomic<uint64_t> freed{0};
-  // The so-manieth from now on fails in the background; 0: none.
+  // Which transfer from now on fails in the background; 0: none.
   std::atomic<uint64_t> fails{0};
 };
 
 Counts& counts();
-// Counts one more down; whether it is the one that shall fail.
+// Counts down; returns whether this transfer is the one to fail.
 bool fails();
 
 }  // namespace sim::transfers

@@ -1,15 +1,15 @@
-//! A core of its own for each stage that takes turns.
+//! A separate core for each stage that takes turns.
 //!
-//! A thread that is woken while every core is busy is put behind one of them, and stays
-//! there when another core becomes free a moment later: two stages then share a core for
-//! milliseconds beside an idle one. Stages that take turns have a core each instead.
+//! A thread that is woken while every core is busy is queued on one of them, and stays there when
+//! another core becomes free a moment later: two stages then share a core for milliseconds beside
+//! an idle one. Stages that take turns have a core each instead.
 
 use std::sync::Arc;
 
-use crate::engine::Affinity;
+use gpipe_engine::Affinity;
 
-/// Binds each device that holds a core slot to a core of its own; to be called on a thread
-/// that may use all cores.
+/// Binds each device that holds a core slot to its own core; call it on a thread that may use all
+/// cores.
 #[cfg(target_os = "linux")]
 pub(crate) fn core_each() -> Arc<dyn Affinity> {
     Arc::new(linux::CoreEach::new())
@@ -17,10 +17,10 @@ pub(crate) fn core_each() -> Arc<dyn Affinity> {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn core_each() -> Arc<dyn Affinity> {
-    Arc::new(crate::engine::Unpinned)
+    Arc::new(gpipe_engine::Unpinned)
 }
 
-/// The cores that this process may use, by their numbers; none where the system does not say.
+/// Returns the numbers of the cores that this process may use; empty if the system does not tell.
 pub(crate) fn allowed_cores() -> Vec<usize> {
     #[cfg(target_os = "linux")]
     return linux::allowed_cores();
@@ -34,11 +34,11 @@ mod linux {
 
     use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
-    use crate::engine::Affinity;
+    use gpipe_engine::Affinity;
 
     #[derive(Debug)]
     pub(super) struct CoreEach {
-        /// None where the system does not say.
+        /// `None` if the system does not tell.
         all: Option<CpuSet>,
     }
 
@@ -74,7 +74,7 @@ mod linux {
                 set.set(core);
                 set
             });
-            // Only speed depends on it: if it is not allowed, the system places the thread.
+            // Only speed depends on this: if it is not permitted, the system places the thread.
             let _ = sched_setaffinity(Pid::from_raw(thread), &set);
         }
     }

@@ -1,8 +1,8 @@
-//! Arrays of the crate ndarray as values, and values as arrays.
+//! Conversion between arrays of the crate ndarray and values.
 //!
-//! Each way takes one copy, and no more. In: libtorch's memory begins at a multiple of 64
-//! bytes, a `Vec`'s does not, and on other memory a matrix product may be summed in another
-//! order. Out: a tensor's memory may have other owners, who write into it.
+//! Each direction makes exactly one copy. In: libtorch's memory is aligned to 64 bytes, that of a
+//! `Vec` is not, and with other alignment a matrix product may be summed in another order. Out: a
+//! tensor's memory may have other owners, which write to it.
 
 use ndarray::{ArrayBase, ArrayD, Data, Dimension};
 use tch::Tensor;
@@ -10,8 +10,8 @@ use tch::kind::Element;
 
 use super::{TorchError, Values};
 
-/// A tensor on the CPU with an array's numbers in its shape, whatever its layout.
-pub(crate) fn tensor_of<S, D>(array: &ArrayBase<S, D>) -> Result<Tensor, TorchError>
+/// Makes a CPU tensor with the numbers and shape of an array of any layout.
+pub fn tensor_of<S, D>(array: &ArrayBase<S, D>) -> Result<Tensor, TorchError>
 where
     S: Data<Elem: Element + Clone>,
     D: Dimension,
@@ -19,13 +19,13 @@ where
     let shape: Vec<i64> = array.shape().iter().map(|&side| side as i64).collect();
     let flat = match array.as_slice() {
         Some(numbers) => Tensor::f_from_slice(numbers)?,
-        // Transposed, say, or with steps: in order first.
+        // Transposed or strided: put it in order first.
         None => Tensor::f_from_slice(&array.iter().cloned().collect::<Vec<_>>())?,
     };
     Ok(flat.f_view(&shape[..])?)
 }
 
-/// A tensor on the CPU with the numbers of an array, which may be a view or have any layout.
+/// Makes a CPU tensor from the numbers of an array, which may be a view or have any layout.
 ///
 /// ```
 /// use gpipe::Values;
@@ -39,8 +39,8 @@ where
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 ///
-/// So an array is what [`Pipeline::train_step`](crate::Pipeline::train_step) takes for a batch.
-/// For several inputs there is `Tensor::try_from(&array)`, of tch.
+/// So [`Pipeline::train_step`](crate::Pipeline::train_step) accepts an array as a batch. For
+/// several inputs, use tch's `Tensor::try_from(&array)`.
 impl<S, D> TryFrom<&ArrayBase<S, D>> for Values
 where
     S: Data<Elem: Element + Clone>,
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// As from a borrowed one.
+/// As from a borrowed array.
 impl<S, D> TryFrom<ArrayBase<S, D>> for Values
 where
     S: Data<Elem: Element + Clone>,
@@ -66,7 +66,7 @@ where
     }
 }
 
-/// The numbers of the only value, on whatever device it is.
+/// Copies the numbers of the only value, from any device.
 ///
 /// ```
 /// use gpipe::ndarray::{Array2, ArrayD, Ix2};
@@ -83,7 +83,7 @@ where
 /// ```
 ///
 /// # Errors
-/// There is not one value, or its numbers are of another kind than the array's.
+/// There is not exactly one value, or its numbers have another kind than the array's.
 impl<T: Element + Copy> TryFrom<&Values> for ArrayD<T> {
     type Error = TorchError;
 

@@ -1,9 +1,9 @@
-//! Mini-batches into micro-batches and back.
+//! Splitting mini-batches into micro-batches, and joining them.
 
 use tch::Tensor;
 use thiserror::Error;
 
-use crate::torch::{TorchError, Values};
+use crate::{TorchError, Values};
 
 /// A batch that cannot be split, or outputs that cannot be joined.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -20,7 +20,7 @@ pub enum BatchError {
     Scalar {
         /// `input`, `target` or `output`.
         what: &'static str,
-        /// Which of its tensors.
+        /// Index of the tensor.
         index: usize,
     },
     /// Tensors disagree about the number of samples.
@@ -30,23 +30,23 @@ pub enum BatchError {
     Samples {
         /// `input` or `target`.
         what: &'static str,
-        /// Which of its tensors.
+        /// Index of the tensor.
         index: usize,
         /// Its dimension 0.
         found: i64,
-        /// What the first tensor said.
+        /// Samples of the first tensor.
         expected: i64,
     },
     /// A batch of no samples.
     #[error("the batch has no samples")]
     NoSamples,
-    /// A batch of which the loss function counts nothing.
+    /// A batch in which the loss function counts nothing.
     #[error(
         "nothing in the batch counts: the loss function gave every micro-batch the weight 0 \
          (leave such batches out)"
     )]
     NoWeight,
-    /// libtorch refused.
+    /// libtorch reported an error.
     #[error(transparent)]
     Torch(#[from] TorchError),
 }
@@ -57,7 +57,7 @@ impl From<tch::TchError> for BatchError {
     }
 }
 
-/// Number of samples of a batch: dimension 0, on which all tensors must agree.
+/// Returns the number of samples of a batch: dimension 0, which all tensors must share.
 pub(crate) fn samples(
     values: &Values,
     what: &'static str,
@@ -87,10 +87,9 @@ pub(crate) fn samples(
     }
 }
 
-/// Sizes of `micro_batches` micro-batches of `samples` samples: as even as
-/// possible, the larger ones first, and none empty: fewer micro-batches where
-/// there are fewer samples.
-pub(crate) fn sizes(samples: i64, micro_batches: usize) -> Vec<i64> {
+/// Returns the sizes of `micro_batches` micro-batches of `samples` samples: as even as possible,
+/// the larger ones first, and none empty, so with few samples there are fewer.
+pub fn sizes(samples: i64, micro_batches: usize) -> Vec<i64> {
     let count = i64::try_from(micro_batches)
         .unwrap_or(i64::MAX)
         .min(samples)
@@ -100,8 +99,8 @@ pub(crate) fn sizes(samples: i64, micro_batches: usize) -> Vec<i64> {
         .collect()
 }
 
-/// Cuts every tensor along dimension 0 into parts of these sizes; the parts are
-/// views, cut off from any graph, requiring a gradient where the whole does.
+/// Cuts every tensor along dimension 0 into parts of these sizes. The parts are views, detached
+/// from any graph, and require a gradient if the whole does.
 pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, BatchError> {
     let mut parts: Vec<Values> = sizes.iter().map(|_| Values::new()).collect();
     for tensor in values.iter() {
@@ -124,14 +123,14 @@ pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, Bat
     Ok(parts)
 }
 
-/// Joins the parts of a batch along dimension 0, in order. A value that is
-/// absent in any part is absent.
+/// Joins the parts of a batch along dimension 0, in order. A value that is absent in any part is
+/// absent.
 pub(crate) fn gather(parts: Vec<Values>) -> Result<Values, BatchError> {
     let columns = columns(parts).into_iter().enumerate();
     columns.map(|(index, column)| join(column, index)).collect()
 }
 
-/// The parts on the device of the first one that is there.
+/// Moves the parts to the device of the first present one.
 pub(crate) fn together(parts: Vec<Values>) -> Result<Vec<Values>, TorchError> {
     let all = parts.iter().flat_map(Values::present);
     let mut devices: Vec<_> = all.map(Tensor::device).collect();
@@ -144,8 +143,8 @@ pub(crate) fn together(parts: Vec<Values>) -> Result<Vec<Values>, TorchError> {
     Ok(parts.collect::<Result<_, _>>()?)
 }
 
-/// Joins the gradients of a batch's parts. One that is absent in some parts (nothing depends
-/// on their samples) is zero there; one that is absent in all parts is absent.
+/// Joins the gradients of a batch's parts. A gradient absent in some parts (nothing depends on
+/// their samples) is zero there; one absent in all parts is absent.
 pub(crate) fn gather_gradients(parts: Vec<Values>, sizes: &[i64]) -> Result<Values, BatchError> {
     let columns = columns(parts).into_iter().enumerate();
     columns
@@ -153,7 +152,7 @@ pub(crate) fn gather_gradients(parts: Vec<Values>, sizes: &[i64]) -> Result<Valu
         .collect()
 }
 
-/// The parts of each value.
+/// Groups the parts by value.
 fn columns(parts: Vec<Values>) -> Vec<Vec<Option<Tensor>>> {
     let width = parts.iter().map(Values::len).max().unwrap_or(0);
     let mut columns: Vec<Vec<Option<Tensor>>> = (0..width).map(|_| Vec::new()).collect();
@@ -165,7 +164,7 @@ fn columns(parts: Vec<Values>) -> Vec<Vec<Option<Tensor>>> {
     columns
 }
 
-/// Zeros for parts that are absent, where others are there.
+/// Fills absent parts with zeros, if others are present.
 fn with_zeros(
     mut column: Vec<Option<Tensor>>,
     sizes: &[i64],
@@ -195,7 +194,7 @@ fn join(column: Vec<Option<Tensor>>, index: usize) -> Result<Option<Tensor>, Bat
     }
     match <[_; 1]>::try_from(tensors) {
         Ok([only]) => Ok(Some(only)),
-        // Without autograd, as the parts were made: it refuses views that were.
+        // Without autograd, as the parts were made: autograd refuses such views.
         Err(tensors) => Ok(Some(tch::no_grad(|| Tensor::f_cat(&tensors, 0))?)),
     }
 }

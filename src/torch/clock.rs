@@ -1,6 +1,7 @@
 //! The CPU time of the calling thread.
 
-/// Seconds that the calling thread has run on a core; `None` where the system does not tell.
+/// Returns the seconds that the calling thread has run on a core; `None` if the system does not
+/// tell.
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 #[cfg(target_os = "linux")]
 #[expect(
@@ -13,7 +14,8 @@ pub(crate) fn thread_time() -> Option<f64> {
     Some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
 }
 
-/// Seconds that the calling thread has run on a core; `None` where the system does not tell.
+/// Returns the seconds that the calling thread has run on a core; `None` if the system does not
+/// tell.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn thread_time() -> Option<f64> {
     None

@@ -5,7 +5,7 @@ use tch::{Device, Tensor};
 use super::error::TorchError;
 use super::ffi;
 
-/// A copy in the host's memory, with its elements in order.
+/// Copies a tensor to host memory, with its elements in order.
 pub(super) fn host_copy(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let _no_grad = tch::no_grad_guard();
     let tensor = tensor.f_detach()?;
@@ -21,20 +21,20 @@ pub(super) fn fill(to: &Tensor, from: &Tensor) -> Result<(), TorchError> {
     Ok(())
 }
 
-/// The values in a new tensor with the device and strides of another.
+/// Makes a tensor with these values and the device and strides of another.
 pub(super) fn like(other: &Tensor, values: &Tensor) -> Result<Tensor, TorchError> {
     let new = tch::no_grad(|| other.f_zeros_like())?;
     fill(&new, values)?;
     Ok(new)
 }
 
-/// A copy with the same strides, which autograd does not know of.
+/// Copies a tensor with its strides, outside of autograd.
 pub(super) fn plain(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let _no_grad = tch::no_grad_guard();
     ffi::copy(&tensor.f_detach()?)
 }
 
-/// A copy with the same strides, which requires a gradient where the tensor does.
+/// Copies a tensor with its strides; the copy requires a gradient if the tensor does.
 pub(super) fn same_strides(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let copy = tch::no_grad(|| ffi::copy(tensor))?;
     Ok(copy.f_set_requires_grad(tensor.requires_grad())?)

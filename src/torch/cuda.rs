@@ -12,17 +12,17 @@ use super::memory;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CudaDevice {
-    /// Its name here: `cuda:0`, ….
+    /// Name in this process: `cuda:0`, ….
     pub device: String,
-    /// Its maker's name for it.
+    /// Product name.
     pub name: String,
-    /// What it can compute, such as `9.0`.
+    /// Compute capability, such as `9.0`.
     pub compute_capability: String,
-    /// Bytes of memory that it has.
+    /// Total memory.
     pub memory: Bytes,
-    /// Bytes that are free; none where libtorch does not tell.
+    /// Free memory; `None` if libtorch does not tell.
     pub free: Option<Bytes>,
-    /// The devices whose memory it can access directly (peer access).
+    /// Devices whose memory it can access directly (peer access).
     pub peers: Vec<String>,
 }
 
@@ -30,27 +30,27 @@ pub struct CudaDevice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CudaReport {
-    /// The newest CUDA that the NVIDIA driver can run; none without a driver.
+    /// The newest CUDA that the NVIDIA driver can run; `None` without a driver.
     pub driver: Option<String>,
-    /// The CUDA that libtorch was made with; none where its CUDA half is not there.
+    /// The CUDA version that libtorch was built with; `None` without its CUDA half.
     pub libtorch_cuda: Option<String>,
     /// The devices that pipelines can use.
     pub devices: Vec<CudaDevice>,
-    /// The settings of simulated GPUs, if they are in the place of CUDA's devices.
+    /// Settings of the simulated GPUs, if they replace CUDA's devices.
     pub simulated: Option<String>,
-    /// What is missing, and what to do about it; none where devices can be used.
+    /// What is missing, with advice; `None` if devices can be used.
     pub missing: Option<String>,
 }
 
 impl CudaReport {
-    /// Looks for all of it. Loads the CUDA half of libtorch, where it is there.
+    /// Collects the report. Loads the CUDA half of libtorch, if it exists.
     pub fn new() -> Self {
         let usable = cuda_available();
         let driver = ffi::driver();
         let count = usable.as_ref().map_or(0, |count| *count);
         Self {
             driver: driver.ok().map(|(version, _)| version),
-            // The CUDA half is not there where simulated GPUs take its place.
+            // With simulated GPUs the CUDA half is not loaded.
             libtorch_cuda: (ffi::cuda_loaded() && !ffi::simulates_gpus())
                 .then(ffi::cuda_version)
                 .and_then(Result::ok),

@@ -1,4 +1,4 @@
-//! Devices by name, and what a thread must set before it computes on one.
+//! Devices by name, and the settings of a thread that computes on one.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,21 +9,21 @@ use tch::Device;
 
 use super::error::TorchError;
 use super::{affinity, ffi};
-use crate::engine::{Sharing, Unpinned};
+use gpipe_engine::{Sharing, Unpinned};
 
-/// The name that [`parse_device`] reads: `cpu` or `cuda:0`.
-pub(crate) fn device_name(device: Device) -> String {
+/// Returns the name that [`parse_device`] reads: `cpu` or `cuda:0`.
+pub fn device_name(device: Device) -> String {
     match device {
         Device::Cuda(index) => format!("cuda:{index}"),
         _ => "cpu".to_owned(),
     }
 }
 
-/// Devices as the command reads them, with commas between: `cpu*2`, `cuda:0-3`, all of `cuda`, as many
-/// as `4`, or what the machine has (`auto`: its CUDA devices, or a stage on the CPU for each core).
+/// Parses the command's device list, separated by commas: `cpu*2`, `cuda:0-3`, all of `cuda`, a
+/// number such as `4`, or `auto` (the machine's CUDA devices, or a stage on the CPU for each core).
 ///
 /// # Errors
-/// Any other text; there are no such CUDA devices.
+/// Any other text; the CUDA devices do not exist.
 pub fn parse_devices(list: &str) -> Result<Vec<Device>, TorchError> {
     let mut all = Vec::new();
     for entry in list.split(',') {
@@ -59,11 +59,11 @@ fn named(names: DeviceNames) -> Result<Vec<Device>, TorchError> {
     })
 }
 
-/// The number of CUDA devices, or why there is none.
+/// Returns the number of CUDA devices, or why there is none.
 ///
-/// The CUDA half of libtorch is in the process from its start where there is a driver, unless
-/// `CUDA_VISIBLE_DEVICES` hides all devices (it is empty, or `-1`); else it is loaded at the
-/// first call. libtorch remembers whether it was there when it was first asked.
+/// If there is a driver, the CUDA half of libtorch is loaded when the process starts, unless
+/// `CUDA_VISIBLE_DEVICES` hides all devices (it is empty, or `-1`); otherwise it is loaded at the
+/// first call. libtorch remembers whether it was loaded at its first use.
 ///
 /// # Errors
 /// CUDA cannot be used on this machine; the message says what is missing.
@@ -72,52 +72,52 @@ pub fn cuda_available() -> Result<usize, TorchError> {
     FOUND.get_or_init(find_cuda).clone()
 }
 
-/// Returns the number of CUDA devices, for whoever does not need them: without a driver nothing of
-/// libtorch's CUDA half is loaded.
-pub(crate) fn cuda_devices_here() -> usize {
+/// Returns the number of CUDA devices, for callers that do not need them: without a driver,
+/// libtorch's CUDA half is not loaded.
+pub fn cuda_devices_here() -> usize {
     if !ffi::simulates_gpus() && ffi::driver().is_err() {
         return 0;
     }
     cuda_available().unwrap_or(0)
 }
 
-/// The environment variable that asks for simulated GPUs.
-pub(crate) const SIMULATE_GPUS: &str = "GPIPE_SIMULATE_GPUS";
+/// Environment variable that requests simulated GPUs.
+pub const SIMULATE_GPUS: &str = "GPIPE_SIMULATE_GPUS";
 
-/// The settings of the simulated GPUs that are in the place of CUDA's devices; none where they
-/// are not asked for.
-pub(crate) fn simulated_gpus() -> Option<String> {
+/// Returns the settings of the simulated GPUs that replace CUDA's devices; `None` if they are not
+/// requested.
+pub fn simulated_gpus() -> Option<String> {
     let settings = std::env::var_os(SIMULATE_GPUS).filter(|_| ffi::simulates_gpus());
     settings.map(|settings| settings.to_string_lossy().into_owned())
 }
 
-/// Whether the CUDA devices are simulated ones of which only the time passes: whatever is
-/// written to their memory, it is zeros.
+/// Returns whether the CUDA devices only simulate time: whatever is written to their memory, it
+/// reads as zeros.
 pub(crate) fn only_time_passes() -> bool {
     time_model().is_some()
 }
 
-/// The model of the device whose time passes on such devices: `h100`, or the path of a file.
-pub(crate) fn time_model() -> Option<String> {
+/// Returns the device model of the simulated time: `h100`, or the path of a file.
+pub fn time_model() -> Option<String> {
     let settings = simulated_gpus()?;
-    // The last one counts.
+    // The last setting counts.
     let named = |setting: &str| setting.strip_prefix("time=").map(str::to_owned);
     settings.rsplit(',').find_map(named)
 }
 
-/// Whether simulated GPUs are in the place of CUDA's devices.
-pub(crate) fn gpus_are_simulated() -> bool {
+/// Returns whether simulated GPUs replace CUDA's devices.
+pub fn gpus_are_simulated() -> bool {
     ffi::simulates_gpus()
 }
 
-/// Whether CUDA devices take the time of this machine's CPU, which says nothing of a GPU's: they
-/// are simulated, and compute.
-pub(crate) fn gpus_take_cpu_time() -> bool {
+/// Returns whether CUDA devices are simulated and compute, so that their times are this machine's
+/// CPU times and say nothing about a GPU.
+pub fn gpus_take_cpu_time() -> bool {
     gpus_are_simulated() && !only_time_passes()
 }
 
-/// What figures of a device are given under: nobody is to take those of a simulated one for
-/// those of a GPU.
+/// Returns the name of a device for reports, which marks simulated ones so that their figures are
+/// not mistaken for a GPU's.
 pub(crate) fn device_title(device: Device) -> String {
     let name = device_name(device);
     match device {
@@ -126,8 +126,8 @@ pub(crate) fn device_title(device: Device) -> String {
     }
 }
 
-/// How a libtorch with CUDA comes to a command in this folder: as `src/packaging/pack.py` lays it out
-/// for pip or in an archive, else as the checkout builds it.
+/// Returns how to get a libtorch with CUDA for a command in this folder: as `src/packaging/pack.py`
+/// lays it out for pip or in an archive, otherwise as the checkout builds it.
 fn full_libtorch(folder: &Path) -> &'static str {
     if folder.join("__main__.py").exists() {
         "a PyTorch that has CUDA (`pip install --force-reinstall 'torch==2.11.*'`)"
@@ -144,7 +144,7 @@ fn find_cuda() -> Result<usize, TorchError> {
         ffi::load_cuda(Path::new("libtorch_cuda.so"))?;
         return ffi::cuda_devices();
     }
-    // Found through the binary's rpath, as libtorch_cpu was.
+    // Found through the binary's rpath, like libtorch_cpu.
     let driver = ffi::driver();
     let no_driver =
         || {
@@ -171,7 +171,7 @@ fn find_cuda() -> Result<usize, TorchError> {
             None => half,
         })
     })?;
-    // A driver that is too old, say, is an error here and not a count of none.
+    // A driver that is too old, for example, is an error here, not a count of zero.
     let devices = ffi::cuda_devices().unwrap_or(0);
     if devices == 0 {
         let blind = if ffi::cuda_loaded() {
@@ -189,11 +189,11 @@ fn find_cuda() -> Result<usize, TorchError> {
     Ok(devices)
 }
 
-/// Checks that the devices can be used and readies the process for them.
+/// Checks that the devices can be used, and prepares the process for them.
 ///
 /// # Errors
-/// A device is not there: which one, and what to do.
-pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
+/// A device does not exist; the message names it, with advice.
+pub fn prepare(devices: &[Device]) -> Result<(), TorchError> {
     for device in devices {
         match device {
             Device::Cpu => {}
@@ -218,7 +218,7 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
     Ok(())
 }
 
-/// What there is without a GPU, where that is not what was tried.
+/// Suggests alternatives to a GPU, unless they were tried.
 fn instead() -> String {
     if gpus_are_simulated() {
         return String::new();
@@ -229,9 +229,9 @@ fn instead() -> String {
     )
 }
 
-/// Lets the C library keep the memory that a step on CPU stages frees, which the next one
-/// needs again. Settings of the C library in the environment take precedence.
-pub(crate) fn keep_memory(devices: &[Device]) {
+/// Makes the C library keep the memory that a step on CPU stages frees, as the next step needs it
+/// again. Settings of the C library in the environment take precedence.
+pub fn keep_memory(devices: &[Device]) {
     static ONCE: Once = Once::new();
     if on_cpu(devices) > 0 {
         ONCE.call_once(|| {
@@ -247,16 +247,16 @@ pub(crate) fn keep_memory(devices: &[Device]) {
     }
 }
 
-/// Sets what libtorch keeps per thread: the intra-op threads, the current device, and that
-/// backwards run on the calling thread.
-pub(crate) fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
+/// Sets libtorch's per-thread state: the intra-op threads, the current device, and that backwards
+/// run on the calling thread.
+pub fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
     ffi::set_threads(threads)?;
     ffi::backward_here()?;
     ffi::set_current_device(device)
 }
 
-/// Cores that this process may use.
-pub(crate) fn cores() -> usize {
+/// Returns the number of cores that this process may use.
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
@@ -265,19 +265,18 @@ fn on_cpu(devices: &[Device]) -> usize {
     on_cpu.count()
 }
 
-/// Intra-op threads for each device when the CPU devices share the cores evenly.
+/// Returns the intra-op threads per device if the CPU devices share the cores evenly.
 pub(crate) fn share_of_cores(devices: &[Device]) -> usize {
     (cores() / on_cpu(devices).max(1)).max(1)
 }
 
-/// The CPU devices that work at the same time without waiting for each other's cores.
+/// Returns how many CPU devices run at the same time without waiting for each other's cores.
 pub(crate) fn max_concurrent(devices: &[Device], threads: usize) -> usize {
     on_cpu(devices).min((cores() / threads.max(1)).max(1))
 }
 
-/// Those of the CPU devices `here` that have to take turns, beside the devices of other processes
-/// that may use the same cores: `sharing` are the devices of all of them. None where the cores
-/// suffice for all.
+/// Returns the CPU devices `here` that must take turns, given `sharing`, the devices of all
+/// processes that may use the same cores. `None` if the cores suffice for all.
 pub(crate) fn turns(
     here: &[(DeviceId, Device)],
     sharing: &[Device],
@@ -293,14 +292,14 @@ pub(crate) fn turns(
         affinity: if threads == 1 && own == all {
             affinity::core_each()
         } else {
-            // The threads that help a stage which has several would stay where they were made;
-            // and other processes would be bound to the same cores.
+            // Helper threads of a stage with several would stay where they were created, and other
+            // processes would be bound to the same cores.
             Arc::new(Unpinned)
         },
     })
 }
 
-/// The cores that all of `devices` share; none where one of them is not the CPU.
+/// Returns the cores that all `devices` share; `None` if one of them is not the CPU.
 pub(crate) fn shared_cores(devices: &[Device], threads: usize) -> Option<Cores> {
     let all = on_cpu(devices) == devices.len();
     all.then(|| Cores::new(cores(), threads).ok()).flatten()
@@ -311,8 +310,8 @@ mod tests {
     use super::*;
     use tch::{Kind, Tensor};
 
-    /// With deterministic algorithms libtorch fills uninitialized memory with NaN: every tensor
-    /// was written twice.
+    /// With deterministic algorithms libtorch fills uninitialized memory with NaN: every tensor was
+    /// written twice.
     #[test]
     fn numbers_that_stay_do_not_cost_a_fill_of_all_memory() {
         // A setting of the process: in one of its own.
@@ -332,7 +331,7 @@ mod tests {
         assert_eq!(memory.isnan().all().int64_value(&[]), 0);
     }
 
-    /// Who had it from pip was told to run `make` in a clone that was not there.
+    /// A user who had installed with pip was told to run `make` in a clone that did not exist.
     #[test]
     fn what_to_install_is_what_brought_the_command() {
         let made = tempfile::tempdir().unwrap();

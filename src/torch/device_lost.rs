@@ -6,7 +6,7 @@ use thiserror::Error;
 /// for which a kernel reads beyond its memory). Such a device answers every later call with an
 /// error, for the rest of the process, so that nothing can be undone or used further.
 ///
-/// It is a cause of the [`StageError`](crate::engine::StageError) of the step that finds it,
+/// It is a cause of the [`StageError`](gpipe_engine::StageError) of the step that finds it,
 /// which may be later than the step that caused it, and the error of every later call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
@@ -15,11 +15,12 @@ use thiserror::Error;
 )]
 #[non_exhaustive]
 pub struct DeviceLost {
-    /// Where it was first seen, and what the device said.
+    /// Where it was first detected, and the device's message.
     pub first: String,
 }
 
-/// Whether an error is CUDA's own, after which a device may be lost. Out of memory is not one.
+/// Returns whether an error is CUDA's own, after which a device may be lost. Out of memory is not
+/// one.
 pub(super) fn is_of_cuda(error: &anyhow::Error) -> bool {
     let says = |words: &str| error.chain().any(|own| own.to_string().contains(words));
     says("CUDA error:") && !says("out of memory")

@@ -1,6 +1,6 @@
-//! Arithmetic over all gradients of a model, in parts: each stage computes what
-//! concerns its own parameters, and what is put together from the parts in model
-//! order does not depend, to the last bit, on how the model is cut.
+//! Arithmetic over all gradients of a model, in parts: each stage computes results for its own
+//! parameters; their combination in model order does not depend, to the last bit, on how the model
+//! is cut.
 
 use tch::{Device, Kind, Tensor};
 
@@ -98,7 +98,7 @@ pub(crate) fn first_non_finite(tensors: &[Tensor]) -> Result<Option<usize>, Torc
     Ok(None)
 }
 
-/// Whether a tensor holds neither NaN nor infinity; one that can hold none does not.
+/// Returns whether a tensor contains neither NaN nor infinity; always true for kinds that cannot.
 pub(crate) fn finite(tensor: &Tensor) -> Result<bool, TorchError> {
     if !tensor.is_floating_point() || tensor.numel() == 0 {
         return Ok(true);
@@ -119,7 +119,7 @@ pub(crate) fn total_norm(norms: &[f64]) -> f64 {
     largest * square_root_of_squares(norms.iter().map(|norm| norm / largest))
 }
 
-/// What gradients of this total norm are multiplied with so that it is at most
+/// Returns the factor by which gradients with this total norm are multiplied to limit it to
 /// `max_norm`: PyTorch's formula, never above 1.
 pub(crate) fn clip_factor(max_norm: f64, total: f64) -> f64 {
     (max_norm / (total + 1e-6)).min(1.0)
@@ -129,9 +129,9 @@ fn square_root_of_squares(numbers: impl Iterator<Item = f64>) -> f64 {
     sum_in_halves(numbers.map(|x| x * x).collect()).sqrt()
 }
 
-/// The sum in an order that a device follows without a kernel of its own, by a few additions of
-/// whole lists: so stages on the host, on devices, and on those of several processes have the
-/// same bits. The second half is added to the first one until one number is left.
+/// Sums in an order that a device can follow with a few list additions, without a kernel of its
+/// own: so stages on the host, on devices, and in several processes get the same bits. The second
+/// half is added to the first one until one number is left.
 fn sum_in_halves(mut numbers: Vec<f64>) -> f64 {
     while numbers.len() > 1 {
         let behind = numbers.split_off(numbers.len().div_ceil(2));
@@ -142,8 +142,8 @@ fn sum_in_halves(mut numbers: Vec<f64>) -> f64 {
     numbers.first().copied().unwrap_or(0.0)
 }
 
-/// Whether a root of squares may be wrong because the squares were too large or
-/// too small for double precision.
+/// Returns whether a root of squares may be wrong because the squares were too large or too small
+/// for double precision.
 fn squares_left_the_range(root: f64) -> bool {
     !(1e-140..=f64::MAX).contains(&root)
 }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn totals_and_factors_are_pytorchs() {
-        // Not -0, as which it was printed where there were no gradients.
+        // Not -0, as was once printed if there were no gradients.
         assert_eq!(total_norm(&[]).to_bits(), 0.0_f64.to_bits());
         assert_eq!(total_norm(&[3.0, 4.0]), 5.0);
         assert_eq!(clip_factor(1.0, 5.0), 1.0 / (5.0 + 1e-6));
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(clip_factor(f64::INFINITY, 2.0), 1.0);
     }
 
-    /// One process of GPUs adds them up on a device, several processes on the host. (CUDA rounds
-    /// the root of it as the host does; libtorch on the CPU does not.)
+    /// A single process adds them up on a GPU, several processes on the host. (CUDA rounds the root
+    /// as the host does; libtorch on the CPU does not.)
     #[test]
     fn a_device_and_the_host_have_the_same_sum() {
         for count in (0..300).chain([1001]) {

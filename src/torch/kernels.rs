@@ -1,4 +1,4 @@
-//! Which library's kernels compute products and convolutions on the CPU.
+//! Choice of the library whose kernels compute products and convolutions on the CPU.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,8 +9,8 @@ use tch::Device;
 use super::error::TorchError;
 use super::ffi;
 
-/// Which library's kernels compute matrix products and convolutions of single precision on CPU
-/// devices, forward and backward.
+/// Library whose kernels compute single-precision matrix products and convolutions on CPU devices,
+/// forward and backward.
 ///
 /// Results of the two differ in the last bits. With either, they are the same for every cut,
 /// schedule, recomputation and number of processes.
@@ -18,16 +18,15 @@ use super::ffi;
 #[doc(alias = "mkl")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Kernels {
-    /// Those that libtorch chooses: MKL for products, for convolutions oneDNN or MKL by their
-    /// shape and by the number of intra-op threads.
+    /// libtorch's choice: MKL for products; for convolutions oneDNN or MKL by their shape and by
+    /// the number of intra-op threads.
     #[default]
     Libtorch,
-    /// oneDNN's, which are made for what the processor can do, whoever made it. Products need
-    /// AVX-512 (or what came after it), and are libtorch's elsewhere. A convolution with kernels of
-    /// 1 x 1, or whose weight is larger than what it is applied to, is one product over all samples
-    /// and places.
+    /// oneDNN, which adapts to the capabilities of any maker's processor. Products need AVX-512 (or
+    /// a successor), and are libtorch's elsewhere. A convolution with kernels of 1 x 1, or with a
+    /// weight larger than its operand, is one product over all samples and places.
     OneDnn {
-        /// Products of fewer multiplications stay libtorch's, since preparing a kernel takes
+        /// Products of fewer multiplications stay libtorch's: preparing a oneDNN kernel would take
         /// longer than they do.
         from: u64,
     },
@@ -44,7 +43,7 @@ impl Kernels {
         Self::fastest_on(&processor.unwrap_or_default())
     }
 
-    /// The same of a processor that `/proc/cpuinfo` describes.
+    /// Does the same for the processor that `/proc/cpuinfo` describes.
     fn fastest_on(processor: &str) -> Self {
         let value = |name: &str| {
             let lines = processor.lines().filter_map(|line| line.split_once(':'));
@@ -62,11 +61,11 @@ impl Kernels {
     /// The names in texts and files, without numbers.
     pub const NAMES: [&str; 2] = ["libtorch", "onednn"];
 
-    /// While the result lives, the calling thread computes with these kernels: for comparing a
+    /// Makes the calling thread compute with these kernels while the result lives: for comparing a
     /// pipeline's numbers with those of the same layers outside of it.
     ///
     /// # Errors
-    /// This libtorch was made without oneDNN.
+    /// This libtorch was built without oneDNN.
     pub fn scope(self) -> Result<KernelScope, TorchError> {
         let previous = ffi::set_onednn(self.least())?;
         Ok(KernelScope {
@@ -75,7 +74,7 @@ impl Kernels {
         })
     }
 
-    /// From now on the calling thread, which computes for `device`, does so with these kernels.
+    /// Makes the calling thread, which computes for `device`, use these kernels from now on.
     pub(crate) fn set_here(self, device: Device) -> Result<(), TorchError> {
         if self != Self::Libtorch && device == Device::Cpu {
             ffi::set_onednn(self.least())?;
@@ -91,18 +90,18 @@ impl Kernels {
     }
 }
 
-/// A stretch of a thread's computing with [`Kernels`] of its own; ends when it is dropped.
+/// Scope in which a thread computes with its own [`Kernels`]; ends when dropped.
 #[derive(Debug)]
 #[must_use = "the kernels are those of before once it is dropped"]
 pub struct KernelScope {
     previous: Option<u64>,
-    /// It stays on its thread.
+    /// Keeps the scope on its thread.
     not_send: PhantomData<*const ()>,
 }
 
 impl Drop for KernelScope {
     fn drop(&mut self) {
-        // What was on once can be on again, and switching off does not fail.
+        // Restoring an earlier setting cannot fail.
         let _ = ffi::set_onednn(self.previous);
     }
 }

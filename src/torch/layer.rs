@@ -1,4 +1,4 @@
-//! What a stage is made of.
+//! Layers, the building blocks of a stage.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -42,12 +42,11 @@ pub trait Layer: Debug {
         Vec::new()
     }
 
-    /// Whether a forward pass in training can be captured once and replayed with other
-    /// numbers ([`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs)): what
-    /// it does depends on nothing but the tensors it is given and its parameters, and it has
-    /// no effect on the host (counting, reading numbers). By default it is if the layer has
-    /// [parts](Layer::parts) and all of them are; a layer without parts that does not say so
-    /// runs without graphs.
+    /// Whether a forward pass in training can be captured once and replayed with other numbers
+    /// ([`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs)): it depends only on
+    /// its input tensors and parameters, and has no effect on the host (counting, reading numbers).
+    /// By default true if the layer has [parts](Layer::parts) and all of them are safe; a layer
+    /// without parts that does not override this runs without graphs.
     #[doc(alias = "CUDA graph")]
     fn graph_safe(&self) -> bool {
         let parts = self.parts();
@@ -65,23 +64,23 @@ impl<M: nn::ModuleT> Layer for M {
     }
 }
 
-/// What a layer may know about the pass it takes part in, and where it stashes and pops values
-/// that skip layers.
+/// Information for a layer about the current pass, and the place to stash and pop values that skip
+/// layers.
 #[derive(Debug)]
 pub struct Context {
     pub(crate) train: bool,
     pub(crate) micro: MicroId,
-    /// Whether the layer asked for the micro-batch.
+    /// Whether the layer asked for the micro-batch's number.
     pub(crate) asked: Cell<bool>,
     pub(crate) device: Device,
     pub(crate) recomputing: bool,
     pub(crate) past: Option<usize>,
     pub(crate) precision: Precision,
     pub(crate) skips: SkipBox,
-    /// The layer's number within its stage, and what the stage's layers gather.
+    /// Number of the layer within its stage, and the state that the stage's layers gather.
     pub(crate) layer: usize,
     pub(crate) step_states: StepStates,
-    /// Whether the layer, or one in it, gathers something.
+    /// Whether the layer, or one in it, gathers state.
     pub(crate) gathered: Cell<bool>,
 }
 
@@ -123,22 +122,21 @@ impl Context {
         self.device
     }
 
-    /// Whether this forward pass repeats an earlier one, whose activations were not
-    /// kept: random numbers are the same, and what counts forward passes must not
-    /// count it again. The buffers hold what the earlier pass found, and changes to
-    /// them are undone.
+    /// Whether this forward pass repeats an earlier one, whose activations were not kept: random
+    /// numbers are the same, and layers that count forward passes must not count it again. The
+    /// buffers have their state from before the earlier pass, and changes to them are undone.
     pub fn recomputing(&self) -> bool {
         self.recomputing
     }
 
     /// Where tokens come one after the other ([`Pipeline::decode`](crate::Pipeline::decode)): how
     /// many of the sequence came in earlier passes, which layers that look back have
-    /// [cached](crate::torch::layers::KvCache); `None` in every other pass.
+    /// [cached](crate::layers::KvCache); `None` in every other pass.
     pub fn past(&self) -> Option<usize> {
         self.past
     }
 
-    /// In which type of numbers the pipeline computes.
+    /// Number type in which the pipeline computes.
     pub fn precision(&self) -> Precision {
         self.precision
     }

@@ -1,4 +1,4 @@
-//! Loss functions: what the last stage computes from an output and a target.
+//! Loss functions, computed by the last stage from an output and a target.
 
 use std::fmt;
 
@@ -24,12 +24,12 @@ use super::values::Values;
 /// ```
 #[derive(Debug)]
 pub struct Loss {
-    /// One number.
+    /// A scalar.
     pub value: Tensor,
     pub(crate) reduction: Reduction,
 }
 
-/// How the losses of micro-batches become that of the mini-batch.
+/// How the losses of micro-batches combine into that of the mini-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reduction {
     /// Their mean, weighted by samples.
@@ -83,7 +83,7 @@ impl Loss {
     ///
     /// # Errors
     /// The weight is none, or the value is not one number.
-    pub(crate) fn total(self, things: f64) -> anyhow::Result<(f64, f64)> {
+    pub fn total(self, things: f64) -> anyhow::Result<(f64, f64)> {
         let loss = self.checked()?;
         if !loss.counts() {
             return Ok((0.0, 0.0));
@@ -96,7 +96,7 @@ impl Loss {
         })
     }
 
-    /// Whether the micro-batch has a weight above 0.
+    /// Returns whether the micro-batch has a weight above 0.
     pub(crate) fn counts(&self) -> bool {
         self.reduction != Reduction::Weighted(0.0)
     }
@@ -142,7 +142,7 @@ impl Reduction {
     }
 }
 
-/// What a loss function may return.
+/// Return type of a loss function.
 pub trait IntoLoss {
     /// The loss, or why there is none.
     fn into_loss(self) -> anyhow::Result<Loss>;
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(Loss::mean(value()).total(4.0).unwrap(), (12.0, 4.0));
         assert_eq!(Loss::sum(value()).total(4.0).unwrap(), (3.0, 4.0));
         assert_eq!(Loss::weighted(value(), 2.0).total(4.0).unwrap(), (6.0, 2.0));
-        // It was NaN, and so was the mean over all batches.
+        // It was once NaN, and so was the mean over all batches.
         let nothing = Loss::weighted(Tensor::from(f64::NAN), 0.0);
         assert_eq!(nothing.total(4.0).unwrap(), (0.0, 0.0));
         assert!(Loss::weighted(value(), -1.0).total(4.0).is_err());

@@ -1,8 +1,8 @@
 //! The bytes of tensors, counted by account.
 //!
-//! On the CPU an allocator under libtorch counts. It charges what a thread
-//! allocates to the [`Account`] that the thread has entered, and gives it back to
-//! that account when the memory is freed, on any thread:
+//! On the CPU an allocator under libtorch counts. It charges a thread's allocations to the
+//! [`Account`] that the thread has entered, and credits that account when the memory is freed, on
+//! any thread:
 //!
 //! ```
 //! use gpipe::memory::Account;
@@ -21,9 +21,9 @@
 //! # Ok::<(), gpipe::TorchError>(())
 //! ```
 //!
-//! Counted are the bytes that libtorch asks for, without padding. What libtorch's
-//! own intra-op threads allocate inside of a kernel is on no account, and neither is what was
-//! allocated before the first account existed.
+//! The bytes that libtorch asks for are counted, without padding. Allocations by libtorch's
+//! intra-op threads inside of a kernel, and those made before the first account existed, are on no
+//! account.
 //!
 //! On CUDA devices the caching allocator counts, see [`of_device`].
 
@@ -39,10 +39,10 @@ use super::device;
 use super::error::TorchError;
 use super::ffi::{self, RawAccount, RawScope};
 
-/// Starts counting, for the rest of the process; nothing the second time.
+/// Starts counting, for the rest of the process; does nothing the second time.
 ///
-/// [`Account::new`] calls it. If it is called before tensors are made, their bytes are in
-/// [`live`]. Each block takes up to 192 bytes more from then on.
+/// [`Account::new`] calls it. If called before tensors are made, it includes their bytes in
+/// [`live`]. From then on each block takes up to 192 bytes more.
 ///
 /// # Errors
 /// The process has given libtorch a CPU allocator of its own.
@@ -90,8 +90,8 @@ impl Account {
         Ok(Self { raw })
     }
 
-    /// Charges this account with what the calling thread allocates while the
-    /// result lives. Scopes nest, and must end in the reverse order.
+    /// Charges the calling thread's allocations to this account while the result lives. Scopes
+    /// nest, and must end in the reverse order.
     ///
     /// ```compile_fail
     /// let scope = gpipe::memory::Account::new().unwrap().enter();
@@ -131,9 +131,9 @@ pub struct Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
-    /// In tensors now, in the caching allocator's own steps of 512 bytes.
+    /// Bytes in tensors now, rounded as the caching allocator does to multiples of 512.
     pub current: u64,
-    /// In tensors at once at most, since the last [`reset_device_peak`].
+    /// Highest such value since the last [`reset_device_peak`].
     pub peak: u64,
 }
 
@@ -157,10 +157,10 @@ pub fn reset_device_peak(device: Device) -> Result<(), TorchError> {
     ffi::reset_cuda_peak(cuda_index(device)?)
 }
 
-/// Bytes of memory that programs can still get on a device, and that it has.
+/// Returns the bytes of memory that programs can still get on a device, and its total.
 ///
-/// Of the CPU that is what the machine, the control groups that the process is in (those of
-/// a container, say) and its own limits allow it, whichever is least.
+/// For the CPU, the smallest of the limits of the machine, of the process's control groups (those
+/// of a container, for example) and of the process itself.
 ///
 /// # Errors
 /// There is no such device, or the system does not tell.
@@ -173,8 +173,8 @@ pub fn room_on(device: Device) -> Result<(Bytes, Bytes), TorchError> {
     Ok((Bytes(free), Bytes(total)))
 }
 
-/// Limits what the caching allocator of a CUDA device may hold, for the whole process, as if
-/// the device had no more.
+/// Limits the caching allocator of a CUDA device, for the whole process, as if the device had no
+/// more memory.
 #[doc(alias = "set_per_process_memory_fraction")]
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The numbers in libtorch's messages about a device that is out of memory.
+//! Numbers in libtorch's messages about a device that is out of memory.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::memory;
 /// A device has too little memory for a computation.
 #[doc(alias = "OOM")]
 ///
-/// It is a cause of the [`StageError`](crate::engine::StageError) that names stage, layer
+/// It is a cause of the [`StageError`](gpipe_engine::StageError) that names stage, layer
 /// and micro-batch. The step is undone, and the pipeline can still be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}", self.sentence())]
@@ -20,14 +20,14 @@ pub struct OutOfMemory {
     /// The device: `cpu`, `cuda:0`, …. CUDA's own calls do not say whether the device's memory
     /// or the host's page-locked memory is full: both are named.
     pub device: String,
-    /// What was asked for.
+    /// Bytes requested.
     pub asked: Option<Bytes>,
-    /// What was free.
+    /// Bytes free.
     pub free: Option<Bytes>,
-    /// What the process may take, where that is limited.
+    /// Limit of the process, if there is one.
     pub limit: Option<Bytes>,
-    /// Whether it is another device than the one that asked: what a stage sends takes the
-    /// receiver's memory.
+    /// Whether it is another device than the one that asked: a stage's outputs take the receiver's
+    /// memory.
     pub elsewhere: bool,
 }
 
@@ -55,10 +55,10 @@ impl OutOfMemory {
             + " fewer layers)"
     }
 
-    /// What an error of libtorch on this device says, if it is of this kind.
+    /// Parses an error of libtorch on this device; `None` if it is of another kind.
     fn read(device: Device, text: &str) -> Option<Self> {
         if let Some((_, text)) = text.split_once("CUDA out of memory. Tried to allocate ") {
-            // Of two that a copy is between, the one that it says.
+            // Of the two devices of a copy, the one named.
             let full = gpu_of(text).unwrap_or_else(|| name(device));
             return Some(Self {
                 elsewhere: full != name(device),
@@ -68,7 +68,7 @@ impl OutOfMemory {
                 limit: before(text, " allowed"),
             });
         }
-        // No word of the device's allocator.
+        // Not from the device's allocator.
         if text.contains("CUDA error: out of memory") {
             return Some(Self {
                 device: format!("{} or page-locked memory of the host", name(device)),
@@ -163,7 +163,8 @@ mod tests {
         );
     }
 
-    /// What stage 0 on cuda:0 sends takes memory of cuda:1: the error named the sender's device.
+    /// Outputs of stage 0 on cuda:0 take memory of cuda:1: the error once named the sender's
+    /// device.
     #[test]
     fn the_device_is_the_one_that_the_message_names() {
         let text = "CUDA out of memory. Tried to allocate 2.00 MiB. GPU 1 has a total capacity of \
@@ -180,8 +181,8 @@ mod tests {
         assert!(told.to_string().contains("give this stage fewer layers"));
     }
 
-    /// Page-locked memory is not the device allocator's, which has words of its own; the
-    /// sentence of CUDA alone was taken for another kind of error.
+    /// Page-locked memory has another allocator with other messages; CUDA's plain sentence was once
+    /// taken for a different kind of error.
     #[test]
     fn page_locked_memory_runs_out_in_other_words() {
         let text = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported";

@@ -1,4 +1,4 @@
-//! The type of numbers in which layers compute (mixed precision).
+//! Number type in which layers compute (mixed precision).
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,10 +32,10 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them.
+    /// All precisions.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Fp16];
 
-    /// The name in texts and files.
+    /// Returns the name in texts and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -53,7 +53,7 @@ impl Precision {
         }
     }
 
-    /// While the result lives, this thread computes in this precision on `device`.
+    /// Makes this thread compute in this precision on `device` while the result lives.
     #[doc(alias = "autocast")]
     pub(crate) fn scope(self, device: Device) -> Result<Option<Autocast>, TorchError> {
         match self {
@@ -80,7 +80,7 @@ impl Precision {
         };
         let other = match self {
             Self::F32 => return error,
-            // Of some cells oneDNN has it from AVX-512 on.
+            // oneDNN has some recurrent cells only from AVX-512 on.
             Self::Bf16 => "f32",
             Self::Fp16 => "bf16",
         };

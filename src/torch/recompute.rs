@@ -1,4 +1,4 @@
-//! Activation checkpointing: which activations are computed a second time instead of kept.
+//! Activation checkpointing: activations that are recomputed instead of kept.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,14 +6,12 @@ use std::str::FromStr;
 
 use gpipe_partitioner::MicroId;
 
-/// What is recomputed before the backward instead of being kept since the forward
-/// (activation checkpointing; Chen et al. 2016, and section 2.3 of GPipe, Huang et
-/// al. 2019).
+/// Activations that are recomputed before the backward instead of being kept since the forward
+/// (activation checkpointing; Chen et al. 2016, and section 2.3 of GPipe, Huang et al. 2019).
 ///
-/// It trades time for memory and never changes a number: a recomputed forward has
-/// the same random masks, finds in the layers' buffers what the first one found, and
-/// changes that it makes to them do not count. Buffers that change are kept for each
-/// micro-batch between the two.
+/// It trades time for memory and never changes a number: a recomputed forward has the same random
+/// masks, starts with the same contents of the layers' buffers as the first one, and its changes to
+/// them do not count. Buffers that change are saved for each micro-batch between the two.
 #[doc(alias = "activation checkpointing")]
 #[doc(alias = "gradient checkpointing")]
 #[doc(alias = "rematerialization")]
@@ -37,7 +35,7 @@ pub enum Recompute {
 
 impl Recompute {
     /// Each stage for itself, in one word where there is one.
-    pub(crate) fn of_stages(stages: &[bool]) -> Self {
+    pub fn of_stages(stages: &[bool]) -> Self {
         match (stages.contains(&true), stages.contains(&false)) {
             (false, _) => Self::Never,
             (_, false) => Self::Always,
@@ -45,7 +43,7 @@ impl Recompute {
         }
     }
 
-    /// The same in one word where there is one.
+    /// Returns the same in a named form, if there is one.
     pub(crate) fn in_a_word(self) -> Self {
         match self {
             Self::Stages(stages) => Self::of_stages(&stages),
@@ -53,7 +51,7 @@ impl Recompute {
         }
     }
 
-    /// Whether a stage of these layers has any that recompute.
+    /// Returns whether a stage of these layers has any that recompute.
     pub(crate) fn touches(&self, stage: usize, layers: &Range<usize>) -> bool {
         match self {
             Self::Never => false,
@@ -63,7 +61,7 @@ impl Recompute {
         }
     }
 
-    /// Whether anything is recomputed for this micro-batch of `micro_batches`.
+    /// Returns whether anything is recomputed for this micro-batch of `micro_batches`.
     pub(crate) fn applies(&self, micro: MicroId, micro_batches: usize) -> bool {
         !(*self == Self::ExceptLast && micro.index() + 1 == micro_batches)
     }

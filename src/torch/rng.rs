@@ -1,19 +1,18 @@
 //! Random numbers that do not depend on how the model was cut.
 //!
-//! A layer draws from a generator made for (seed, step, layer name,
-//! micro-batch), so its masks are the same on any stage, under any schedule, on
-//! any thread, and when the forward pass is computed a second time. Initial
-//! values come from a generator made for (seed, layer name). Both hold for whatever
-//! draws with libtorch (tch's own initializers and `dropout` too): a
-//! [`RandomScope`](super::ffi::RandomScope) is open while a layer is built or run,
-//! so the process-wide generators are neither used nor changed.
+//! A layer draws from a generator seeded with (seed, step, layer name, micro-batch), so its masks
+//! are the same on any stage, under any schedule, on any thread, and in a recomputed forward.
+//! Initial values come from a generator seeded with (seed, layer name). Both apply to everything
+//! that draws with libtorch (tch's own initializers and `dropout` too): a
+//! [`RandomScope`](super::ffi::RandomScope) is open while a layer is built or run, so the
+//! process-wide generators are neither used nor changed.
 
 /// The increment of `SplitMix64`: 2^64 over the golden ratio.
-pub(crate) const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+pub const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes `value` into `state`: one round of `SplitMix64` (Steele et al. 2014),
 /// whose output is a bijection of the sum, so distinct inputs stay distinct.
-pub(crate) fn mix(state: u64, value: u64) -> u64 {
+pub fn mix(state: u64, value: u64) -> u64 {
     let mut z = state.wrapping_add(value).wrapping_add(INCREMENT);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

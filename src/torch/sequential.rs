@@ -49,13 +49,13 @@ pub(crate) struct Tie {
     pub(crate) copy: String,
 }
 
-/// One layer of a [`Sequential`]: a name, and how to build it.
+/// One layer of a [`Sequential`]: its name and builder.
 #[derive(Clone)]
 pub(crate) struct LayerBuilder {
     pub(super) name: String,
     build: Arc<Build>,
     declared: Declared,
-    /// What its variables are called, where they do not begin with the layer's name.
+    /// Full names of its variables, if they do not begin with the layer's name.
     whole_names: Option<Arc<[String]>>,
 }
 
@@ -133,7 +133,7 @@ impl Sequential {
     /// Says that the layer appended last gives its variables whole names, these: the layer's
     /// own name is not put before them.
     #[must_use]
-    pub(crate) fn whole_names(mut self, names: Vec<String>) -> Self {
+    pub fn whole_names(mut self, names: Vec<String>) -> Self {
         if let Some(layer) = self.layers.last_mut() {
             layer.whole_names = Some(names.into());
         }
@@ -177,7 +177,7 @@ impl Sequential {
         self.layers.len()
     }
 
-    /// Whether there is no layer.
+    /// Whether there are no layers.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
@@ -195,10 +195,10 @@ impl Sequential {
         &self.ties
     }
 
-    /// Which stashed value goes to which layer.
+    /// Connects each stashed value to the layer that pops it.
     ///
     /// # Errors
-    /// Stashes and pops that do not belong together, in words.
+    /// Stashes and pops that do not match, in words.
     pub(crate) fn skips(&self) -> Result<Vec<Skip>, String> {
         skips::connect(
             self.layers
@@ -235,7 +235,7 @@ impl fmt::Debug for LayerBuilder {
 pub(crate) struct BuiltLayer {
     pub(crate) name: String,
     pub(crate) layer: Box<dyn Layer>,
-    /// What [`rng::named_seed`] gives for this layer in this run.
+    /// Seed of this layer in this run, from [`rng::named_seed`].
     pub(crate) seed: u64,
     pub(crate) declared: Declared,
     has_whole_names: bool,
@@ -247,8 +247,8 @@ impl LayerBuilder {
         &self.name
     }
 
-    /// How much of a variable's name, beginning at its front, is the layer's; none where the
-    /// variable is not the layer's. (Of several layers, the one with the most.)
+    /// Returns the length of the variable name's prefix that belongs to the layer; `None` if the
+    /// variable is not the layer's. (Of several layers, the one with the longest owns it.)
     pub(crate) fn owns(&self, variable: &str) -> Option<usize> {
         if let Some(names) = &self.whole_names {
             return (names.iter()).find_map(|own| (own == variable).then_some(own.len()));
@@ -298,7 +298,7 @@ impl LayerBuilder {
 }
 
 impl BuiltLayer {
-    /// Whether a variable is this layer's, by its full name.
+    /// Returns whether a variable, given by its full name, is this layer's.
     pub(crate) fn owns(&self, variable: &str) -> bool {
         if self.has_whole_names {
             return self.store.variables().contains_key(variable);

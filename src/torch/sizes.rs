@@ -1,4 +1,4 @@
-//! The variables of a model, without their values.
+//! Variables of a model, without their values.
 
 use tch::{Device, Kind, nn};
 
@@ -16,12 +16,12 @@ pub struct Variable {
 }
 
 impl Variable {
-    /// Its full name, that of the layer included.
+    /// Returns its full name, including the layer's.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its shape.
+    /// Returns its shape.
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
@@ -31,7 +31,7 @@ impl Variable {
         self.kind
     }
 
-    /// Whether it is trained (a parameter); otherwise it is a buffer.
+    /// Returns whether it is trained (a parameter); otherwise it is a buffer.
     pub fn is_parameter(&self) -> bool {
         self.parameter
     }
@@ -74,8 +74,8 @@ impl Sequential {
         Ok(layers.iter().map(bytes).collect())
     }
 
-    /// How many parameters the model has, those that are tied counted once; takes no
-    /// memory for them (see [`Sequential::variables`]).
+    /// Counts the model's parameters, tied ones once; allocates no memory for them (see
+    /// [`Sequential::variables`]).
     ///
     /// # Errors
     /// A layer cannot be built.
@@ -85,8 +85,8 @@ impl Sequential {
         Ok(parameters.map(Variable::elements).sum())
     }
 
-    /// All variables, those that are tied once.
-    pub(crate) fn distinct_variables(&self) -> anyhow::Result<Vec<Variable>> {
+    /// Returns all variables, tied ones once.
+    pub fn distinct_variables(&self) -> anyhow::Result<Vec<Variable>> {
         let mut all: Vec<_> = self.variables()?.into_iter().flatten().collect();
         all.retain(|variable| {
             let mut ties = self.ties().iter();

@@ -1,9 +1,8 @@
 //! Skip connections: a value that one layer stashes and a later layer pops.
 //!
-//! A stash is a snapshot: later changes of the tensor in place do not reach the popped value,
-//! under every partition alike. Each pop has an accumulation node of its own, so that the
-//! gradients that come back are always added in the same order, from the last popping layer
-//! to the first.
+//! A stash is a snapshot: later in-place changes of the tensor do not reach the popped value, under
+//! any partition. Each pop has its own accumulation node, so that the returning gradients are
+//! always added in the same order, from the last popping layer to the first.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,7 +34,7 @@ pub(crate) struct Declared {
 #[derive(Debug, Default)]
 pub(crate) struct SkipBox {
     declared: Declared,
-    /// Whether stashed values are copied at once: something writes to them later.
+    /// Whether stashed values are copied at once, as something writes to them later.
     copies: bool,
     inner: RefCell<Inner>,
 }
@@ -120,8 +119,7 @@ impl SkipBox {
     }
 }
 
-/// Which value goes from which layer to which, from what every layer declared, the
-/// last popping layer first.
+/// Connects stashes to pops, from the declarations of all layers, the last popping layer first.
 ///
 /// # Errors
 /// A stash that no layer pops, a pop before or without its stash, a name that is stashed or

@@ -1,4 +1,4 @@
-//! The settings of a step, which are the same for every stage.
+//! Settings of a step, common to all stages.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::loss::LossFn;
 use super::streams::CallerEvents;
 
-/// What becomes of a step in which a number is not finite (NaN or infinity).
+/// Treatment of a step with a non-finite number (NaN or infinity).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NonFinite {
-    /// The step is not checked. Only gradients under
-    /// [`Precision::Fp16`](crate::Precision::Fp16) are, which may overflow: that skips the step.
+    /// The step is not checked, except for gradients under
+    /// [`Precision::Fp16`](crate::Precision::Fp16): an overflow skips the step.
     #[default]
     Allow,
     /// Loss and gradients are checked when the step is over. If one is not finite, the step
@@ -76,8 +76,8 @@ impl Mode {
         )
     }
 
-    /// Whether a gradient that is not finite fails the step where it is made. A scaled
-    /// gradient may overflow in normal operation.
+    /// Returns whether a non-finite gradient fails the step where it is made. A scaled gradient may
+    /// overflow in normal operation.
     pub(crate) fn fails_on_gradients(&self) -> bool {
         let unscaled = matches!(
             self,

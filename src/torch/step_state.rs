@@ -1,4 +1,4 @@
-//! What layers gather over a training step, and what becomes of it at the step's end.
+//! State gathered by layers over a training step, committed or dropped at its end.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -8,39 +8,37 @@ use gpipe_partitioner::MicroId;
 
 use super::values::Values;
 
-/// What a layer gathers in the forward passes of a training step (statistics, counts),
-/// and which must count only if the step does.
+/// State that a layer gathers in the forward passes of a training step (statistics, counts), and
+/// that must count only if the step does.
 ///
-/// A layer keeps it in an [`Rc`] and passes it to
-/// [`Context::gathers`](crate::Context::gathers) in every forward pass that adds to it. The
-/// stage then calls one of the two methods when the step is over. Layers around that layer
-/// need not know of it.
+/// A layer keeps it in an [`Rc`] and passes it to [`Context::gathers`](crate::Context::gathers) in
+/// every forward pass that adds to it. The stage then calls one of the two methods when the step is
+/// over. Surrounding layers need not know of it.
 #[doc(alias = "deferred batch norm")]
 pub trait StepState: Debug {
-    /// The step ended well on every stage: what was gathered counts. Called before the next
-    /// step begins and before the caller sees parameters or buffers.
+    /// The step ended well on every stage: the gathered state counts. Called before the next step
+    /// begins and before the caller sees parameters or buffers.
     ///
     /// In [`Pipeline::train_steps`](crate::Pipeline::train_steps) it is called when the step has
-    /// ended on the layer's own stage. Where it does not count after all, the stage puts its
-    /// buffers back; so it is there that a commit leaves what it changes.
+    /// ended on the layer's own stage. If the step does not count after all, the stage restores its
+    /// buffers; so a commit must store its changes there.
     ///
     /// # Errors
-    /// Whatever stops the layer; the call that needed the outcome fails.
+    /// Any error of the layer; the call that needed the outcome fails.
     fn commit(&self) -> anyhow::Result<()>;
 
     /// The step failed or was skipped: what was gathered must not count. Buffers are
     /// restored by the stage.
     fn discard(&self);
 
-    /// What was gathered so far, micro-batch by micro-batch, where the pipeline has
+    /// Returns the gathered state by micro-batch, for pipelines with
     /// [replicas](crate::PipelineBuilder::replicas), each of which sees only some of the
-    /// micro-batches. The stage gives the parts of all replicas to one of them
-    /// ([`merge`](Self::merge)), which commits; what that changes in buffers, and only that,
-    /// reaches the others. `None`, as by default: it cannot be shared, and a step with replicas
-    /// fails.
+    /// micro-batches. The stage passes the parts of all replicas to one of them
+    /// ([`merge`](Self::merge)), which commits; only the resulting changes of buffers reach the
+    /// others. `None`, the default: it cannot be shared, and a step with replicas fails.
     ///
     /// # Errors
-    /// Whatever stops the layer; the step fails.
+    /// Any error of the layer; the step fails.
     #[doc(alias = "data parallel")]
     fn parts(&self) -> anyhow::Result<Option<GatheredParts>> {
         Ok(None)
@@ -57,13 +55,13 @@ pub trait StepState: Debug {
     }
 }
 
-/// What a [`StepState`] has gathered.
+/// State gathered by a [`StepState`].
 #[derive(Debug)]
 pub struct GatheredParts {
-    /// Tells the state from the layer's others, and is the same in every copy of the layer: the
-    /// path of its variables, say.
+    /// Identifies the state among the layer's others, equally in every copy of the layer: for
+    /// example the path of its variables.
     pub name: String,
-    /// By micro-batch.
+    /// Parts by micro-batch.
     pub parts: Vec<(MicroId, Values)>,
 }
 
@@ -92,7 +90,7 @@ impl StepStates {
         self.0.borrow().is_empty()
     }
 
-    /// What `job` makes of each.
+    /// Returns the result of `job` for each state.
     pub(crate) fn each<T>(
         &self,
         mut job: impl FnMut(usize, &dyn StepState) -> anyhow::Result<T>,

@@ -18,9 +18,9 @@ pub(crate) fn spawn<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, body)
 }
 
-/// What `job` gives for each item, in order, made on at most `most` threads, of which the
-/// calling one is the first. A thread that the system does not give is one fewer.
-pub(crate) fn side_by_side<T: Send, R: Send>(
+/// Returns the result of `job` for each item, in order, computed on at most `most` threads,
+/// including the calling one. If the system refuses a thread, there is one fewer.
+pub fn side_by_side<T: Send, R: Send>(
     items: impl ExactSizeIterator<Item = T> + Send,
     most: usize,
     job: impl Fn(T) -> R + Sync,
@@ -60,7 +60,7 @@ pub(crate) mod tests {
         static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
     }
 
-    /// Has the system give the calling thread only so many more threads while `body` runs.
+    /// Makes the system grant the calling thread only `left` more threads while `body` runs.
     pub(crate) fn with_threads<R>(left: usize, body: impl FnOnce() -> R) -> R {
         LEFT.set(left);
         let result = body();

@@ -1,4 +1,4 @@
-//! The tensors that layers exchange, within a stage and across stages.
+//! Tensors that layers exchange, within a stage and across stages.
 
 use tch::Tensor;
 
@@ -7,13 +7,13 @@ use super::ffi;
 
 /// One or several tensors, some of them possibly absent, in a fixed order.
 ///
-/// Most layers take and give a single tensor; [`Values::one`] and `From<Tensor>`
-/// are for them. Tensors may be of any type and on any device.
+/// Most layers take and return a single tensor; [`Values::one`] and `From<Tensor>` are for them.
+/// Tensors may be of any type and on any device.
 #[derive(Debug, Default)]
 pub struct Values(Vec<Option<Tensor>>);
 
 impl Values {
-    /// No tensors.
+    /// Makes a list without tensors.
     pub fn new() -> Self {
         Self::default()
     }
@@ -23,7 +23,7 @@ impl Values {
         self.0.len()
     }
 
-    /// Whether there are no tensors.
+    /// Returns whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -66,14 +66,14 @@ impl Values {
     /// As [`Values::one`].
     pub fn into_one(mut self) -> anyhow::Result<Tensor> {
         self.one()?;
-        // `one` has just seen that the last element is there.
+        // `one` has checked that the last element exists.
         self.0
             .pop()
             .flatten()
             .ok_or_else(|| anyhow::anyhow!("expected a tensor"))
     }
 
-    /// Other handles to the same tensors.
+    /// The clone shares the tensors.
     #[must_use]
     pub fn shallow_clone(&self) -> Self {
         self.iter()
@@ -125,7 +125,7 @@ impl Values {
         Ok(Self(moved))
     }
 
-    /// Whether some of them share memory.
+    /// Returns whether some of them share memory.
     pub(crate) fn share_memory(&self) -> Result<bool, TorchError> {
         Ok(ffi::aliases(self.iter())?.is_some())
     }

@@ -21,14 +21,13 @@ use super::settings::{Settings, SharedLoss};
 use super::stop::Stop;
 use super::trainer::Trainer;
 use super::writer::{RunWriter, missing};
-use crate::torch::LossFn;
-use crate::{LrSchedule, Optimizer, Pipeline};
+use gpipe_torch::{LossFn, LrSchedule, Optimizer, Pipeline};
 
 /// Everything that can be chosen about a run; [`Trainer::builder`] begins.
 ///
-/// Model, partition, schedule, precision and memory are the [pipeline's](crate::Pipeline),
-/// kinds of update the [optimizer's](crate::Optimizer), order and loading of batches the
-/// [data's](crate::data).
+/// Model, partition, schedule, precision and memory are the [pipeline's](gpipe_torch::Pipeline),
+/// kinds of update the [optimizer's](gpipe_torch::Optimizer), order and loading of batches the
+/// [data's](gpipe_data).
 #[derive(Debug)]
 #[must_use]
 pub struct TrainerBuilder<'a> {

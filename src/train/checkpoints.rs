@@ -9,7 +9,7 @@ use super::evaluation::Standing;
 use super::folder::{DATA_PART, EVALUATION_PART, LOSS_SCALE_PART, RunFolder};
 use super::hook::Hooks;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Extras, Saved};
-use crate::{Optimizer, Pipeline};
+use gpipe_torch::{Optimizer, Pipeline};
 
 /// How a run is saved.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use gpipe_partitioner::{CheckedSchedule, DeviceId, StageId, Timeline, simulate};
 
 use super::error::TrainError;
-use crate::StepReport;
+use gpipe_torch::StepReport;
 
 /// Devices that idle less than this share of the step because of the cut do not matter.
 const IDLE: f64 = 0.1;

@@ -76,7 +76,7 @@ pub enum TrainError {
     /// The newest checkpoint is damaged.
     #[error("{error}; {}", or_older(.intact.as_deref()))]
     Damaged {
-        /// What is wrong with it.
+        /// Error of the list.
         error: Box<CheckpointError>,
         /// An older one that is not.
         intact: Option<PathBuf>,
@@ -165,7 +165,7 @@ pub enum TrainError {
     Several(Vec<TrainError>),
     /// A step failed, or the pipeline could not do what it was asked.
     #[error(transparent)]
-    Pipeline(#[from] crate::Error),
+    Pipeline(#[from] gpipe_torch::Error),
     /// A checkpoint cannot be written or used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -35,7 +35,7 @@ pub struct Evaluation {
 /// `loss 0.4321, accuracy 83.33 %`
 impl Evaluation {
     /// What it says, and whether no loss before was lower.
-    pub(crate) fn words(&self, is_best: bool) -> String {
+    pub fn words(&self, is_best: bool) -> String {
         let best = if is_best { ", the lowest so far" } else { "" };
         let accuracy = self
             .accuracy

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::Values;
-use crate::data::{Batches, DataError, InputMeasures, Loader, Source};
+use gpipe_data::{Batches, DataError, InputMeasures, Loader, Source};
+use gpipe_torch::Values;
 
 /// Inputs and targets of a mini-batch.
 pub type Batch = anyhow::Result<(Values, Values)>;

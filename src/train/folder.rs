@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::error::{NoRun, TrainError};
 use super::leader::made_by_leader;
-use crate::Pipeline;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
-use crate::files;
 use crate::metrics::{METRICS_FILE, MetricsError, StepMetrics, is_event_file, read};
-use crate::world::World;
+use gpipe_partitioner::files;
+use gpipe_torch::Pipeline;
+use gpipe_torch::world::World;
 
 /// The run's configuration, in the words of whoever began it.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -25,7 +25,7 @@ pub const BEST: &str = "best";
 /// The timeline of its last step, in Chrome's trace format.
 pub const TRACE_FILE: &str = "trace.json";
 
-/// Where runs are that nobody chose a folder for.
+/// Default folder of runs.
 const RUNS: &str = "runs";
 /// The part of a checkpoint that says where the run stood in its data.
 pub(super) const DATA_PART: &str = "data";

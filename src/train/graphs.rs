@@ -2,7 +2,7 @@
 
 use super::error::TrainError;
 use super::hook::Hooks;
-use crate::{GraphUse, Pipeline};
+use gpipe_torch::{GraphUse, Pipeline};
 
 /// The stages of which nothing has been told yet; none where nobody asked for graphs.
 #[derive(Debug, Default)]

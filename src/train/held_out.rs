@@ -6,9 +6,8 @@ use super::error::TrainError;
 use super::feed::Feed;
 use super::hook::Hooks;
 use super::stop::Stop;
-use crate::models::class_dimension;
-use crate::torch::{LossFn, TorchError};
-use crate::{Pipeline, Values};
+use gpipe_models::class_dimension;
+use gpipe_torch::{LossFn, Pipeline, TorchError, Values};
 
 /// What is measured on held-out data.
 #[derive(Debug, Clone, Copy)]
@@ -37,10 +36,10 @@ pub(super) fn measure(
             pipe.refuse(&format!("the next batch: {error:#}"));
             TrainError::Data(error)
         })?;
-        let y = told(&x, y).map_err(crate::Error::from)?;
+        let y = told(&x, y).map_err(gpipe_torch::Error::from)?;
         let outputs = pipe.forward_values(x)?;
         // The loss is read at once.
-        pipe.engine().in_time().map_err(crate::Error::from)?;
+        pipe.in_time()?;
         let judged = judge(own, &outputs, &y).map_err(TrainError::HeldOut)?;
         sum += judged.0;
         count += judged.1;
@@ -65,7 +64,7 @@ pub(super) fn measure(
 ///
 /// # Errors
 /// libtorch refuses.
-pub(crate) fn right(
+pub fn right(
     logits: &Tensor,
     classes: &Tensor,
     ignored: i64,
@@ -87,7 +86,7 @@ pub(crate) fn right(
 ///
 /// # Errors
 /// libtorch refuses.
-pub(crate) fn told(inputs: &Values, targets: Values) -> Result<Values, TorchError> {
+pub fn told(inputs: &Values, targets: Values) -> Result<Values, TorchError> {
     let samples = inputs.present().next().map(Tensor::size);
     match samples.as_deref().and_then(<[i64]>::first) {
         Some(&samples) if targets.present().next().is_none() => {

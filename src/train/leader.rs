@@ -4,8 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::TrainError;
-use crate::Pipeline;
-use crate::torch::TorchError;
+use gpipe_torch::{Pipeline, TorchError};
 
 /// Whether this process writes the run's files: rank 0, or the only one.
 pub(super) fn leads(pipe: &Pipeline) -> bool {
@@ -31,5 +30,5 @@ pub(super) fn made_by_leader<T: Serialize + DeserializeOwned>(
     let first = all.flatten().next();
     Ok(first
         .ok_or_else(|| TorchError::new("nobody leads"))
-        .map_err(crate::Error::from)?)
+        .map_err(gpipe_torch::Error::from)?)
 }

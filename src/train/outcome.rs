@@ -10,10 +10,10 @@ use super::cut::Uneven;
 use super::error::TrainError;
 use super::evaluation::Evaluation;
 use super::report::Comparison;
-use crate::data::{Diagnosis, waiting};
 use crate::metrics::{StepMetrics, speed};
-use crate::profile::others::Others;
-use crate::{MemoryReport, MemoryUse, Pipeline, Recompute};
+use gpipe_data::{Diagnosis, waiting};
+use gpipe_torch::profile::others::Others;
+use gpipe_torch::{MemoryReport, MemoryUse, Pipeline, Recompute};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,7 +344,7 @@ impl fmt::Display for Outcome {
 
 impl super::summary::Summary {
     /// Whether the time between the passes of a step counts, which nothing predicts.
-    pub(crate) fn is_short(&self) -> bool {
+    pub fn is_short(&self) -> bool {
         let bubble = (self.bubble_measured, self.bubble_predicted);
         is_short(bubble, self.step_ms_median)
     }

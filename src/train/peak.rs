@@ -2,8 +2,8 @@
 
 use tch::Device;
 
-use crate::Precision;
 use crate::metrics::{Arithmetic, machine_peak_flops};
+use gpipe_torch::Precision;
 
 /// Floating-point operations per second that devices can do together, a GPU that is named
 /// twice being one: `of_each` can do so many, or, where that is not said, what is known of this

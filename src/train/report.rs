@@ -12,9 +12,9 @@ use gpipe_partitioner::{
 
 use super::error::TrainError;
 use super::folder::{self, RunFolder};
-use crate::data::{Diagnosis, Limit};
-use crate::profile::others::Others;
-use crate::{MemoryReport, MemoryUse, Recompute, StepReport};
+use gpipe_data::{Diagnosis, Limit};
+use gpipe_torch::profile::others::Others;
+use gpipe_torch::{MemoryReport, MemoryUse, Recompute, StepReport};
 
 /// What the comparison is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use super::hook::Hooks;
 use super::leader::leads;
 use super::writer::RunWriter;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Needs};
-use crate::world::World;
-use crate::{Optimizer, Pipeline};
+use gpipe_torch::world::World;
+use gpipe_torch::{Optimizer, Pipeline};
 
 /// How a run is resumed.
 #[derive(Debug, Clone, Default)]
@@ -263,7 +263,7 @@ impl Resume {
 }
 
 /// The error about a part of a checkpoint that a run has not written.
-pub(crate) fn lacks(checkpoint: &Checkpoint, part: &str) -> TrainError {
+pub fn lacks(checkpoint: &Checkpoint, part: &str) -> TrainError {
     TrainError::Part {
         manifest: checkpoint.path().join("manifest.json"),
         part: part.to_owned(),

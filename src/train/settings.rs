@@ -6,8 +6,7 @@ use std::sync::Arc;
 use gpipe_partitioner::Plan;
 
 use super::report::Files;
-use crate::torch::{Loss, LossFn};
-use crate::{LrSchedule, Values};
+use gpipe_torch::{Loss, LossFn, LrSchedule, Values};
 
 /// What is chosen about each step.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use super::error::TrainError;
 use super::feed::Feed;
 use super::settings::{Settings, SharedLoss};
 use crate::metrics::StepMetrics;
-use crate::{GradNorm, Optimizer, Pipeline, StepReport};
+use gpipe_torch::{GradNorm, Optimizer, Pipeline, StepReport};
 
 /// A step whose numbers may still be on devices: the host is ahead of it.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-use crate::pipeline::StopLine;
+use gpipe_torch::pipeline::StopLine;
 
 /// What a process that a signal ended leaves as its exit code, less the signal's number.
 const ENDED_BY: i32 = 128;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::outcome::{Ended, Outcome};
-use crate::data::Diagnosis;
 use crate::metrics::{Interval, StepMetrics};
+use gpipe_data::Diagnosis;
 
 /// The numbers of a whole run, for programs: what `gpipe-rs train --json` prints of it. Those of
 /// its speed are of the steps since the run began or was resumed: before it may have had other devices.

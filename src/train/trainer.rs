@@ -19,10 +19,10 @@ use super::settings::{Settings, SharedLoss};
 use super::step::{self, PendingStep};
 use super::stop::Stop;
 use super::writer::RunWriter;
-use crate::data::{Diagnosis, InputMeasures};
 use crate::metrics::StepMetrics;
-use crate::profile::others::Moment;
-use crate::{Optimizer, Pipeline, StepReport};
+use gpipe_data::Diagnosis;
+use gpipe_torch::profile::others::Moment;
+use gpipe_torch::{Optimizer, Pipeline, StepReport};
 
 /// A run with everything in its place: its folder is made or cut off after the last
 /// checkpoint, and its weights are there. [`Trainer::run`] trains.
@@ -278,7 +278,10 @@ impl Trainer<'_> {
         let mut metrics = self.rated(metrics);
         let intra_op = self.pipe.threads_per_stage();
         let measures = self.batches.0.measures();
-        let measures = measures.map(|own| InputMeasures { intra_op, ..own });
+        let measures = measures.map(|mut own| {
+            own.intra_op = intra_op;
+            own
+        });
         self.outcome.input = measures.as_ref().map(Diagnosis::of);
         if let Some(input) = &self.outcome.input {
             metrics = metrics.fed(input);

@@ -1,4 +1,4 @@
-//! How times grow with sizes: the slope of a line through their logarithms.
+//! Growth of times with sizes: the slope of a line through their logarithms.
 #![allow(unreachable_pub)]
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ mod report_support;
 
 pub use report_support::Report;
 
-/// What a slope may be above the stated power: logarithmic factors, caches that a
-/// larger size no longer fits, and noise.
+/// Tolerance of a slope above the stated power: logarithmic factors, caches too small for a larger
+/// size, and noise.
 const SLACK: f64 = 0.25;
 
-/// The shortest of some runs.
+/// Returns the shortest time of several runs.
 fn shortest<R>(mut run: impl FnMut() -> R) -> Duration {
     const LEAST: Duration = Duration::from_millis(150);
     let (begun, mut best) = (Instant::now(), Duration::MAX);
@@ -27,7 +27,7 @@ fn shortest<R>(mut run: impl FnMut() -> R) -> Duration {
     best
 }
 
-/// Least squares through (log size, log time).
+/// Returns the slope of the least-squares line through (log size, log time).
 fn slope(points: &[(f64, f64)]) -> f64 {
     let logs = || points.iter().map(|(size, time)| (size.ln(), time.ln()));
     let count = points.len() as f64;
@@ -38,8 +38,8 @@ fn slope(points: &[(f64, f64)]) -> f64 {
     up / across
 }
 
-/// Times `run` for every size, prints each and the slope, and claims that it is not
-/// above `power`, the stated complexity in the size.
+/// Times `run` for every size, prints each and the slope, and claims that the slope is at most
+/// `power`, the stated complexity in the size.
 pub fn grows<R>(
     report: &mut Report,
     what: &str,

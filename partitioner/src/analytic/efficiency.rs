@@ -1,26 +1,26 @@
-//! The share of a card's peak that products reach, and the bytes that all else moves.
+//! Efficiency of a card: share of its peak in matrix products, and bytes moved by everything else.
 
 /// One curve for all cards, models and sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Efficiency {
-    /// The share of the peak that a product of large matrices reaches.
+    /// Share of the peak that a product of large matrices reaches.
     pub most: f64,
-    /// The smallest dimension of a product that reaches half of that.
+    /// Smallest dimension of a product that reaches half of `most`.
     pub half: f64,
-    /// Bytes that a forward moves to and from the card's memory, beside its products, by byte
-    /// that it stores for the backward.
+    /// Bytes that a forward moves to and from the card's memory, beside its products, per byte that it
+    /// stores for the backward.
     pub moved_forward: f64,
-    /// The same of the input half of the backward.
+    /// Same as `moved_forward`, for the input half of the backward.
     pub moved_backward: f64,
-    /// The share of a link's bandwidth that the all-reduces of a tensor-parallel group reach.
+    /// Share of a link's bandwidth that the all-reduces of a tensor-parallel group reach.
     pub link: f64,
 }
 
 impl Efficiency {
-    /// The first four are from the layer times on A100s that Qi et al. publish in table 9 of "Zero Bubble
-    /// Pipeline Parallelism" (arXiv:2401.10241), for the models of its table 3: they meet all 36 of
-    /// them within 5 %. The last is what NCCL's own benchmark measures on a node of eight A100s, 232.5 of
-    /// 300 GB/s (NVIDIA/nccl-tests, issue 175). Nothing else went into them.
+    /// The first four are fitted to the layer times on A100s that Qi et al. publish in table 9 of "Zero
+    /// Bubble Pipeline Parallelism" (arXiv:2401.10241), for the models of its table 3: they reproduce all
+    /// 36 within 5 %. The last is measured by NCCL's own benchmark on a node of eight A100s, 232.5 of 300
+    /// GB/s (NVIDIA/nccl-tests, issue 175). No other data was used.
     pub const STATED: Self = Self {
         most: 0.84,
         half: 110.0,
@@ -29,7 +29,7 @@ impl Efficiency {
         link: 0.775,
     };
 
-    /// The share of the peak that a product reaches whose smallest dimension is `smallest`.
+    /// Returns the share of the peak of a product whose smallest dimension is `smallest`.
     ///
     /// ```
     /// use gpipe_partitioner::analytic::Efficiency;

@@ -1,8 +1,8 @@
-//! Transformers by name.
+//! Known transformers, by name.
 
 use super::transformer::{Attention, Family, Transformer};
 
-/// A transformer that can be asked for by name.
+/// A transformer that is known by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownTransformer {
     /// The name.
@@ -12,11 +12,11 @@ pub struct KnownTransformer {
     sizes: [usize; 7],
     family: Family,
     attention: Attention,
-    /// Where the sizes are from.
+    /// Source of the sizes.
     pub source: &'static str,
 }
 
-/// The ones that there are.
+/// All known transformers.
 pub const KNOWN_TRANSFORMERS: [KnownTransformer; 12] = [
     gpt2("gpt2", 12, 768, "config.json of gpt2"),
     gpt2("gpt2-medium", 24, 1_024, "config.json of gpt2-medium"),
@@ -81,7 +81,7 @@ pub const KNOWN_TRANSFORMERS: [KnownTransformer; 12] = [
     },
 ];
 
-/// A GPT-2, whose heads have 64 numbers each.
+/// A GPT-2, whose heads have size 64.
 const fn gpt2(
     name: &'static str,
     layers: usize,
@@ -99,13 +99,13 @@ const fn gpt2(
 }
 
 impl KnownTransformer {
-    /// The one of that name.
+    /// Returns the transformer of that name.
     pub fn named(name: &str) -> Option<Self> {
         let mut all = KNOWN_TRANSFORMERS.into_iter();
         all.find(|known| known.name == name)
     }
 
-    /// Its shapes.
+    /// Returns its shapes.
     pub fn transformer(&self) -> Transformer {
         let [
             layers,

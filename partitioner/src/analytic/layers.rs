@@ -1,4 +1,4 @@
-//! How long the layers of a transformer take on a group of cards, and what they store there.
+//! Times and memory of the layers of a transformer on a group of cards.
 
 use super::efficiency::Efficiency;
 use super::transformer::{Attention, Family, Transformer};
@@ -10,12 +10,12 @@ use crate::units::{Bytes, Micros};
 
 /// Bytes of a value or parameter.
 const WIDTH: f64 = 2.0;
-/// Bytes of a logit: they are added up in 32 bits.
+/// Bytes of a logit, which is summed in 32 bits.
 const LOGIT: f64 = 4.0;
-/// Sizes of micro-batches that times are computed for; between them they are on straight lines.
+/// Sizes of micro-batches with computed times; times between them are interpolated linearly.
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Cards that share every layer (tensor parallelism): one device, as far as pipelines go.
+/// Cards that share every layer (tensor parallelism): one device for the pipeline.
 ///
 /// # Examples
 /// ```
@@ -46,7 +46,7 @@ pub struct TensorGroup {
 }
 
 impl TensorGroup {
-    /// One card of that peak, with the [stated](Efficiency::STATED) curve.
+    /// Group of one card of that peak, with the [stated](Efficiency::STATED) curve.
     pub const fn new(peak: Peak) -> Self {
         Self {
             peak,
@@ -57,8 +57,8 @@ impl TensorGroup {
         }
     }
 
-    /// The same with so many cards (none counts as one), and the link between any two of
-    /// them; without one their all-reduces take no time.
+    /// Sets the number of cards (0 counts as 1), and the link between any two of them; without a link,
+    /// all-reduces take no time.
     #[must_use]
     pub const fn with_cards(mut self, cards: usize, link: Option<Link>) -> Self {
         self.cards = if cards == 0 { 1 } else { cards };
@@ -66,35 +66,33 @@ impl TensorGroup {
         self
     }
 
-    /// The same where norms and dropouts are divided by the sequence, as they are unless this says
-    /// otherwise (Korthikanti et al., arXiv:2205.05198): an all-gather and a reduce-scatter are then what an
-    /// all-reduce is otherwise, in as much time.
+    /// Sets whether norms and dropouts are divided by the sequence, which is the default (Korthikanti et al.,
+    /// arXiv:2205.05198): an all-gather and a reduce-scatter then replace each all-reduce, in the same time.
     #[must_use]
     pub const fn with_sequence_parallel(mut self, divided: bool) -> Self {
         self.sequence_parallel = divided;
         self
     }
 
-    /// The same with another curve.
+    /// Sets another efficiency curve.
     #[must_use]
     pub const fn with_efficiency(mut self, efficiency: Efficiency) -> Self {
         self.efficiency = efficiency;
         self
     }
 
-    /// Seconds of the product of a matrix of `rows` by `inner` with one of `inner` by `columns`
-    /// on one card.
+    /// Seconds of the product of a matrix of `rows` by `inner` with one of `inner` by `columns` on one card.
     fn product(&self, rows: f64, inner: f64, columns: f64) -> f64 {
         let share = self.efficiency.share(rows.min(inner).min(columns));
         2.0 * rows * inner * columns / (self.peak.flops * share)
     }
 
-    /// Seconds of so many bytes to and from a card's memory.
+    /// Seconds to move `bytes` to and from a card's memory.
     fn moved(&self, bytes: f64) -> f64 {
         bytes / self.peak.bandwidth
     }
 
-    /// Seconds of an all-reduce of so many bytes over the group, in a ring.
+    /// Seconds of an all-reduce of `bytes` over the group, in a ring.
     fn all_reduce(&self, bytes: f64) -> f64 {
         let others = (self.cards - 1) as f64;
         let Some(link) = self.link.filter(|_| self.cards > 1) else {
@@ -108,8 +106,8 @@ impl TensorGroup {
         copied + 2.0 * others * link.latency().get() * 1e-6
     }
 
-    /// Of bytes that are divided among the cards, and those that are only where the sequence is: what each card
-    /// has, and all together.
+    /// Bytes stored per card, and by all cards together: of `divided` bytes, and of `whole` bytes, which only
+    /// sequence parallelism divides.
     fn stored(&self, (divided, whole): (f64, f64)) -> (f64, f64) {
         let cards = self.cards as f64;
         let whole = if self.sequence_parallel {
@@ -122,7 +120,7 @@ impl TensorGroup {
     }
 }
 
-/// Seconds to times.
+/// Converts seconds to times.
 fn times(forward: f64, input: f64, weight: f64) -> LayerTimes {
     let micros = |seconds: f64| Micros::saturating(seconds * 1e6);
     LayerTimes::new(micros(forward), micros(input), micros(weight))
@@ -133,16 +131,16 @@ fn bytes(amount: f64) -> Bytes {
     Bytes(amount.ceil() as u64)
 }
 
-/// What a layer takes at one size of micro-batch.
+/// Times and memory of a layer at one size of micro-batch.
 type Priced = (LayerTimes, Footprint);
 
 impl Transformer {
-    /// The costs of its layers on a group of cards: the embedding, the blocks, the norm where it is a
-    /// layer of its own, as in a Llama, and the head with the loss. Bytes are those of all cards of the
-    /// group together.
+    /// Returns the costs of its layers on a group of cards: the embedding, the blocks, the norm if it is a
+    /// layer of its own, as in a Llama, and the head with the loss. Bytes are totals over the cards of the
+    /// group.
     ///
     /// # Errors
-    /// [`ReadError`] where a layer has more bytes than a profile may name.
+    /// [`ReadError`] if a layer has more bytes than a profile may have.
     pub fn profile(&self, group: &TensorGroup) -> Result<Profile, ReadError> {
         let layer = |name: String, parameters: u64, of: &dyn Fn(f64) -> Priced| {
             let sized = SIZES.map(|size| (size, of(size as f64)));
@@ -187,7 +185,7 @@ impl Transformer {
             group.peak.bandwidth / 1e9
         );
         let tokens = self.sequence as f64;
-        // A token's number has 64 bits.
+        // A token id has 64 bits.
         Ok(Profile::new(device, 1, layers)?
             .with_input(bytes(8.0 * tokens))
             .with_origin(None, Some(how))
@@ -204,7 +202,7 @@ impl Transformer {
         let cards = group.cards as f64;
         let (h, f) = (self.hidden as f64, self.feed_forward as f64);
         let kv = self.kv_size() as f64;
-        // Two matrices are divided by their columns, two by their rows.
+        // Two matrices are divided by columns, two by rows.
         let products = group.product(tokens, h, (h + 2.0 * kv) / cards)
             + group.product(tokens, h / cards, h)
             + group.product(tokens, h, self.ways_in() as f64 * f / cards)
@@ -212,7 +210,7 @@ impl Transformer {
         let share = group.efficiency.share(h / self.heads as f64);
         let attention = tokens * self.attention_flops() / cards / (group.peak.flops * share);
         let again = match self.attention {
-            // Scores are computed once more.
+            // Scores are computed once more in the backward.
             Attention::Flash => 2.5,
             Attention::Stored => 2.0,
         };
@@ -249,7 +247,7 @@ impl Transformer {
         (times(forward, 0.0, weight), footprint)
     }
 
-    /// Whether what is before the head's product is a layer of its own: in a GPT it is in the head.
+    /// Whether the norm before the head's product is a layer of its own: in a GPT it belongs to the head.
     fn has_norm_layer(&self) -> bool {
         self.family == Family::Llama
     }
@@ -274,7 +272,7 @@ impl Transformer {
         let (h, words) = (self.hidden as f64, self.vocabulary as f64);
         let product = group.product(tokens, h, words / cards);
         let logits = LOGIT * tokens * words;
-        // Inputs of the product, and of the norm where it is here.
+        // Inputs of the product, and of the norm if it is part of the head.
         let inputs = if self.has_norm_layer() { 1.0 } else { 2.0 };
         let (each, all) = group.stored((logits, inputs * self.values(size)));
         let curve = group.efficiency;
@@ -320,7 +318,7 @@ mod tests {
         let eight = TensorGroup::new(PEAK).with_cards(8, link);
         assert_eq!(stored(TensorGroup::new(PEAK)), 34.0 * sbh + scores);
         assert_eq!(stored(eight), 34.0 * sbh + scores);
-        // Each of the eight has what only the sequence divides.
+        // Each of the eight cards stores the part that only the sequence divides.
         let whole = eight.with_sequence_parallel(false);
         assert_eq!(stored(whole), (24.0 + 8.0 * 10.0) * sbh + scores);
     }
@@ -358,7 +356,7 @@ mod tests {
                 (cost.forward + cost.backward).get() / size as f64
             };
             let sizes: Vec<f64> = (1..80).map(by_sample).collect();
-            // Products of 64 tokens are far from the peak.
+            // Products of 64 tokens reach little of the peak.
             assert!(sizes[0] >= sizes[63], "{layer}: {sizes:?}");
             assert!(sizes.windows(2).all(|two| two[1] <= two[0] * (1.0 + 1e-9)));
         }

@@ -1,4 +1,4 @@
-//! `gpt3-175b,sequence=4096` to a [`Transformer`].
+//! Parser of a [`Transformer`], such as `gpt3-175b,sequence=4096`.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use super::known::{KNOWN_TRANSFORMERS, KnownTransformer};
 use super::transformer::{Attention, Family, Transformer, TransformerError};
 use crate::words::{instead, meant};
 
-/// The keys, with the ones that must be there without a name first.
+/// The keys; those required without a name come first.
 const KEYS: [&str; 9] = [
     "layers",
     "hidden",
@@ -18,16 +18,15 @@ const KEYS: [&str; 9] = [
     "family",
     "attention",
 ];
-/// How many of them must be there.
+/// Number of required keys.
 const NEEDED: usize = 5;
-/// The most characters that are looked at.
+/// Longest text that is parsed, in characters.
 const MAX_CHARS: usize = 1000;
 
 impl FromStr for Transformer {
     type Err = TransformerError;
 
-    /// Reads a name, keys with values, or a name and keys that change it, with commas between
-    /// them.
+    /// Parses a name, keys with values, or a name and keys that change it, separated by commas.
     ///
     /// # Errors
     /// [`TransformerError`].
@@ -85,7 +84,7 @@ fn named(name: &str) -> Result<Transformer, TransformerError> {
     Ok(known.transformer())
 }
 
-/// Of keys alone. Heads of keys and the inner size follow the others where they are not given.
+/// Parses keys without a name. By default, heads of keys and the inner size follow from the others.
 fn from_keys(given: &[(&'static str, &str)]) -> Result<Transformer, TransformerError> {
     let mut sizes = [0; NEEDED];
     for (size, key) in sizes.iter_mut().zip(KEYS) {
@@ -121,7 +120,7 @@ fn changed(
                 )?;
                 continue;
             }
-            // The last of the keys.
+            // The last key: attention.
             _ => {
                 let all = [("flash", Attention::Flash), ("stored", Attention::Stored)];
                 own.attention = choice(key, value, &all)?;

@@ -1,15 +1,15 @@
-//! A transformer by its shapes: parameters, FLOPs, what it stores.
+//! A transformer by its shapes: parameters, FLOPs, and stored bytes.
 
 use crate::profile::MAX_LAYERS;
 
-/// The largest size of anything but the layers.
+/// The largest value of a size other than the layers.
 const MAX_SIZE: usize = 1 << 24;
 
-/// What a block is made of.
+/// Architecture of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// As in GPT-2 and GPT-3: a feed-forward part of two matrices, biases, dropout, learned
-    /// positions, and one matrix that is embedding and head (each end of a pipeline has it).
+    /// As in GPT-2 and GPT-3: a feed-forward part of two matrices, biases, dropout, learned positions, and
+    /// one matrix for both embedding and head (each end of a pipeline has a copy).
     #[default]
     Gpt,
     /// As in Llama: a gated feed-forward part of three matrices, no biases, no dropout, rotary
@@ -17,17 +17,17 @@ pub enum Family {
     Llama,
 }
 
-/// How attention is computed.
+/// Method of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Attention {
-    /// By tiles (`FlashAttention`): scores are never in memory, and computed again in the backward.
+    /// By tiles (`FlashAttention`): scores are never in memory, and recomputed in the backward.
     #[default]
     Flash,
     /// Scores are stored for the backward.
     Stored,
 }
 
-/// A decoder-only transformer, in numbers of 16 bits with sums and optimizer state in 32.
+/// A decoder-only transformer, with 16-bit values, and sums and optimizer state in 32 bits.
 ///
 /// # Examples
 /// ```
@@ -42,7 +42,7 @@ pub enum Attention {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Transformer {
-    /// What it is called.
+    /// Name.
     pub name: String,
     /// Blocks (l).
     pub layers: usize,
@@ -50,57 +50,57 @@ pub struct Transformer {
     pub hidden: usize,
     /// Heads of attention (a).
     pub heads: usize,
-    /// Heads of keys and values, of which several queries share one where they are fewer.
+    /// Heads of keys and values; several queries share one if there are fewer than query heads.
     pub kv_heads: usize,
     /// Inner size of the feed-forward part.
     pub feed_forward: usize,
     /// Tokens of a sample (s).
     pub sequence: usize,
-    /// Words that there are (V).
+    /// Size of the vocabulary (V).
     pub vocabulary: usize,
-    /// What a block is made of.
+    /// Architecture of a block.
     pub family: Family,
-    /// How attention is computed.
+    /// Method of attention.
     pub attention: Attention,
 }
 
-/// Why there is no such transformer.
+/// Why the transformer is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransformerError {
     /// A size out of range.
     #[error("{key}={value}: must be from 1 to {most}")]
     Size {
-        /// Which.
+        /// The size's key.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: usize,
-        /// The largest.
+        /// The largest value.
         most: usize,
     },
     /// A size that another one does not divide.
     #[error("{key}={value} is no multiple of {of}={divisor}")]
     Multiple {
-        /// Which.
+        /// The size's key.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: usize,
-        /// What must divide it.
+        /// Key of the required divisor.
         of: &'static str,
-        /// Its value.
+        /// Value of the divisor.
         divisor: usize,
     },
-    /// A text that describes none.
+    /// A text that describes no transformer.
     #[error("{0}")]
     Text(String),
 }
 
 impl Transformer {
-    /// A GPT of these sizes: as many heads of keys as of queries, a feed-forward part four times as
-    /// wide as the hidden values.
+    /// Returns a GPT of these sizes: as many key heads as query heads, and a feed-forward part four times
+    /// as wide as the hidden values.
     ///
     /// # Errors
-    /// [`TransformerError`] for a size of 0 or beyond 2^24, and where heads do not divide the hidden size.
+    /// [`TransformerError`] for a size of 0 or beyond 2^24, and if heads do not divide the hidden size.
     pub fn gpt(
         layers: usize,
         hidden: usize,
@@ -123,14 +123,14 @@ impl Transformer {
         own.checked()
     }
 
-    /// The same with attention computed in that way.
+    /// Sets the method of attention.
     #[must_use]
     pub fn with_attention(mut self, attention: Attention) -> Self {
         self.attention = attention;
         self
     }
 
-    /// The same if these sizes can be.
+    /// Returns the transformer if its sizes are possible.
     pub(super) fn checked(self) -> Result<Self, TransformerError> {
         let sizes = [
             ("layers", self.layers, MAX_LAYERS - 2),
@@ -163,12 +163,12 @@ impl Transformer {
         Ok(self)
     }
 
-    /// Size of all keys (or values) of a token.
+    /// Size of the keys (or values) of a token.
     pub(super) fn kv_size(&self) -> usize {
         self.hidden / self.heads * self.kv_heads
     }
 
-    /// Matrices that lead into the feed-forward part: 2 where it is gated.
+    /// Number of matrices that lead into the feed-forward part: 2 if it is gated.
     pub(super) fn ways_in(&self) -> usize {
         match self.family {
             Family::Gpt => 1,
@@ -192,7 +192,7 @@ impl Transformer {
         }
     }
 
-    /// Parameters of the embedding, learned positions among them.
+    /// Parameters of the embedding, including learned positions.
     pub fn embedding_parameters(&self) -> u64 {
         let words = match self.family {
             Family::Gpt => self.vocabulary + self.sequence,
@@ -201,12 +201,12 @@ impl Transformer {
         (words * self.hidden) as u64
     }
 
-    /// Parameters of the head, of a GPT those of the embedding once more.
+    /// Parameters of the head; for a GPT those of the embedding, counted again.
     pub fn head_parameters(&self) -> u64 {
         (self.vocabulary * self.hidden) as u64
     }
 
-    /// All parameters; what embedding and head share counts once.
+    /// All parameters; a matrix shared by embedding and head counts once.
     pub fn parameters(&self) -> u64 {
         let head = match self.family {
             Family::Gpt => 0,
@@ -215,7 +215,7 @@ impl Transformer {
         self.layers as u64 * self.block_parameters() + self.embedding_parameters() + head
     }
 
-    /// FLOPs of the matrix products of a block's weights for a token, forward.
+    /// FLOPs of the matrix products of a block's weights per token, forward.
     pub(super) fn block_flops(&self) -> f64 {
         let (h, f, kv) = (
             self.hidden as f64,
@@ -226,15 +226,15 @@ impl Transformer {
         2.0 * matrices
     }
 
-    /// FLOPs of attention's two products for a token, forward, as if no token were masked (as
-    /// the papers count them).
+    /// FLOPs of attention's two products per token, forward, as if no token were masked (as in the
+    /// papers).
     pub(super) fn attention_flops(&self) -> f64 {
         4.0 * self.sequence as f64 * self.hidden as f64
     }
 
-    /// FLOPs of a step's matrix products by sample: forward and backward once, without any
-    /// recompute. What is called model FLOPs; for a GPT with recompute four thirds of it is equation 3 of
-    /// Narayanan et al., arXiv:2104.04473.
+    /// FLOPs of a step's matrix products per sample: forward and backward once, without recompute (model
+    /// FLOPs). For a GPT with recompute, four thirds of this is equation 3 of Narayanan et al.,
+    /// arXiv:2104.04473.
     ///
     /// ```
     /// use gpipe_partitioner::analytic::Transformer;
@@ -251,10 +251,10 @@ impl Transformer {
         3.0 * self.sequence as f64 * (token + head)
     }
 
-    /// Bytes that a block stores for the backward of a token: those that tensor parallelism divides,
-    /// and those that each card of a group has unless the sequence is divided, too. For a GPT with
-    /// stored scores 24 h + 5 a s and 10 h: together the h (34 + 5 a s / h) of Korthikanti et al.,
-    /// arXiv:2205.05198, equation 2.
+    /// Bytes that a block stores for the backward per token: those divided by tensor parallelism, and
+    /// those on each card of a group unless the sequence is divided, too. For a GPT with stored scores 24
+    /// h + 5 a s and 10 h: together the h (34 + 5 a s / h) of Korthikanti et al., arXiv:2205.05198,
+    /// equation 2.
     pub fn stored(&self) -> (f64, f64) {
         let (h, f, kv) = (
             self.hidden as f64,
@@ -263,13 +263,13 @@ impl Transformer {
         );
         let scores = self.heads as f64 * self.sequence as f64;
         let gpt = self.family == Family::Gpt;
-        // Queries, keys, values, the input of the projection.
+        // Queries, keys, values, and the input of the projection.
         let attention = 2.0 * h + 4.0 * kv + 2.0 * h;
-        // What goes into the activation function (of a gated part both ways), and what comes out.
+        // Inputs (two if gated) and output of the activation function.
         let inner = 2.0 * f * (self.ways_in() as f64 + 1.0);
         let scores = match (self.attention, gpt) {
             (Attention::Flash, _) => 0.0,
-            // Softmax, the mask of its dropout, and what is left.
+            // Softmax, the mask of its dropout, and the dropout's output.
             (Attention::Stored, true) => 5.0 * scores,
             (Attention::Stored, false) => 2.0 * scores,
         };
@@ -278,7 +278,7 @@ impl Transformer {
         (attention + inner + scores, whole)
     }
 
-    /// Bytes that a block keeps between the halves of a token's backward: inputs of its matrices and
+    /// Bytes that a block keeps between the halves of the backward, per token: inputs of its matrices and
     /// gradients of their outputs. For a GPT 32 h, as in table 1 of Qi et al., arXiv:2401.10241.
     pub(super) fn stored_between_halves(&self) -> f64 {
         let (h, f, kv) = (

@@ -1,18 +1,18 @@
-//! A search over all orders in which devices can do their actions, with each stage's forwards,
-//! input gradients and weight gradients in the order of micro-batches: exact, as long as it may keep
-//! all states that matter.
+//! A search over all orders of the devices' actions in which each stage's forwards, input gradients
+//! and weight gradients are in the order of micro-batches: exact, unless it has to drop states for
+//! lack of room.
 //!
-//! Schedules are built up action by action, in the order in which actions begin. States that have
-//! done the same are compared: one that is nowhere later than another makes the other
-//! superfluous. States whose lower bound is no better than the best schedule known are dropped.
-//! All that are left of one size are extended before larger ones (dynamic programming by the
-//! number of actions); where they are more than `width`, those with the worst bounds are
-//! dropped, and the least of these bounds is remembered: no such schedule is better than that and than
-//! the best one found.
+//! Schedules are built action by action, in the order in which actions begin. States with the same
+//! actions done are compared: a state that is nowhere later than another makes the other superfluous.
+//! States whose lower bound is no better than the best known schedule are dropped. All remaining
+//! states of one size are extended before larger ones (dynamic programming by the number of actions);
+//! if there are more than `width`, those with the worst bounds are dropped, and the least of these
+//! bounds is kept: no such schedule is better than the lesser of that bound and the best schedule
+//! found.
 //!
-//! Why it suffices to begin actions as soon as their order allows, and to let no device wait past
-//! the end of something else that it could have done meanwhile: moving that action into the gap
-//! delays nothing. Of all best schedules the one whose actions begin earliest in sum is found.
+//! It suffices to begin actions as soon as their order permits, and to let no device wait past the end
+//! of another action that it could have done meanwhile: moving that action into the gap delays
+//! nothing. Among the best schedules, the search finds the one with the least sum of start times.
 
 use super::pipeline::Pipeline;
 use super::remaining::Remaining;
@@ -20,14 +20,14 @@ use super::state::{Choice, Done, Move, State};
 use crate::schedule::Action;
 use std::collections::{BTreeMap, HashMap};
 
-/// Bounds that are this close to the best makespan, relative to it, are no better.
+/// Relative distance from the best makespan below which a bound counts as no better.
 const CLOSE: f64 = 1e-9;
 
-/// What a search found.
+/// Result of a search.
 pub(super) struct Found {
-    /// The lists of the best schedule, if one is better than `upper`.
+    /// Lists of the best schedule, if it is better than `upper`.
     pub(super) lists: Option<Vec<Vec<Action>>>,
-    /// No schedule's makespan is less, in microseconds.
+    /// Lower bound on every schedule's makespan, in microseconds.
     pub(super) bound: f64,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct Found {
 struct Node {
     state: State,
     bound: f64,
-    /// Of equal bounds those are kept whose devices have waited less.
+    /// Among equal bounds, states whose devices have waited less are preferred.
     tie: f64,
-    /// The last action in the history.
+    /// Index of the last action in the history.
     last: usize,
 }
 
-/// What has been done, by which states are compared.
+/// Actions done, by which states are compared.
 type Key = (Vec<Done>, Vec<u64>);
 
 /// States of one size.
@@ -51,14 +51,14 @@ struct Layer {
     places: HashMap<Key, Vec<usize>>,
 }
 
-/// No action before this one.
+/// Marks that no action comes before.
 const START: usize = usize::MAX;
 
-/// Searches for a schedule that is shorter than `upper` microseconds, keeping `width` states of
-/// each size.
+/// Searches for a schedule that is shorter than `upper` microseconds, keeping `width` states of each
+/// size.
 ///
 /// # Complexity
-/// O(width · stages² · micro-batches²) times the states with which one is compared.
+/// O(width · stages² · micro-batches²) times the number of states that one state is compared with.
 pub(super) fn search(pipeline: &Pipeline, width: usize, upper: f64) -> Found {
     let mut search = BeamSearch {
         pipeline,
@@ -80,11 +80,11 @@ pub(super) fn search(pipeline: &Pipeline, width: usize, upper: f64) -> Found {
 struct BeamSearch<'a> {
     pipeline: &'a Pipeline,
     remaining: Remaining<'a>,
-    /// Actions with their devices and the places of those before them.
+    /// Actions with their devices and the indices of the actions before them.
     history: Vec<(usize, usize, Action)>,
     upper: f64,
     best: Option<(usize, f64)>,
-    /// The least bound of what was dropped for being too much.
+    /// The least bound among states dropped because there were too many.
     dropped: f64,
     layers: BTreeMap<usize, Layer>,
 }
@@ -102,7 +102,7 @@ impl BeamSearch<'_> {
             }
             // A better schedule may have been found since.
             nodes.retain(|node| self.is_better(node.bound));
-            // The sort is stable: of equals the one that came first.
+            // The sort is stable: among equals, the first one stays first.
             nodes.sort_by(|a, b| (a.bound.total_cmp(&b.bound)).then(a.tie.total_cmp(&b.tie)));
             if let Some(worse) = nodes.get(width) {
                 self.dropped = self.dropped.min(worse.bound);
@@ -149,7 +149,7 @@ impl BeamSearch<'_> {
         }
     }
 
-    /// Whether something else could be over by the time that `choice` begins, without any harm.
+    /// Whether another action could end before `choice` begins, without harm.
     fn leaves_a_gap(&self, state: &State, choice: &Choice, others: &[Choice]) -> bool {
         others.iter().any(|other| {
             other.end <= choice.start
@@ -158,12 +158,12 @@ impl BeamSearch<'_> {
         })
     }
 
-    /// Whether `first` neither takes memory that `then` or a later action needs, nor keeps a
-    /// link busy when `then` ends.
+    /// Whether `first` neither takes memory that `then` or a later action needs, nor keeps a link busy
+    /// past the end of `then`.
     fn is_harmless(&self, state: &State, first: &Choice, then: &Choice) -> bool {
         let own = &self.pipeline.stages[first.stage];
-        // A later joint backward of this micro-batch is longer than the half that fits here: where
-        // it saves work, it may be better than both halves.
+        // A later joint backward of this micro-batch is longer than the half that fits here: if it
+        // saves work, it may be better than both halves.
         let saves = |joint: f64| own.halves.is_some_and(|[i, w]| joint < i + w);
         if first.what == Move::Input && own.joint.is_some_and(saves) {
             return false;
@@ -183,7 +183,7 @@ impl BeamSearch<'_> {
         sent <= then.end && (roomy || !takes)
     }
 
-    /// Keeps `state` among those of its size, unless another one makes it superfluous.
+    /// Keeps `state` among the states of its size, unless another one makes it superfluous.
     fn keep(&mut self, units: usize, state: State, last: usize) -> bool {
         let bound = self.remaining.bound(&state);
         if !self.is_better(bound) {

@@ -1,19 +1,18 @@
 //! A lower bound on the makespan of every training schedule with a given placement.
 //!
-//! With F, I, W, B a stage's times, G = min(B, I) the least time until its input
-//! gradient is there, A = min(B, I+W) the least backward altogether, and T(s) the
-//! time of a value over the edge from s to s+1 between different devices:
+//! With F, I, W, B a stage's times, G = min(B, I) the least time until its input gradient is ready,
+//! A = min(B, I+W) the least whole backward, and T(s) the time of a value over the edge from s to
+//! s+1 between different devices:
 //!
-//! 1. a device cannot start before the first micro-batch has come to the lowest of
-//!    its stages, a: Σ_{s<a} (F(s)+T(s)); then it has m·Σ (F+A) to do;
-//! 2. after the last gradient that it gives, which is after m·Σ (F+G), that
-//!    gradient still goes through all stages before a, or before a later one:
-//!    Σ_{s<a} (G(s)+T(s)), stage 0 with A instead of G (for a = 0: W of its own is
-//!    left out);
+//! 1. a device cannot start before the first micro-batch reaches the lowest of
+//! its stages, a: Σ_{s<a} (F(s)+T(s)); then it has m·Σ (F+A) of work;
+//! 2. after its last gradient, which is after m·Σ (F+G), that gradient still goes
+//! through all stages before a, or before a later one: Σ_{s<a} (G(s)+T(s)), with A
+//! instead of G for stage 0 (for a = 0, its own W is left out);
 //! 3. one micro-batch goes through all stages and back.
 //!
-//! The bound is the largest of these over all devices. None of them knows of memory
-//! caps, busy links, or of devices waiting for each other in between.
+//! The bound is the largest of these over all devices. It ignores memory caps, busy links, and
+//! devices that wait for each other in between.
 
 use crate::cost::Costs;
 use crate::ids::StageId;
@@ -26,7 +25,7 @@ pub(super) fn makespan(shape: Shape, placement: Placement, costs: &Costs) -> Mic
     makespan_of(&owner, (shape.devices, shape.micro_batches), costs)
 }
 
-/// The same with the device of each stage.
+/// Same as `makespan`, for the device of each stage.
 pub(crate) fn makespan_of(
     owner: &[u32],
     (devices, micro_batches): (usize, usize),
@@ -53,7 +52,7 @@ pub(crate) fn makespan_of(
     (0..devices).map(device).fold(once, Micros::max)
 }
 
-/// The way of a gradient back through `stages`, the first ones of the model.
+/// Time of a gradient back through `stages`, the first ones of the model.
 fn back(stages: &[Stage]) -> Micros {
     stages.iter().map(|s| s.transfer).sum::<Micros>() + back_work(stages)
 }
@@ -65,11 +64,11 @@ fn back_work(stages: &[Stage]) -> Micros {
 
 struct Stage {
     forward: Micros,
-    /// G above.
+    /// G of the module's docs.
     gradient: Micros,
-    /// A above.
+    /// A of the module's docs.
     backward: Micros,
-    /// T above.
+    /// T of the module's docs.
     transfer: Micros,
 }
 

@@ -1,4 +1,4 @@
-//! The candidates, the best of them, and what makes that better.
+//! Candidates for `auto`, and improvements of the best one.
 
 use super::greedy::Policy;
 use super::pipeline::Pipeline;
@@ -15,14 +15,14 @@ use crate::schedule::{Action, Placement, Schedule, Shape};
 use crate::simulate::{Simulation, simulate};
 use crate::units::{Bytes, Micros};
 
-/// Of so many stages times micro-batches, or more, nothing is searched: counts of a state have 16
-/// bits, and there is little to gain.
+/// Skip the search at this many stages times micro-batches: a state's counters are u16, and there
+/// is little to gain.
 pub(super) const LARGEST: usize = 1 << 16;
-/// By how much fewer changes are made where each asks which single micro-batches are recomputed, and
-/// where it asks which are offloaded, for which each is simulated.
+/// Divisors of the number of changes if each change also decides which single micro-batches are
+/// recomputed or offloaded, for which it is simulated.
 const RECOMPUTED: usize = 4;
 const OFFLOADED: usize = 16;
-/// Above so many, fewer candidates are made for more memory than there is.
+/// Above this many stages times micro-batches, fewer candidates are made for a relaxed memory cap.
 const LARGE: usize = 4_000;
 
 pub(super) struct CandidateSearch<'a> {
@@ -30,11 +30,10 @@ pub(super) struct CandidateSearch<'a> {
     pub(super) costs: &'a Costs,
     pub(super) caps: &'a [Option<Bytes>],
     best: Option<(CheckedSchedule, Simulation)>,
-    /// The best one that offloads no single micro-batches, where another one is better: it is what
-    /// is changed, since changes do not know of offload.
+    /// The best candidate that offloads no single micro-batches, if another one is better. Changes
+    /// start from it, since they do not support offload.
     best_kept: Option<(CheckedSchedule, Simulation)>,
-    /// The order behind the best schedule that was made for more memory than there is, and where
-    /// it has its stages.
+    /// Order of the best schedule made for a relaxed memory cap, with its placement.
     pub(super) start: Option<(Placement, Start)>,
     candidates: Vec<AutoCandidate>,
 }
@@ -80,22 +79,22 @@ impl CandidateSearch<'_> {
         }
     }
 
-    /// Whether memory is nothing that schedules lack.
+    /// Whether every candidate fits the memory.
     pub(super) fn all_fit(&self) -> bool {
         self.candidates.iter().all(|own| own.exceeds.is_none())
     }
 
-    /// Whether something that does not fit is shorter than all that does.
+    /// Whether a candidate that does not fit is shorter than all that do.
     pub(super) fn lacks_memory(&self) -> bool {
         let upper = self.upper();
         let shorter = |own: &AutoCandidate| own.exceeds.is_some() && own.makespan.get() < upper;
         self.candidates.iter().any(shorter)
     }
 
-    /// Built-in schedules, and greedy ones that were made for more memory, with as many single
-    /// micro-batches recomputed, or offloaded, as memory asks for.
+    /// Adds built-in schedules, and greedy ones for relaxed memory caps, with as many single
+    /// micro-batches recomputed or offloaded as necessary to fit.
     pub(super) fn relieve(&mut self, placement: Placement) {
-        /// Of what there is beside what is there all the time.
+        /// Factors on the memory beyond the fixed part.
         const MORE: [f64; 4] = [1.25, 1.5, 2.0, 3.0];
         let cells = self.shape.stages() * self.shape.micro_batches;
         if self.all_fit() || cells >= LARGEST {
@@ -171,7 +170,7 @@ impl CandidateSearch<'_> {
         }
     }
 
-    /// Looks for a better schedule with this placement. *Returns* a lower bound of all.
+    /// Searches for a better schedule with this placement. *Returns* a lower bound of all.
     pub(super) fn search(&mut self, placement: Placement, states: usize) -> Micros {
         if self.shape.stages() * self.shape.micro_batches >= LARGEST {
             return bound::makespan(self.shape, placement, self.costs);
@@ -181,7 +180,7 @@ impl CandidateSearch<'_> {
         if states == 0 || self.upper() <= bound.get() {
             return bound;
         }
-        // It does not offload single micro-batches, and proves nothing of schedules that do.
+        // The search does not offload single micro-batches, nor prove anything of such schedules.
         let leaves = pipeline.stages.iter().any(|stage| stage.bytes.may_leave());
         let found = beam::search(&pipeline.keeping(self.costs), states, self.upper());
         if let Some(lists) = found.lists {
@@ -193,7 +192,7 @@ impl CandidateSearch<'_> {
         bound.max(Micros::saturating(found.bound))
     }
 
-    /// A lower bound of all schedules with this placement.
+    /// Returns a lower bound of all schedules with this placement.
     fn bound(&self, placement: Placement, pipeline: &Pipeline) -> Micros {
         let simple = bound::makespan(self.shape, placement, self.costs);
         let first = Remaining::new(pipeline).bound(&State::new(pipeline));
@@ -201,13 +200,13 @@ impl CandidateSearch<'_> {
         simple.max(Micros::saturating(first.max(lost)))
     }
 
-    /// The best makespan in microseconds.
+    /// Returns the best makespan in microseconds.
     pub(super) fn upper(&self) -> f64 {
         let best = self.best.as_ref();
         best.map_or(f64::INFINITY, |(_, best)| best.makespan().get())
     }
 
-    /// Changes the best schedule that has this placement, if that is the best of all.
+    /// Changes the best schedule without offload, if it has this placement.
     fn change(&mut self, placement: Placement, pipeline: &Pipeline, moves: usize, bound: Micros) {
         let kept = |own: &&(CheckedSchedule, Simulation)| own.0.schedule().offloads().is_empty();
         let best = self.best.as_ref().filter(kept);
@@ -260,7 +259,7 @@ impl CandidateSearch<'_> {
         if let Some((schedule, simulation)) = self.best {
             return Ok(Auto {
                 schedule,
-                // Sums of another order may differ by what f64 rounds.
+                // Rounding may differ between orders of summation.
                 lower_bound: lower_bound.min(simulation.makespan()),
                 simulation,
                 candidates: self.candidates,
@@ -281,7 +280,7 @@ impl CandidateSearch<'_> {
     }
 }
 
-/// Whether the schedule has its stages so.
+/// Whether the schedule has this placement.
 pub(super) fn is_placed(schedule: &CheckedSchedule, placement: Placement, shape: Shape) -> bool {
     let devices = placement.devices(shape);
     devices

@@ -1,8 +1,8 @@
-//! Does what a building block has first.
+//! List scheduler that follows the order of a building block.
 //!
-//! A device that is free does, of its passes whose input is there, the one that the block has first; a
-//! forward only where what the block has before it still fits the memory then. Weight gradients are
-//! made when nothing else can be done, or when memory must be freed.
+//! A free device runs, among its passes whose input is ready, the first one in the block's order; a
+//! forward only if the passes before it in the block still fit the memory then. Weight gradients run
+//! when nothing else can, or to free memory.
 
 use super::pattern::{Block, MOST_CHUNKS, passes};
 use super::pipeline::{Pipeline, Way};
@@ -11,15 +11,15 @@ use crate::schedule::{Action, ActionKind};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The most passes that a device has for a micro-batch, weight gradients aside.
+/// Most passes of a device for a micro-batch, without weight gradients.
 const PASSES: usize = 2 * MOST_CHUNKS;
 
-/// What no rule is the best for.
+/// Tie-breaking rule; none dominates, so all four are tried.
 #[derive(Clone, Copy)]
 pub(super) struct Rule {
-    /// Forwards stay in the order of the block.
+    /// Whether forwards stay in the order of the block.
     strict: bool,
-    /// No weight gradient where something else is known to come before it would be over.
+    /// Whether weight gradients wait if another input is known to arrive before their end.
     patient: bool,
 }
 
@@ -32,10 +32,10 @@ impl Rule {
     }
 }
 
-/// For more memory than there is, from a micro-batch on.
+/// Relaxation of the memory cap, from a micro-batch on.
 #[derive(Clone, Copy)]
 pub(super) struct More {
-    /// So many more micro-batches of a chunk.
+    /// Extra micro-batches of a chunk that may be in flight.
     pub(super) chunks: usize,
     pub(super) from: usize,
 }
@@ -43,7 +43,7 @@ pub(super) struct More {
 impl More {
     pub(super) const NONE: Self = Self { chunks: 0, from: 0 };
 
-    /// The bytes that a device may hold then.
+    /// Returns the bytes that a device may hold then.
     fn cap(self, pipeline: &Pipeline, own: &super::pipeline::Device) -> Option<u64> {
         let kept = own
             .stages
@@ -53,11 +53,11 @@ impl More {
     }
 }
 
-/// The lists of the devices; none where memory is short, or where they take `upper` microseconds or
+/// Returns the devices' lists; none if memory is short, or if they take `upper` microseconds or
 /// longer.
 ///
 /// # Complexity
-/// O(actions · log devices), for blocks that are a few periods long.
+/// O(actions · log devices), for blocks of a few periods.
 pub(super) fn lists(
     pipeline: &Pipeline,
     more: More,
@@ -69,7 +69,7 @@ pub(super) fn lists(
     is_done.then(|| run.devices.into_iter().map(|own| own.list).collect())
 }
 
-/// A device that may go on at a time.
+/// Time at which a device may go on.
 #[derive(Clone, Copy, PartialEq)]
 struct Event {
     at: f64,
@@ -80,7 +80,7 @@ impl Eq for Event {}
 
 impl Ord for Event {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The earliest is the greatest.
+        // Reversed: the heap must return the earliest event first.
         (other.at.total_cmp(&self.at)).then(other.device.cmp(&self.device))
     }
 }
@@ -91,7 +91,7 @@ impl PartialOrd for Event {
     }
 }
 
-/// What a device does: one of its passes, or the weight gradient that it has owed longest.
+/// Next action of a device: one of its passes, or its oldest pending weight gradient.
 #[derive(Clone, Copy, PartialEq)]
 enum Choice {
     Pass(usize),
@@ -100,14 +100,14 @@ enum Choice {
 
 struct Device {
     list: Vec<Action>,
-    /// Its passes, as places in the chain, and the next micro-batch of each.
+    /// Passes of the device, as places in the chain, and the next micro-batch of each.
     passes: Vec<usize>,
     next: [usize; PASSES],
     free: f64,
-    /// How long what is left takes.
+    /// Time of the remaining work.
     left: f64,
     bytes: u64,
-    /// What that may be, and what after forwards from `from` on.
+    /// Caps of `bytes`: for forwards before `from`, and from `from` on.
     caps: [u64; 2],
     owed: VecDeque<Action>,
 }
@@ -118,10 +118,10 @@ struct Run<'a> {
     rule: Rule,
     from: usize,
     devices: Vec<Device>,
-    /// When the input of each place in the chain is there, by micro-batch.
+    /// Time at which the input at each place in the chain is ready, by micro-batch.
     there: Vec<f64>,
     links: Vec<f64>,
-    /// By stage, whether it has gradients of parameters.
+    /// By stage, whether gradients of parameters exist.
     made: Vec<bool>,
     events: BinaryHeap<Event>,
 }
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether all is done, before `upper`.
+    /// Runs to the end; false if it reaches `upper` or gets stuck.
     fn run(&mut self, upper: f64) -> bool {
         while let Some(Event { at, device }) = self.events.pop() {
             let own = &self.devices[device];
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
         (!waits).then_some(Choice::Weight)
     }
 
-    /// The stage of a pass, and what is done in it.
+    /// Returns the stage of a pass, and its move.
     fn what(&self, own: &Device, pass: usize) -> (usize, Move) {
         let (place, stages) = (own.passes[pass], self.pipeline.stages.len());
         if place < stages {
@@ -226,12 +226,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When the input of the next one of a device's passes is there.
+    /// Returns when the input of the next micro-batch of a pass is ready.
     fn there(&self, own: &Device, pass: usize) -> f64 {
         self.there[own.passes[pass] * self.pipeline.micro_batches + own.next[pass]]
     }
 
-    /// A device's passes that have micro-batches left, by the slot of the next one, and how many.
+    /// Returns a device's passes with micro-batches left, by the slot of the next one, and their number.
     fn upcoming(&self, own: &Device, next: [usize; PASSES]) -> ([(usize, usize); PASSES], usize) {
         let (mut all, mut count) = ([(usize::MAX, 0); PASSES], 0);
         for (pass, &place) in own.passes.iter().enumerate() {
@@ -250,8 +250,8 @@ impl<'a> Run<'a> {
         own.bytes + step.during <= cap && own.bytes.saturating_add_signed(step.after) <= cap
     }
 
-    /// Whether what the block has before a forward still fits when that is done first, if weight
-    /// gradients are made in time.
+    /// Whether the passes before a forward in the block still fit if the forward is done first and
+    /// weight gradients run in time.
     fn leaves_room(&self, device: usize, pass: usize) -> bool {
         let own = &self.devices[device];
         let cap = own.caps[usize::from(own.next[pass] >= self.from)];
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
     /// Takes the next action of a choice, with its place in the chain.
     fn next(&mut self, device: usize, choice: Choice) -> (Action, Move, usize) {
         let Choice::Pass(pass) = choice else {
-            // `choose` takes a weight gradient only where one is owed.
+            // `choose` returns a weight gradient only if one is pending.
             let owed = self.devices[device].owed.pop_front();
             return (owed.expect("it is owed"), Move::Weight, 0);
         };

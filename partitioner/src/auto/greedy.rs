@@ -1,10 +1,10 @@
 //! A greedy list scheduler over the real times.
 //!
-//! Time goes from event to event (a device is done, a value arrives). A free device
-//! takes, of what has its input and fits its memory, the backward of the earliest
-//! micro-batch, else a forward of its highest stage, else a weight pass; a policy
-//! varies this. Stage 0 takes a new micro-batch only while fewer than a *window*
-//! are under way, which keeps the memory for what is to come.
+//! Time advances from event to event (a device is done, a value arrives). A free device takes,
+//! among actions whose input is ready and which fit its memory, the backward of the earliest
+//! micro-batch, else a forward of its highest stage, else a weight pass; a policy varies this.
+//! Stage 0 takes a new micro-batch only while fewer than a *window* are in flight, which reserves
+//! memory for later stages.
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -19,14 +19,13 @@ use std::fmt;
 /// The rules by which a device chooses its next action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
-    /// The backward in halves.
+    /// Whether backwards are split into halves.
     split: bool,
-    /// Forwards before backwards, as far as the window goes.
+    /// Whether forwards go before backwards, within the window.
     eager: bool,
-    /// No weight pass when something else is known to arrive before it would be
-    /// over.
+    /// Whether weight passes wait if another input is known to arrive before their end.
     patient: bool,
-    /// How many micro-batches may be between stage 0's forward and backward.
+    /// Most micro-batches between stage 0's forward and backward.
     window: usize,
 }
 
@@ -44,10 +43,10 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Above so many stages times micro-batches only a few policies are tried.
+/// Above this many stages times micro-batches, only a few policies are tried.
 const LARGE: usize = 20_000;
 
-/// Above so many only one is: what it leaves to gain is small then.
+/// Above this many, only one policy is tried: the possible gain is small then.
 const HUGE: usize = 500_000;
 
 impl Policy {
@@ -94,8 +93,7 @@ impl Policy {
     }
 }
 
-/// The schedule that `policy` leads to; none if devices end up waiting for memory
-/// that is never freed.
+/// Returns the schedule of `policy`; none if devices end up waiting for memory that is never freed.
 pub(super) fn run(
     shape: Shape,
     placement: Placement,
@@ -118,7 +116,7 @@ pub(super) fn run(
         .map(|device| device.list)
         .collect();
     let schedule = Schedule::new("auto", shape.stages(), shape.micro_batches, lists);
-    // Where all forwards fit and no backward does, what there is checks as a schedule of inference.
+    // If all forwards fit and no backward does, the lists check as a schedule of inference.
     let checked = schedule.check().ok();
     checked.filter(CheckedSchedule::is_training)
 }
@@ -141,7 +139,7 @@ struct ListScheduler<'a> {
     /// The next micro-batch of each stage's forward and backward.
     forward: Vec<usize>,
     backward: Vec<usize>,
-    /// When input and gradient of (stage, micro-batch) are there, once known.
+    /// Times at which input and gradient of (stage, micro-batch) are ready, once known.
     input: Vec<Option<Micros>>,
     gradient: Vec<Option<Micros>>,
     links: HashMap<(usize, usize), Micros>,
@@ -226,8 +224,8 @@ impl<'a> ListScheduler<'a> {
         self.events.push(Reverse((end, device)));
     }
 
-    /// Sends what `action` gives to stage `to`; the last stage's output comes back
-    /// to it as its own gradient.
+    /// Sends the output of `action` to stage `to`; the last stage's output returns to it as its own
+    /// gradient.
     fn send(&mut self, device: usize, action: Action, to: Option<usize>, end: Micros) {
         let onward = action.kind == ActionKind::Forward;
         let stage = match to {
@@ -296,7 +294,7 @@ impl<'a> ListScheduler<'a> {
         }
     }
 
-    /// A forward of the highest stage.
+    /// Returns a forward of the highest stage.
     fn best_forward(&self, device: usize, now: Micros) -> Option<Action> {
         let ready = |stage: &usize| {
             let micro = self.forward[*stage];
@@ -313,7 +311,7 @@ impl<'a> ListScheduler<'a> {
             .max_by_key(|a| a.stage)
     }
 
-    /// The backward of the earliest micro-batch, of several the highest stage's.
+    /// Returns the backward of the earliest micro-batch, on the highest stage if several.
     fn best_backward(&self, device: usize, now: Micros) -> Option<Action> {
         let kind = if self.policy.split {
             ActionKind::BackwardInput
@@ -332,7 +330,7 @@ impl<'a> ListScheduler<'a> {
         fitting.min_by_key(|action| (action.micro, Reverse(action.stage)))
     }
 
-    /// When the next input of the device arrives, as far as it is known.
+    /// Returns when the next input of the device arrives, if known.
     fn next_arrival(&self, device: usize) -> Option<Micros> {
         let stages = self.devices[device].stages.iter();
         let arrivals = stages.flat_map(|&stage| {

@@ -1,4 +1,4 @@
-//! The schedule that is the fastest over steps in a row.
+//! The fastest schedule over several steps in a row.
 
 use super::pipeline::Pipeline;
 use super::{Auto, auto, staggered};
@@ -10,7 +10,7 @@ use crate::schedule::{Placement, Schedule, Shape};
 use crate::simulate::{Simulation, simulate};
 use crate::units::Bytes;
 
-/// What [`auto_in_a_row`] found.
+/// Result of [`auto_in_a_row`].
 #[derive(Clone, Debug)]
 pub struct AutoInARow {
     /// The schedule of one step.
@@ -19,12 +19,12 @@ pub struct AutoInARow {
     pub simulation: Simulation,
 }
 
-/// As [`auto`], for `steps` steps in a row with no barrier between them
-/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)): of the built-in training schedules, what
-/// [`auto`] finds for one step, and, where a device has one stage, what Zero Bubble's heuristic makes of
-/// the costs (module `staggered`), the one whose steps are over first. One step that is as short as it
-/// can be begins and ends at the same time on all devices; steps in a row are shorter where each
-/// device begins when the one before it has something for it.
+/// Same as [`auto`], for `steps` steps in a row without a barrier
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)). Returns the schedule whose steps end first among
+/// the built-in training schedules, the result of [`auto`] for one step, and, with one stage per device,
+/// Zero Bubble's heuristic for the costs (module `staggered`). The shortest single step begins and ends
+/// at the same time on all devices; steps in a row are shorter if each device begins when the device
+/// before it has an output for it.
 ///
 /// # Errors
 /// Those of [`auto`].
@@ -67,7 +67,7 @@ pub fn auto_in_a_row(
     Ok(best)
 }
 
-/// What each device begins later than the one before it, where it has one stage.
+/// Returns schedules in which each device begins later than the one before; one stage per device.
 fn staggered(shape: Shape, costs: &Costs, caps: &[Option<Bytes>]) -> Vec<CheckedSchedule> {
     if shape.chunks > 1 {
         return Vec::new();
@@ -93,7 +93,7 @@ fn run(
     })
 }
 
-/// Whether the stages are where they may be.
+/// Whether the schedule has the wanted placement.
 fn is_placed(schedule: &CheckedSchedule, wanted: Option<Placement>, shape: Shape) -> bool {
     let stages = 0..shape.stages();
     let own: Vec<DeviceId> = stages

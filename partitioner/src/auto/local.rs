@@ -1,9 +1,9 @@
-//! Local search: what holds a schedule's end up is moved about.
+//! Local search over schedules: moves actions on the critical path.
 //!
-//! Of two actions that follow each other on the critical path and on a device, one is moved past
-//! the other, and sometimes past some more (van Laarhoven, Aarts and Lenstra, "Job shop scheduling
-//! by simulated annealing", 1992: only such moves can make a schedule shorter at once). What is not
-//! worse than the schedule some moves ago is taken (Burke and Bykov, "The late acceptance
+//! Of two consecutive actions of a device on the critical path, one is moved past the other, and
+//! sometimes past some more (van Laarhoven, Aarts and Lenstra, "Job shop scheduling by simulated
+//! annealing", 1992: only such moves can shorten a schedule at once). A move is kept if the result
+//! is no worse than the schedule some moves ago (Burke and Bykov, "The late acceptance
 //! hill-climbing heuristic", 2017). Memory is a hard limit. The moves come from a fixed seed.
 
 use super::pipeline::{Pipeline, Way};
@@ -11,14 +11,14 @@ use super::state::Move;
 use crate::ids::StageId;
 use crate::schedule::{Action, ActionKind};
 
-/// A schedule is compared with that of so large a share of all moves ago, and of no fewer moves.
+/// Length of the acceptance history: one in so many of all moves, with a minimum.
 const LATE: usize = 64;
 const LEAST_LATE: usize = 64;
-/// The most actions that one is moved past.
+/// Most actions that one is moved past.
 const FAR: u64 = 6;
 
-/// Moves actions of `lists` `moves` times, or until the makespan is `enough`. *Returns* the lists
-/// that are better, if any are.
+/// Moves actions of `lists` `moves` times, or until the makespan is at most `enough`. *Returns*
+/// better lists, if any are found.
 ///
 /// # Complexity
 /// O(moves · actions).
@@ -61,7 +61,7 @@ pub(super) fn improve(
     found
 }
 
-/// How long schedules were some moves ago.
+/// Ring buffer of the makespans of the latest moves.
 pub(super) struct Late(Vec<f64>);
 
 impl Late {
@@ -92,8 +92,8 @@ impl Random {
         (bits ^ (bits >> 31)) % end
     }
 
-    /// From where to where an action goes: that at `place` before the one before it, or that one
-    /// behind it, or further.
+    /// Returns the old and the new index of an action: the one at `place` moves before its
+    /// predecessor, or the predecessor moves behind it, or further.
     pub(super) fn span(&mut self, place: usize, end: usize) -> (usize, usize) {
         let further = match self.below(3) {
             0 => self.below(FAR) as usize,
@@ -115,7 +115,7 @@ pub(super) fn shift(list: &mut [Action], from: usize, to: usize) {
     }
 }
 
-/// Moves an action, if it may go past all others on its way.
+/// Moves an action, if it may pass all others on its way.
 pub(super) fn turned(list: &mut [Action], from: usize, to: usize) -> bool {
     let action = list[from];
     let passed = if from > to {
@@ -138,18 +138,18 @@ pub(super) fn turned(list: &mut [Action], from: usize, to: usize) -> bool {
     may
 }
 
-/// What the actions of a list wait for.
+/// Replay of lists, to find the makespan and the critical path.
 pub(super) struct Replay<'a> {
     pipeline: &'a Pipeline,
-    /// By stage and micro-batch: when input and gradient are there, and which action (by device
-    /// and place) gave them.
+    /// By stage and micro-batch: time at which input and gradient are ready, and the action (device
+    /// and index) that produced them.
     inputs: Vec<Option<(f64, (usize, usize))>>,
     gradients: Vec<Option<(f64, (usize, usize))>>,
-    /// By device and place: what the action waited for last.
+    /// By device and index: the action that was waited for last.
     before: Vec<Vec<Option<(usize, usize)>>>,
     ends: Vec<Vec<f64>>,
     links: Vec<f64>,
-    /// By stage and micro-batch: whether an action of its own recomputes.
+    /// By stage and micro-batch: whether a separate action recomputes.
     dropped: Vec<bool>,
 }
 
@@ -172,7 +172,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// None when devices wait for each other.
+    /// Returns the makespan; none if devices wait for each other.
     pub(super) fn makespan(&mut self, lists: &[Vec<Action>]) -> Option<f64> {
         self.inputs.fill(None);
         self.gradients.fill(None);
@@ -195,7 +195,7 @@ impl<'a> Replay<'a> {
         (left == 0).then_some(makespan)
     }
 
-    /// When an action ends, and the device that may go on then; none before it can begin.
+    /// Returns an action's end, and the device that may then go on; none if it cannot begin yet.
     fn run(&mut self, device: usize, place: usize, action: Action) -> Option<(f64, Option<usize>)> {
         let (stage, m) = (action.stage.index(), self.pipeline.micro_batches);
         let own = &self.pipeline.stages[stage];
@@ -246,8 +246,8 @@ impl<'a> Replay<'a> {
         *link + way.latency
     }
 
-    /// Device and place of each action that waits for nothing but the one before it on its device,
-    /// along the critical path of what was run last.
+    /// Device and index of each action that waits only for its predecessor on the device, along the
+    /// critical path of the last replay.
     pub(super) fn pairs(&self) -> Vec<(usize, usize)> {
         let lasts = self.ends.iter().enumerate().filter_map(|(device, ends)| {
             let place = ends.len().checked_sub(1)?;

@@ -1,28 +1,28 @@
-//! What a stage's actions take of their device's memory, in a search's own terms.
+//! Memory of a stage's actions, in the form that searches need.
 
 use super::state::Move;
 use crate::cost::StageMemory;
 use crate::schedule::Shape;
 use crate::units::Bytes;
 
-/// The bytes of a stage, of one micro-batch but for gradients.
+/// Bytes of a stage, per micro-batch except for gradients.
 #[derive(Clone, Copy)]
 pub(super) struct StageBytes {
-    /// From the forward to the backward: all, and where an action of its own recomputes.
+    /// Held from forward to backward: everything, and with a separate recompute.
     kept: u64,
     dropped: u64,
-    /// What of `kept` a single micro-batch may have in the host's memory.
+    /// Part of `kept` that a single micro-batch may offload to the host.
     leaves: u64,
-    /// What a backward brings back at its start.
+    /// Rebuilt at the start of a backward.
     rebuilt: u64,
-    /// Between the backward's halves.
+    /// Held between the halves of the backward.
     after_input: u64,
     working: u64,
     gradients: u64,
 }
 
-/// What a stage never takes more than: all micro-batches in flight at once, wherever they are, and as
-/// many gradients that wait for the stage before.
+/// Upper bound on a stage's memory: all micro-batches in flight at once, wherever they are, and as
+/// many gradients waiting for the stage before.
 pub(super) fn most(memory: StageMemory, shape: Shape) -> u64 {
     let always = [
         memory.parameters,
@@ -39,7 +39,7 @@ pub(super) fn most(memory: StageMemory, shape: Shape) -> u64 {
     always.fold(flying, u64::saturating_add)
 }
 
-/// What an action adds while it runs, and what is more, or less, when it has ended.
+/// Bytes that an action adds while it runs, and the change when it has ended.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     pub(super) during: u64,
@@ -47,7 +47,7 @@ pub(super) struct Step {
 }
 
 impl StageBytes {
-    /// Activations that are offloaded count as gone: the least that the device may hold.
+    /// Treats offloaded activations as gone: the least that the device may hold.
     pub(super) fn new(memory: StageMemory) -> Self {
         let kept = memory.activation - memory.offloaded;
         Self {
@@ -61,48 +61,47 @@ impl StageBytes {
         }
     }
 
-    /// Whether a backward in halves, one after the other, holds no more than a whole one.
+    /// Whether a split backward holds no more than a joint one.
     pub(super) fn halves_hold_no_more(&self) -> bool {
         self.after_input <= self.kept + self.rebuilt
     }
 
-    /// What a micro-batch holds from its forward on.
+    /// Bytes that a micro-batch holds from its forward on.
     pub(super) fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// The least of that where a single micro-batch is offloaded, where it may be.
+    /// Least of these bytes, if a single micro-batch may be offloaded.
     pub(super) fn least_kept(&self) -> u64 {
         self.kept - self.leaves
     }
 
-    /// What a micro-batch holds whose activations are dropped.
+    /// Bytes that a micro-batch holds if its activations are dropped.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// What a micro-batch holds between the backward's halves.
+    /// Bytes that a micro-batch holds between the halves of the backward.
     pub(super) fn after_input(&self) -> u64 {
         self.after_input
     }
 
-    /// Whether an action of its own may recompute.
+    /// Whether a separate action may recompute.
     pub(super) fn may_drop(&self) -> bool {
         self.dropped < self.kept
     }
 
-    /// Whether a single micro-batch may be in the host's memory.
+    /// Whether a single micro-batch may be offloaded to the host.
     pub(super) fn may_leave(&self) -> bool {
         self.leaves > 0
     }
 
-    /// How much is in the host's memory then.
+    /// Bytes in the host's memory then.
     pub(super) fn leaves(&self) -> u64 {
         self.leaves
     }
 
-    /// What `what` changes; `first` says that it is the stage's first one to make gradients of
-    /// parameters.
+    /// Returns the change by `what`; `first` means that the stage has no gradients of parameters yet.
     pub(super) fn step(&self, what: Move, first: bool) -> Step {
         let made = if first { self.gradients as i64 } else { 0 };
         let all = self.kept + self.rebuilt;
@@ -126,8 +125,8 @@ impl StageBytes {
         }
     }
 
-    /// How many micro-batches may be between forward and gradient, and between forward and the
-    /// end of the backward, when another forward begins with `room` for all of them.
+    /// Returns how many micro-batches may be between forward and gradient, and between forward and
+    /// the end of the backward, when another forward begins, given `room` for all of them.
     pub(super) fn in_flight(&self, room: u64) -> [usize; 2] {
         let least = self.dropped.min(self.kept - self.leaves);
         let left = room.saturating_sub(least + self.working);

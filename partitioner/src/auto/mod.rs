@@ -1,22 +1,21 @@
 //! `auto`: a schedule computed for given times, links and memory.
 //!
-//! Candidates are all built-in training schedules of the shape and, for each
-//! placement and a set of policies, what a greedy list scheduler makes of the
-//! costs. Each is simulated; of those that fit the memory caps the
-//! one with the shortest makespan is taken, the first of several. It is therefore
-//! never worse than the best built-in schedule that fits.
+//! Candidates are all built-in training schedules of the shape and, for each placement and a set of
+//! policies, the result of a greedy list scheduler for the costs. Each is simulated; among those that
+//! fit the memory caps, the one with the shortest makespan is taken, the first of several. The result
+//! is therefore never worse than the best built-in schedule that fits.
 //!
-//! The best one is then changed, an action at a time (module `local`), and a search over all
-//! orders that drops what cannot be better (module `beam`) looks for another one: for small
-//! shapes it proves which schedule is the best. Where costs say what a recompute brings
-//! ([`StageMemory::recomputable`](crate::StageMemory::recomputable)), it decides that, too, for
-//! each micro-batch on each stage; and schedules that need more memory are candidates with as many
-//! recomputes, or as much offloaded over a link to the host's memory
-//! ([`StageMemory::offloadable`](crate::StageMemory::offloadable)), as make them fit (module `thin`).
-//! Where memory is what schedules lack, so are orders that repeat (module `repeat`).
+//! The best one is then changed, an action at a time (module `local`), and a search over all orders,
+//! which drops those that cannot be better (module `beam`), looks for another one: for small shapes it
+//! proves which schedule is the best. If the costs state the gain of a recompute
+//! ([`StageMemory::recomputable`](crate::StageMemory::recomputable)), it also decides on recomputes
+//! for each micro-batch on each stage; and schedules that need more memory become candidates with
+//! enough recomputes, or enough offload over a link to the host's memory
+//! ([`StageMemory::offloadable`](crate::StageMemory::offloadable)), to fit (module `thin`). If
+//! schedules lack memory, periodic orders are candidates, too (module `repeat`).
 //!
-//! The result comes with a lower bound on every schedule's makespan: how far it can
-//! be from the best.
+//! The result comes with a lower bound on every schedule's makespan, which limits its distance from
+//! the best.
 //!
 //! *Source*: list scheduling with a memory limit as in Qi et al., "Zero Bubble
 //! Pipeline Parallelism", arXiv:2401.10241, section 3.1.
@@ -63,55 +62,53 @@ pub struct AutoCandidate {
     pub exceeds: Option<(DeviceId, Bytes)>,
 }
 
-/// What [`auto`] found.
+/// Result of [`auto`].
 #[derive(Clone, Debug)]
 pub struct Auto {
     /// The schedule; its name is `auto` when it was computed, else the built-in's.
     pub schedule: CheckedSchedule,
-    /// Its prediction.
+    /// Prediction for the schedule.
     pub simulation: Simulation,
-    /// No schedule of this shape can be shorter.
+    /// Lower bound on the makespan of every schedule of this shape.
     pub lower_bound: Micros,
-    /// Everything that was tried, in order.
+    /// All candidates, in the order in which they were tried.
     pub candidates: Vec<AutoCandidate>,
 }
 
-/// The best training schedule that is known for these costs: the costs' stages are
-/// the shape's v·p. `caps` holds what each device's memory may reach; a device
-/// without an entry has no cap. With `placement` only schedules that place the
-/// stages so are taken.
+/// Returns the best known training schedule for these costs, whose stages are the shape's v·p. `caps`
+/// are the devices' memory limits; a device without an entry has none. With a `placement`, only
+/// schedules with this placement are taken.
 ///
 /// # Lower bound
-/// The largest of several, none of which knows of busy links or of devices that wait for each other in
-/// between. With G = min(B, I) and A = min(B, I+W) of a stage, T of the edge after it
-/// (nothing within a device), and `a` the lowest stage of a device:
-/// - Σ before a (F+T) + m·Σ own (F+A): the first micro-batch has to come, then there
-///   is that much work;
-/// - Σ before a (F+T) + m·Σ own (F+G) + Σ before a (G+T), with A for G of stage 0: the
-///   last gradient has to go all the way back;
+/// The largest of several bounds, none of which accounts for busy links or for devices that wait for
+/// each other in between. With G = min(B, I) and A = min(B, I+W) of a stage, T of the edge after it (0
+/// within a device), and `a` the lowest stage of a device:
+/// - Σ before a (F+T) + m·Σ own (F+A): the first micro-batch has to arrive, then there is that much
+///   work;
+/// - Σ before a (F+T) + m·Σ own (F+G) + Σ before a (G+T), with A for G of stage 0: the last gradient
+///   has to go all the way back;
 /// - Σ all (F+G+2T), with A for G of stage 0: one micro-batch there and back;
-/// - the same from each micro-batch on, where memory has held its forward back until an earlier
-///   one was through;
-/// - with what a device loses before its first gradient and after its last forward, where memory holds
-///   little (module `windows`);
-/// - what the search has proved: the step itself, where it was never short of states.
+/// - the same from each micro-batch on, if memory holds its forward back until an earlier one is
+///   through;
+/// - with the time that a device loses before its first gradient and after its last forward, if memory
+///   is tight (module `windows`);
+/// - the bound proved by the search: the step itself, if it never dropped a state for lack of room.
 ///
-/// It holds for every schedule with the placements that may be taken whose stages do their forwards,
-/// input gradients and weight gradients each in the order of micro-batches, and never exceeds the
-/// step.
+/// It holds for every schedule with a permitted placement whose stages do their forwards, input
+/// gradients and weight gradients each in the order of micro-batches, and never exceeds the step.
 ///
 /// # Errors
-/// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
-/// least excess: one candidate has a single micro-batch under way and joint
-/// backwards (for shapes of up to 20,000 stages times micro-batches). With one chunk a device no order
-/// that neither recomputes nor offloads takes less memory; with several, another one may.
-/// [`ScheduleError::Unsupported`] for a shape that no schedule has.
+/// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the least excess: one
+/// candidate has a single micro-batch in flight and joint backwards (for shapes of up to 20,000 stages
+/// times micro-batches). With one chunk per device no order without recompute and offload takes less
+/// memory; with several chunks, another one may. [`ScheduleError::Unsupported`] for a shape that no
+/// schedule has.
 ///
 /// # Determinism
-/// A function of its arguments alone.
+/// The result depends only on the arguments.
 ///
 /// # Complexity
-/// Some dozens of simulations, and what [`Effort::usual`] allows on top of it.
+/// Some dozens of simulations, and the work that [`Effort::usual`] permits in addition.
 pub fn auto(
     shape: Shape,
     costs: &Costs,
@@ -121,25 +118,25 @@ pub fn auto(
     auto_within(shape, costs, caps, placement, Effort::usual(shape))
 }
 
-/// How much is tried beside built-in schedules and greedy ones. A search is over sooner where a
-/// schedule is proved to be the best.
+/// Limits of the work beyond built-in and greedy schedules. A search ends earlier if a schedule is
+/// proved to be the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// How many states the exact search may keep of each size: where these suffice, the
-    /// result is proved to be the best. 0 for none.
+    /// States that the exact search may keep of each size: if these suffice, the result is proved to
+    /// be the best. 0 skips the search.
     pub states: usize,
-    /// How many times the best schedules are changed, an action at a time.
+    /// Number of changes of the best schedules, an action at a time.
     pub moves: usize,
 }
 
 impl Effort {
-    /// Nothing but built-in schedules and greedy ones.
+    /// Built-in and greedy schedules only.
     pub const NONE: Self = Self {
         states: 0,
         moves: 0,
     };
 
-    /// What takes tenths of a second at most: less for larger shapes, none for the largest.
+    /// Effort of a few tenths of a second at most: less for larger shapes, none for the largest.
     pub fn usual(shape: Shape) -> Self {
         const STATES: usize = 1 << 19;
         const MOVED: usize = 1 << 21;
@@ -151,11 +148,11 @@ impl Effort {
     }
 }
 
-/// The same with more effort, or less.
+/// Same as [`auto`], with more or less effort.
 ///
 /// # Complexity
-/// O(states · stages² · micro-batches²) for the search, O(moves · stages · micro-batches) for the
-/// changes and for orders that repeat, on top of that of [`auto`].
+/// O(states · stages² · micro-batches²) for the search, O(moves · stages · micro-batches) for changes
+/// and periodic orders, in addition to that of [`auto`].
 pub fn auto_within(
     shape: Shape,
     costs: &Costs,
@@ -163,13 +160,13 @@ pub fn auto_within(
     placement: Option<Placement>,
     effort: Effort,
 ) -> Result<Auto, ScheduleError> {
-    // One that takes every shape says what is wrong with this one.
+    // This kind takes every valid shape, so its error explains an invalid one.
     ScheduleKind::LoopedBfs.list(shape)?;
     let placements = placements(shape, placement);
     let caps = &reachable(shape, costs, caps, &placements)[..];
     let mut search = CandidateSearch::new(shape, costs, caps);
     for kind in ScheduleKind::ALL {
-        // `auto` itself is not in a list.
+        // `auto` itself has no list.
         if kind.trains()
             && let Ok(schedule) = kind.list(shape)
             && placements
@@ -204,8 +201,8 @@ pub fn auto_within(
     search.finish(bound)
 }
 
-/// The caps without those that no schedule reaches: what is searched with a cap is searched less
-/// far, and may recompute for nothing.
+/// Returns the caps without those that no schedule reaches: with caps, searches are slower and may
+/// recompute in vain.
 fn reachable(
     shape: Shape,
     costs: &Costs,
@@ -227,7 +224,7 @@ fn reachable(
     caps.collect()
 }
 
-/// The placements that may be taken; with one chunk there is only one.
+/// Returns the permitted placements; with one chunk there is only one.
 fn placements(shape: Shape, wanted: Option<Placement>) -> Vec<Placement> {
     match wanted {
         _ if shape.chunks == 1 => vec![Placement::Loop],
@@ -237,8 +234,8 @@ fn placements(shape: Shape, wanted: Option<Placement>) -> Vec<Placement> {
 }
 
 impl Auto {
-    /// How much longer than the lower bound the step is, as a share of that: 0 where no schedule
-    /// that takes micro-batches in order is better.
+    /// Relative excess of the step over the lower bound: 0 if no schedule that takes micro-batches in
+    /// order is better.
     pub fn gap(&self) -> f64 {
         let bound = self.lower_bound.get().max(f64::MIN_POSITIVE);
         self.simulation.makespan().get() / bound - 1.0

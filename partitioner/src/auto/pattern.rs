@@ -1,33 +1,33 @@
-//! Orders that repeat: the memory of a device is what a building block makes of it.
+//! Periodic orders from a building block, which determines a device's memory.
 //!
-//! A *building block* says in which slot each pass of micro-batch 0 happens, the forwards and the
-//! input gradients of all stages; micro-batch k follows k periods later, of three slots a chunk. How
-//! long the block lasts on a device decides how much the device holds. The blocks that are tried take
-//! one to three slots from stage to stage, the same on each leg of the way down and back, and one to
-//! six at each turn, so that no two passes of a device fall on the same slot.
+//! A *building block* gives the slot of each pass of micro-batch 0, the forwards and the input gradients
+//! of all stages; micro-batch k follows k periods later, of three slots per chunk. The block's length on
+//! a device determines how much the device holds. The tried blocks take one to three slots from stage to
+//! stage, the same on each leg of the way down and back, and one to six at each turn, such that no two
+//! passes of a device share a slot.
 //!
-//! A block is no timetable here but an order (module `follow`), since stages differ in their times and in
-//! their memory.
+//! A block serves as an order here, not as a timetable (module `follow`), since stages differ in time and
+//! memory.
 //!
 //! *Source*: Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv:2405.15362, sections 3 and
-//! 4: the built-in v-min and v-half are two of these blocks, with the memory that those take.
+//! 4: the built-in v-min and v-half are two of these blocks, with the same memory.
 
 use super::pipeline::Pipeline;
 
-/// The slots from stage to stage, and those at a turn, that are tried.
+/// Largest number of slots tried from stage to stage, and at a turn.
 const STEPS: usize = 3;
 const WAITS: usize = 6;
-/// With more chunks there are too many blocks.
+/// More chunks give too many blocks.
 pub(super) const MOST_CHUNKS: usize = 2;
 
-/// The slots of micro-batch 0: the forwards of stages 0 to S−1, then the input gradients of S−1 to 0.
+/// Slots of micro-batch 0: the forwards of stages 0 to S−1, then the input gradients of S−1 to 0.
 pub(super) struct Block {
     slots: Vec<usize>,
     period: usize,
 }
 
 impl Block {
-    /// All that repeat without a clash.
+    /// Returns all blocks that repeat without a clash.
     ///
     /// # Complexity
     /// Linear in the number of stages.
@@ -37,7 +37,7 @@ impl Block {
         if chunks > MOST_CHUNKS {
             return Vec::new();
         }
-        // Legs and turns take turns.
+        // Legs and turns alternate.
         let mut own = vec![1; 4 * chunks - 1];
         let mut all = Vec::new();
         loop {
@@ -57,13 +57,13 @@ impl Block {
         }
     }
 
-    /// The slot of a micro-batch at a place in the chain.
+    /// Returns the slot of a micro-batch at a place in the chain.
     pub(super) fn slot(&self, place: usize, micro: usize) -> usize {
         self.slots[place] + self.period * micro
     }
 }
 
-/// Where each leg of a block begins, and the slots from stage to stage on it.
+/// Start of each leg of a block, with the slots from stage to stage on it.
 struct Legs {
     begins: [(usize, usize); 2 * MOST_CHUNKS],
     devices: usize,
@@ -89,8 +89,8 @@ impl Legs {
         first + step * (place % self.devices)
     }
 
-    /// Whether no two passes of a device fall on the same slot. (Those of a device are those of the one a
-    /// period before it, as many slots on or back.)
+    /// Whether no two passes of a device share a slot. (The passes of a device are those of the device
+    /// one period earlier, shifted by a constant number of slots.)
     fn repeat(&self, pipeline: &Pipeline) -> bool {
         pipeline.devices.iter().take(self.period).all(|device| {
             let mut taken = 0_u64;
@@ -104,7 +104,7 @@ impl Legs {
     }
 }
 
-/// The places of a device's passes in the chain: the forwards of its stages, then their input
+/// Returns the places of a device's passes in the chain: the forwards of its stages, then their input
 /// gradients.
 pub(super) fn passes(own: &[usize], stages: usize) -> impl Iterator<Item = usize> {
     let back = own.iter().rev().map(move |stage| 2 * stages - 1 - stage);

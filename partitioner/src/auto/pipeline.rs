@@ -1,4 +1,4 @@
-//! What a schedule is computed for, laid out for a search that asks for it millions of times.
+//! Input of the searches, laid out for millions of accesses.
 
 use super::memory::StageBytes;
 use crate::cost::{Costs, StageMemory, StageTimes};
@@ -6,12 +6,12 @@ use crate::ids::StageId;
 use crate::schedule::{Placement, Shape};
 use crate::units::Bytes;
 
-/// A pipeline whose stages lie on devices, with what everything takes.
+/// A pipeline with its stages on devices, and all times and sizes.
 pub(super) struct Pipeline {
     pub(super) stages: Vec<Stage>,
     pub(super) devices: Vec<Device>,
     pub(super) micro_batches: usize,
-    /// How many directed links values take.
+    /// Number of directed links that values use.
     pub(super) links: usize,
 }
 
@@ -21,22 +21,22 @@ pub(super) struct Stage {
     pub(super) times: StageTimes,
     pub(super) forward: f64,
     pub(super) recompute: f64,
-    /// The backward whole; none where its halves one after the other are no worse.
+    /// Time of the joint backward; none if its halves in sequence are no worse.
     pub(super) joint: Option<f64>,
-    /// The backward's halves; none where the whole is no later at the stage before.
+    /// Times of the backward's halves; none if the joint backward is no later at the stage before.
     pub(super) halves: Option<[f64; 2]>,
-    /// The least until the gradient of the inputs is there, and the least backward in all.
+    /// Least time until the input gradient is ready, and least time of the whole backward.
     pub(super) gradient: f64,
     pub(super) backward: f64,
-    /// The least from one micro-batch's end of its backward to the next one's.
+    /// Least time between the ends of the backwards of two consecutive micro-batches.
     pub(super) apart: f64,
     pub(super) bytes: StageBytes,
-    /// To the stage behind, and to the one before; none within a device.
+    /// Transfers to the next stage and to the previous one; none within a device.
     pub(super) onward: Option<Way>,
     pub(super) back: Option<Way>,
 }
 
-/// What a value takes from one device to another.
+/// Cost of a transfer from one device to another.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
     pub(super) link: usize,
@@ -52,16 +52,16 @@ impl Way {
 
 /// A device, and the sums over its stages.
 pub(super) struct Device {
-    /// In increasing order.
+    /// Indices of the stages, in increasing order.
     pub(super) stages: Vec<usize>,
-    /// What memory may reach.
+    /// Limit of memory.
     pub(super) cap: Option<u64>,
-    /// What is there when the step begins.
+    /// Bytes in use when the step begins.
     pub(super) at_first: u64,
     pub(super) forward: f64,
     pub(super) gradient: f64,
     pub(super) backward: f64,
-    /// The way of a gradient from the lowest stage to the end of the first stage's backward.
+    /// Time of a gradient from the lowest stage to the end of the first stage's backward.
     pub(super) tail: f64,
 }
 
@@ -113,7 +113,7 @@ impl Pipeline {
         }
     }
 
-    /// The same where no single micro-batch may be offloaded.
+    /// Returns the pipeline without offload of single micro-batches.
     pub(super) fn keeping(mut self, costs: &Costs) -> Self {
         for (stage, own) in self.stages.iter_mut().enumerate() {
             own.bytes = StageBytes::new(StageMemory {
@@ -124,7 +124,7 @@ impl Pipeline {
         self
     }
 
-    /// The stage's value takes so long to the stage behind, over a free link.
+    /// Returns the transfer time of the stage's value to the next stage, over a free link.
     pub(super) fn onward(&self, stage: usize) -> f64 {
         self.stages[stage].onward.map_or(0.0, Way::alone)
     }
@@ -155,7 +155,7 @@ impl Stage {
 }
 
 impl Device {
-    /// So many times as much memory beside what is there all the time.
+    /// Returns the cap with the part beyond the fixed memory multiplied by `times`.
     pub(super) fn more(&self, cap: u64, times: f64) -> Bytes {
         let room = cap.saturating_sub(self.at_first) as f64;
         Bytes(self.at_first.saturating_add((room * times) as u64))

@@ -1,9 +1,9 @@
-//! Local search over orders that do not fit by themselves.
+//! Local search over orders that need recomputes or offload to fit.
 //!
-//! A schedule for more memory than there is, with what makes it fit (module `thin`), is changed as in
-//! module `local`: of two actions that follow each other on the critical path and on a device, one is
-//! moved past the other. What single micro-batches recompute, and offload, is decided anew for each
-//! order, and the whole is simulated.
+//! A schedule for more memory than the cap, with the recomputes and offloads that make it fit (module
+//! `thin`), is changed as in module `local`: of two consecutive actions of a device on the critical
+//! path, one is moved past the other. Recompute and offload of single micro-batches are decided anew
+//! for each order, and the whole is simulated.
 
 use std::collections::HashSet;
 
@@ -16,16 +16,16 @@ use crate::ids::DeviceId;
 use crate::schedule::{Action, ActionKind, Schedule};
 use crate::simulate::{Simulation, simulate};
 
-/// Where it begins: an order, and what makes it fit.
+/// Start of the search: an order, and the means that make it fit.
 #[derive(Clone)]
 pub(super) struct Start {
     pub(super) order: Schedule,
     pub(super) means: Means,
 }
 
-/// Changes the order `moves` times, or until the makespan in microseconds is `enough`. *Returns*
-/// schedules that are each shorter than the one before, of which a later one need not fit where
-/// gradients wait for the stage before.
+/// Changes the order `moves` times, or until the makespan in microseconds is at most `enough`.
+/// *Returns* schedules, each shorter than the one before; a later one need not fit if gradients wait
+/// for the stage before.
 ///
 /// # Complexity
 /// O(moves · actions · log actions).
@@ -78,12 +78,12 @@ pub(super) fn refined(
     found
 }
 
-/// An order with what makes it fit.
+/// An order with the recomputes and offloads that make it fit.
 struct Decoded {
     thinned: Thinned,
     makespan: f64,
-    /// Device and place, in the order alone, of each action that holds the end up together with
-    /// the one before it.
+    /// Device and index, in the order without recomputes, of each critical action whose predecessor
+    /// on the device is critical, too.
     pairs: Vec<(usize, usize)>,
 }
 
@@ -95,8 +95,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The present order with what makes it fit; none where nothing does, or devices wait for each
-    /// other.
+    /// Decodes the present order; none if nothing makes it fit, or if devices wait for each other.
     fn decoded(&self) -> Option<Decoded> {
         let Start { order, means } = self.start;
         let (stages, m) = (order.stages(), order.micro_batches());
@@ -123,7 +122,7 @@ impl Search<'_> {
         schedule.check().ok()
     }
 
-    /// The places of actions that follow another one on the device and on the critical path.
+    /// Returns the actions that follow another one both on the device and on the critical path.
     fn pairs(&self, simulation: &Simulation) -> Vec<(usize, usize)> {
         let path = simulation.critical_path();
         let critical: HashSet<(DeviceId, Action)> = (path.steps.iter())
@@ -139,7 +138,7 @@ impl Search<'_> {
     }
 }
 
-/// The places of actions in the order alone, for those in the lists with recomputes.
+/// Converts places in the lists with recomputes to places in the order.
 fn without_recomputes(thinned: &Thinned, pairs: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     let places = thinned.lists().iter().map(|list| {
         let mut place = 0;

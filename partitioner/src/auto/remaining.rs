@@ -1,36 +1,35 @@
-//! A lower bound on the makespan of whatever can follow on a state; on the first one, of every
+//! A lower bound on the makespan of every continuation of a state; for the first state, of every
 //! schedule.
 //!
-//! For each stage and micro-batch the earliest end of what is still to be done, micro-batch by
+//! For each stage and micro-batch, the earliest end of the remaining actions, micro-batch by
 //! micro-batch:
 //!
-//! - F(s, k) begins after F(s, k−1), after its input has come, and after the device has done all
+//! - F(s, k) begins after F(s, k−1), after its input has arrived, and after the device has done all
 //!   forwards before it;
 //! - where memory holds at most K micro-batches between F and the end of the backward, after the
 //!   backward of micro-batch k−K, and likewise for those between F and gradient;
-//! - the gradient G(s, k) comes after G(s, k−1), F(s, k) and G(s+1, k), and after all that the
-//!   device has to do before it;
-//! - the backward ends after the least of what it takes and after the one before.
+//! - the gradient G(s, k) comes after G(s, k−1), F(s, k) and G(s+1, k), and after all earlier work
+//!   of the device;
+//! - the backward ends at least its least time later, and after the one before.
 //!
-//! What then follows on an action is work of its device, or the way of the last gradient back to
-//! stage 0, whichever ends later. Devices do not wait for each other in between, and links are
-//! never busy.
+//! After an action follows the remaining work of its device, or the way of the last gradient back
+//! to stage 0, whichever ends later. The bound ignores waits of devices in between and busy links.
 
 use super::pipeline::Pipeline;
 use super::state::State;
 
-/// The room that the bound is worked out in.
+/// Working memory of the bound.
 pub(super) struct Remaining<'a> {
     pipeline: &'a Pipeline,
     /// K by stage, see [`StageBytes::in_flight`](super::memory::StageBytes::in_flight).
     in_flight: Vec<[usize; 2]>,
-    /// By stage and micro-batch the earliest end of forward, gradient and backward.
+    /// By stage and micro-batch: the earliest end of forward, gradient and backward.
     forward: Vec<f64>,
     gradient: Vec<f64>,
     weight: Vec<f64>,
 }
 
-/// A stage's counts and times, and from when on its device is free.
+/// A stage's counts and times, and the time at which its device is free.
 struct Here {
     f: usize,
     i: usize,
@@ -67,7 +66,7 @@ impl<'a> Remaining<'a> {
         }
     }
 
-    /// The bound for `state`.
+    /// Returns the bound for `state`.
     ///
     /// # Complexity
     /// Linear in stages times micro-batches.
@@ -87,7 +86,7 @@ impl<'a> Remaining<'a> {
         bound
     }
 
-    /// When devices are through on the average if they never wait again.
+    /// Returns the mean time at which devices end if they never wait again.
     pub(super) fn projected(&self, state: &State) -> f64 {
         let mut sum = 0.0;
         for (device, own) in self.pipeline.devices.iter().enumerate() {
@@ -107,7 +106,7 @@ impl<'a> Remaining<'a> {
         sum / self.pipeline.devices.len() as f64
     }
 
-    /// What each device has still to do, after which the last gradient goes back.
+    /// Returns a bound by the devices' remaining work, after which the last gradient goes back.
     fn devices(&self, state: &State) -> f64 {
         let mut bound = 0.0_f64;
         for (device, own) in self.pipeline.devices.iter().enumerate() {
@@ -136,7 +135,7 @@ impl<'a> Remaining<'a> {
         bound
     }
 
-    /// The work of backwards up to that of `micro`.
+    /// Returns the work of backwards up to that of `micro`.
     fn released(&self, here: &Here, stage: usize, micro: usize) -> f64 {
         let times = &self.pipeline.stages[stage];
         let owed = here.i.min(micro + 1).saturating_sub(here.w) as f64;

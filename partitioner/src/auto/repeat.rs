@@ -1,4 +1,4 @@
-//! Candidates whose order repeats (modules `pattern` and `follow`).
+//! Periodic candidates (modules `pattern` and `follow`).
 
 use super::candidates::{CandidateSearch, LARGEST};
 use super::follow::{self, More, Rule};
@@ -9,17 +9,17 @@ use super::refine::Start;
 use super::thin::{self, Means};
 use crate::schedule::{Placement, Schedule};
 
-/// By how much fewer orders are tried than changes made: each is made anew, action by action.
+/// Divides the number of changes to get the number of orders tried: each is built from scratch.
 const MADE: usize = 4;
-/// An order is also made for memory for so many more micro-batches of a chunk, with as many recomputes,
-/// or as much offloaded, as make it fit.
+/// Orders are also made for up to this many extra micro-batches of a chunk in memory, with recomputes or
+/// offloads to make them fit.
 const MOST_MORE: usize = 4;
-/// So many last micro-batches, at most, may have more memory than the others.
+/// Most of the last micro-batches that may have more memory than the others.
 const LAST: usize = 8;
 
 impl CandidateSearch<'_> {
-    /// Where schedules would be shorter with more memory, orders that repeat: about as many as half of `moves` at
-    /// most.
+    /// Tries periodic orders, if schedules would be shorter with more memory: at most about half as many as
+    /// `moves`.
     pub(super) fn repeat(&mut self, placement: Placement, moves: usize) {
         let cells = self.shape.stages() * self.shape.micro_batches;
         if moves < MADE || cells >= LARGEST || !self.lacks_memory() {
@@ -27,7 +27,7 @@ impl CandidateSearch<'_> {
         }
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
         let blocks = Block::all(&pipeline);
-        // Evenly from all, in so many turns.
+        // An even selection of all orders, for `turns` selections in all.
         let some = |turns: usize| {
             let most = (moves / MADE / turns).max(1);
             let all = blocks.len() * Rule::all().count();
@@ -53,8 +53,8 @@ impl CandidateSearch<'_> {
                 self.repeat_with(placement, &pipeline, (own, More { chunks, from: 0 }));
             }
         }
-        // The best of all with more memory for the last micro-batches alone: then the device has something
-        // to do while those are on their way back.
+        // The best order, with more memory for the last micro-batches only: it gives the device work while
+        // those are on their way back.
         let (p, m) = (self.shape.devices.min(LAST), self.shape.micro_batches);
         let lasts = (1..=p)
             .flat_map(|chunks| (m.saturating_sub(p)..m).map(move |from| More { chunks, from }));
@@ -65,7 +65,7 @@ impl CandidateSearch<'_> {
         }
     }
 
-    /// An order for more memory than there is, and what makes it fit.
+    /// Tries an order for more memory than the cap, thinned to fit.
     fn repeat_with(
         &mut self,
         placement: Placement,
@@ -92,7 +92,7 @@ impl CandidateSearch<'_> {
             return;
         };
         let upper = self.upper();
-        // Without offload it is known how long it takes, at much less cost than a candidate's.
+        // Without offload, the makespan is known at much less cost than for a candidate.
         if thinned.offloads().is_empty() {
             let lists = thinned.lists();
             let makespan = Replay::new(pipeline, lists).makespan(lists);

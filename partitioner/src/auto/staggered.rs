@@ -1,33 +1,33 @@
-//! Schedules for steps in a row with no barrier between them: each device works from its first action
-//! to its last as far as it can, and begins and ends later than the device before it.
+//! Schedules for steps in a row without a barrier: each device works from its first action to its
+//! last with as few waits as possible, and begins and ends later than the device before it.
 //!
-//! As many forwards as memory allows fill the time until the first gradient comes; then forwards and
-//! gradients take turns, and weights' gradients are where a device would wait otherwise. Three
-//! switches decide what no rule is the best for, and all eight settings are tried.
+//! As many forwards as memory permits fill the time until the first gradient arrives; then forwards
+//! and gradients alternate, and weight gradients fill waits. Three switches decide questions for
+//! which no choice dominates, and all eight settings are tried.
 //!
 //! *Source*: the heuristic of Qi et al., "Zero Bubble Pipeline Parallelism", arXiv:2401.10241,
-//! section 3.1, in the form of the authors' program; the switches are its own. The bubble rates of
-//! their table 5 ("ZB-1p" and "ZB-2p") are those of these schedules.
+//! section 3.1, as in the authors' program, including the switches. The bubble rates of their table 5
+//! ("ZB-1p" and "ZB-2p") are those of these schedules.
 
 use super::pipeline::{Pipeline, Way};
 use super::state::Move;
 use crate::ids::{MicroId, StageId};
 use crate::schedule::{Action, ActionKind};
 
-/// What is decided in one way or the other for the whole schedule.
+/// Choices that hold for the whole schedule.
 #[derive(Clone, Copy)]
 struct Switches {
-    /// The first gradient waits for no forward that has begun before.
+    /// The first gradient does not wait for a forward that began before it is ready.
     gradient_first: bool,
-    /// A device that is far ahead of the next one leaves out a forward where a gradient comes soon.
+    /// A device far ahead of the next one skips a forward if a gradient arrives soon.
     leaves_out: bool,
-    /// A weight's gradient that ends after a device's input is there is begun, also where the device
+    /// A weight gradient begins even if it ends after a device's input is ready, also if the device
     /// has waited less than others.
     fills: bool,
 }
 
-/// The lists of the devices under each setting of the switches; none under those for which memory
-/// is short. There must be one stage a device.
+/// Returns the devices' lists under each setting of the switches, without those for which memory is
+/// short. There must be one stage per device.
 ///
 /// # Complexity
 /// Linear in the number of actions, times the number of devices.
@@ -40,7 +40,7 @@ pub(super) fn lists(pipeline: &Pipeline) -> impl Iterator<Item = Vec<Vec<Action>
     settings.filter_map(|switches| Writer::new(pipeline, switches).write())
 }
 
-/// What a device has done.
+/// Progress of a device.
 #[derive(Clone, Default)]
 struct Own {
     list: Vec<Action>,
@@ -49,9 +49,9 @@ struct Own {
     weights: usize,
     free: f64,
     bytes: u64,
-    /// How long it has waited since its first action.
+    /// Time waited since its first action.
     waited: f64,
-    /// When each forward, and each gradient of inputs, has ended.
+    /// End of each forward, and of each input gradient.
     ends: [Vec<f64>; 2],
 }
 
@@ -74,7 +74,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// None where memory is short.
+    /// Returns the lists; none if memory is short.
     fn write(mut self) -> Option<Vec<Vec<Action>>> {
         let stages = self.devices.len();
         self.warm_up()?;
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
         Some(self.devices.into_iter().map(|own| own.list).collect())
     }
 
-    /// The forwards before the first gradient, and that.
+    /// Puts the forwards before the first gradient, and that gradient.
     fn warm_up(&mut self) -> Option<()> {
         let stages = self.devices.len();
         for stage in 0..stages {
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
                 self.time(stage, Move::Input),
             );
             let (mut free, mut bytes) = (own.free, own.bytes);
-            // When it can begin its first gradient; the last stage can at once.
+            // Earliest start of the first gradient; the last stage can start at once.
             let ready = there + self.comes_back(stage);
             let step = self.pipeline.stages[stage].bytes.step(Move::Forward, false);
             while stage + 1 < stages
@@ -127,7 +127,7 @@ impl<'a> Writer<'a> {
             there = free.max(ready) + gradient;
         }
         for stage in 1..stages {
-            // Fewer than the stage before, unless that has done them all.
+            // Fewer than the stage before, unless that has done all its forwards.
             let before = more[stage - 1];
             if before + 1 < self.pipeline.micro_batches {
                 more[stage] = more[stage].min(before.saturating_sub(1));
@@ -144,7 +144,7 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    /// A forward on each stage that takes one now.
+    /// Puts a forward on each stage that takes one now.
     fn forwards(&mut self) -> Option<()> {
         let stages = self.devices.len();
         let mut takes: Vec<bool> = (0..stages).map(|stage| self.takes_forward(stage)).collect();
@@ -162,7 +162,7 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    /// Whether a stage takes a forward now, rather than to be free for its next gradient.
+    /// Whether a stage takes a forward now, instead of staying free for its next gradient.
     fn takes_forward(&self, stage: usize) -> bool {
         let own = &self.devices[stage];
         if own.forwards == self.pipeline.micro_batches {
@@ -182,7 +182,7 @@ impl<'a> Writer<'a> {
         ends <= comes || comes - own.free > self.most_waited() - own.waited
     }
 
-    /// How long the weights' gradients take that make room for a forward.
+    /// Returns the time of the weight gradients that make room for a forward.
     fn room_takes(&self, stage: usize) -> f64 {
         let own = &self.devices[stage];
         let bytes = &self.pipeline.stages[stage].bytes;
@@ -205,7 +205,7 @@ impl<'a> Writer<'a> {
             let ready = self.ready(stage, Move::Input);
             self.fill(stage, ready);
         }
-        // Nothing waits for the first stage's gradients.
+        // No other stage waits for the first stage's gradients.
         if stage == 0 && self.devices[0].forwards == self.pipeline.micro_batches {
             self.all_weights(0);
         }
@@ -213,7 +213,7 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    /// Weights' gradients in the time until something is there.
+    /// Puts weight gradients into the time until `ready`.
     fn fill(&mut self, stage: usize, ready: f64) {
         let takes = self.time(stage, Move::Weight);
         while self.has_weights(stage) && self.devices[stage].free + takes <= ready {
@@ -238,7 +238,7 @@ impl<'a> Writer<'a> {
         self.devices[stage].weights < self.devices[stage].gradients
     }
 
-    /// None where no weights' gradients are left that would make room.
+    /// Makes room by weight gradients; none if none are left.
     fn make_room(&mut self, stage: usize, what: Move) -> Option<()> {
         while !self.fits(stage, what) {
             if !self.has_weights(stage) {
@@ -275,13 +275,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// How long a gradient takes from the stage behind.
+    /// Returns the transfer time of a gradient from the next stage.
     fn comes_back(&self, stage: usize) -> f64 {
         let behind = self.pipeline.stages.get(stage + 1);
         behind.and_then(|own| own.back).map_or(0.0, Way::alone)
     }
 
-    /// When what the next action of this kind needs from another stage is there.
+    /// Returns when the next action of this kind has its input from another stage.
     fn ready(&self, stage: usize, what: Move) -> f64 {
         let own = &self.devices[stage];
         match what {
@@ -295,7 +295,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The longest that any device has waited.
+    /// Returns the longest time that any device has waited.
     fn most_waited(&self) -> f64 {
         let waited = self.devices.iter().map(|own| own.waited);
         waited.fold(0.0, f64::max)

@@ -1,20 +1,20 @@
-//! A schedule that has been decided up to some action of each device.
+//! A schedule that is decided up to some action of each device.
 //!
 //! A stage's forwards, input gradients and weight gradients are each in the order of micro-batches,
-//! as in all built-in schedules: what has been done is three counts a stage. (Where a joint backward
-//! saves work on some stages, another order can be shorter by a little.)
+//! as in all built-in schedules, so three counts per stage record what is done. (If a joint
+//! backward saves work on some stages, another order can be slightly shorter.)
 
 use super::pipeline::{Pipeline, Way};
 use crate::schedule::{Action, ActionKind};
 
-/// The most micro-batches of which single ones are recomputed: a bit each.
+/// Most micro-batches with individual recompute: a bit each.
 const MOST_DROPPED: usize = 64;
 
-/// What a stage does next.
+/// Next action of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Forward,
-    /// A forward whose activations an action of its own will recompute.
+    /// A forward whose activations a separate action will recompute.
     Dropping,
     Recompute,
     Joint,
@@ -23,7 +23,7 @@ pub(super) enum Move {
 }
 
 impl Move {
-    /// How far it brings a schedule: each micro-batch on a stage has four units in all.
+    /// Progress by this move: each micro-batch on a stage has four units in all.
     pub(super) fn units(self) -> usize {
         match self {
             Self::Forward | Self::Joint => 2,
@@ -31,7 +31,7 @@ impl Move {
         }
     }
 
-    /// The move of an action; of a forward that keeps its activations.
+    /// Returns the move of an action; a forward keeps its activations.
     pub(super) fn of(kind: ActionKind) -> Self {
         match kind {
             ActionKind::Forward => Self::Forward,
@@ -53,8 +53,7 @@ impl Move {
     }
 }
 
-/// How many micro-batches of a stage have had their forward, the gradient of their inputs, and
-/// their whole backward.
+/// Number of micro-batches of a stage with forward, input gradient, and whole backward done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Done {
     pub(super) forward: u16,
@@ -62,7 +61,7 @@ pub(super) struct Done {
     pub(super) weight: u16,
 }
 
-/// What may be next: a stage's move, and when it would begin and end.
+/// Possible next move of a stage, with its start and end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub(super) stage: usize,
@@ -74,16 +73,16 @@ pub(super) struct Choice {
 #[derive(Clone)]
 pub(super) struct State {
     pub(super) done: Vec<Done>,
-    /// Micro-batches of each stage that still have to be recomputed, as bits.
+    /// Micro-batches of each stage that are still to be recomputed, as bits.
     pub(super) dropped: Vec<u64>,
-    /// When values are there, by stage and micro-batch.
+    /// Times at which values are ready, by stage and micro-batch.
     pub(super) inputs: Vec<f64>,
     pub(super) gradients: Vec<f64>,
-    /// When each device and each link is free.
+    /// Times at which each device and each link is free.
     pub(super) free: Vec<f64>,
     pub(super) links: Vec<f64>,
     pub(super) bytes: Vec<u64>,
-    /// When the latest action began: none is added before.
+    /// Start of the latest action: none is added before it.
     pub(super) now: f64,
 }
 
@@ -103,7 +102,7 @@ impl State {
         }
     }
 
-    /// From when on a device may begin something.
+    /// Returns the earliest time at which a device may begin an action.
     pub(super) fn free(&self, device: usize) -> f64 {
         self.free[device].max(self.now)
     }
@@ -119,7 +118,7 @@ impl State {
         Action::new(stage, what.kind(), usize::from(micro))
     }
 
-    /// Appends what `device` may do next, as soon as it can, in the memory that it has.
+    /// Appends the possible next moves of `device`, each as early as its memory permits.
     pub(super) fn choices(&self, pipeline: &Pipeline, device: usize, all: &mut Vec<Choice>) {
         for &stage in &pipeline.devices[device].stages {
             let own = &pipeline.stages[stage];
@@ -185,7 +184,7 @@ impl State {
         bytes + step.during <= cap && bytes.saturating_add_signed(step.after) <= cap
     }
 
-    /// What `choice` leads to.
+    /// Applies `choice` to the state.
     pub(super) fn apply(&mut self, pipeline: &Pipeline, choice: &Choice) {
         let Choice { stage, what, .. } = *choice;
         let own = &pipeline.stages[stage];
@@ -233,8 +232,8 @@ impl State {
         *link + way.latency
     }
 
-    /// Whether whatever can follow on `other`, which has done the same, can follow on this no
-    /// later.
+    /// Whether every continuation of `other`, which has done the same actions, can follow on this
+    /// state no later.
     pub(super) fn is_no_later_than(&self, other: &Self, pipeline: &Pipeline) -> bool {
         let m = pipeline.micro_batches;
         for (device, own) in pipeline.devices.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! Recomputes or offloads single micro-batches of a schedule until it fits the memory.
 //!
-//! Of those that a device holds when an action does not fit, the one goes first whose backward is
-//! furthest away (Belady, "A study of replacement algorithms for a virtual-storage computer", 1966):
-//! it makes room for the longest. A recompute stands right before its backward, where it is done
-//! while the device waits for the gradient, if it does. What is offloaded leaves from its forward on
-//! and is back when the action before its backward begins (PipeOffload, arXiv:2503.01328, finds that
-//! half of the activations leave for free where links are as fast as usual).
+//! When an action does not fit, the micro-batch on the device whose backward is furthest away goes first
+//! (Belady, "A study of replacement algorithms for a virtual-storage computer", 1966): it makes room for
+//! the longest time. A recompute stands right before its backward, and runs while the device waits for
+//! the gradient, if it does. An offload starts with the end of the forward and is back when the action
+//! before the backward begins (PipeOffload, arXiv:2503.01328, finds that half of the activations can be
+//! offloaded for free at usual link speeds).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,17 +15,17 @@ use crate::cost::Costs;
 use crate::ids::{MicroId, StageId};
 use crate::schedule::{Action, ActionKind, Schedule};
 
-/// What makes room.
+/// Means to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Means {
     Recompute,
     Offload,
-    /// Whichever seems to cost less time.
+    /// The one that seems to cost less time.
     Either,
 }
 
 impl Means {
-    /// Those that the costs allow.
+    /// Returns the means that the costs permit.
     pub(super) fn all(pipeline: &Pipeline) -> &'static [Self] {
         let any = |of: fn(&super::memory::StageBytes) -> bool| {
             pipeline.stages.iter().any(|stage| of(&stage.bytes))
@@ -38,7 +38,7 @@ impl Means {
         }
     }
 
-    /// In the name of a candidate.
+    /// Words for the name of a candidate.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Recompute => "recomputing",
@@ -48,7 +48,7 @@ impl Means {
     }
 }
 
-/// What a schedule does where memory is short.
+/// A schedule with recomputes and offloads of single micro-batches.
 #[derive(Clone)]
 pub(super) struct Thinned {
     lists: Vec<Vec<Action>>,
@@ -71,9 +71,8 @@ impl Thinned {
     }
 }
 
-/// The actions of each device with as many recomputes, and as much offloaded, as memory asks for;
-/// none where that is not enough, or where memory asks for nothing. Overlapped pairs are done one
-/// action after the other.
+/// Returns the actions of each device with as many recomputes and offloads as memory requires; none if
+/// these do not suffice, or if none is necessary. Overlapped pairs run one action after the other.
 ///
 /// # Complexity
 /// O(actions · log actions).
@@ -107,12 +106,12 @@ struct Device<'a> {
     list: &'a [Action],
     cap: u64,
     bytes: u64,
-    /// Where in the list the gradient of the inputs is made.
+    /// Index in the list at which the input gradient is made.
     backward: HashMap<(StageId, MicroId), usize>,
-    /// What may still go, by the place of its backward: the place of its forward.
+    /// Micro-batches that may still go: index of the backward to index of the forward.
     held: BTreeMap<usize, usize>,
     dropped: Vec<bool>,
-    /// What is offloaded, by the place of its backward.
+    /// Offloaded micro-batches, by the index of the backward.
     away: BTreeMap<usize, Action>,
     made: Vec<bool>,
 }
@@ -142,7 +141,7 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// The longer list, and what is offloaded.
+    /// Returns the longer list, and the offloaded forwards.
     fn thinned(mut self) -> Option<(Vec<Action>, Vec<Action>)> {
         let mut longer = Vec::with_capacity(self.list.len());
         for (at, &action) in self.list.iter().enumerate() {
@@ -163,7 +162,7 @@ impl<'a> Device<'a> {
         Some((longer, self.away.into_values().collect()))
     }
 
-    /// A forward that keeps its activations, or drops them at once where it is the one to go.
+    /// Runs a forward, which keeps its activations or, if it is the one to go, drops them at once.
     fn forward(&mut self, at: usize, action: Action) -> Option<()> {
         let own = &self.pipeline.stages[action.stage.index()].bytes;
         let backward = self.backward.get(&(action.stage, action.micro)).copied();
@@ -188,7 +187,7 @@ impl<'a> Device<'a> {
         self.take(at, action, Move::Forward)
     }
 
-    /// Does an action, for which others go where it does not fit; none where that is not enough.
+    /// Runs an action, and makes room for it if necessary; none if that does not suffice.
     fn take(&mut self, at: usize, action: Action, what: Move) -> Option<()> {
         let stage = action.stage.index();
         let first = action.kind.accumulates()
@@ -208,7 +207,7 @@ impl<'a> Device<'a> {
         self.bytes + during <= self.cap && self.bytes.saturating_add_signed(after) <= self.cap
     }
 
-    /// At the action at `at`, whether something goes whose backward is behind `place`.
+    /// Frees the micro-batch with the last backward after `place`; false if none can go.
     fn make_room(&mut self, at: usize, place: usize) -> bool {
         let behind = self.held.range(place + 1..).rev();
         let mut able = behind.filter_map(|(&place, &left)| {
@@ -232,11 +231,11 @@ impl<'a> Device<'a> {
         true
     }
 
-    /// Whether what has `left` at a place and goes back at another is offloaded, or else recomputed,
-    /// so that there is room at the action at `at`; none where neither can be.
+    /// Whether a micro-batch with its forward at `left` and its backward at `back` is offloaded (true)
+    /// or recomputed (false) for room at `at`; none if neither is possible.
     fn goes(&self, at: usize, (left, back): (usize, usize)) -> Option<bool> {
         let own = &self.pipeline.stages[self.list[left].stage.index()].bytes;
-        // Gone when the action after the forward is over, and here again in the one before the backward.
+        // Gone when the action after the forward ends, and back in the action before the backward.
         let away = self.means != Means::Recompute && own.may_leave();
         let away = away && left + 2 <= at && at + 2 <= back;
         let drops = self.means != Means::Offload && own.may_drop();
@@ -247,8 +246,7 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// Whether the device waits no longer for the ways to the host and back, over links that are
-    /// free, than a recompute takes.
+    /// Whether waiting for both transfers, over free links, takes no longer than a recompute.
     fn is_cheaper_away(&self, left: usize, back: usize) -> bool {
         let time = |at: usize| {
             let action = self.list[at];
@@ -258,7 +256,7 @@ impl<'a> Device<'a> {
         let ways = self.costs.single_offload(stage);
         let leaving = ways.to_host.occupancy.get() + ways.to_host.latency.get();
         let coming = ways.to_device.occupancy.get() + ways.to_device.latency.get();
-        // In equal parts, of which the first leaves when it is made.
+        // In equal parts, of which the first leaves as soon as it is made.
         let whole = 1.0 - 1.0 / f64::from(ways.pieces.max(1));
         let waits = (leaving - time(left) * whole - time(left + 1)).max(0.0)
             + (coming - time(back - 1)).max(0.0);

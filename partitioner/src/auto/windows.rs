@@ -1,27 +1,27 @@
-//! A lower bound on the makespan where memory is tight: what a device loses before its first gradient,
-//! and after its last forward.
+//! A lower bound on the makespan where memory is tight: time that a device loses before its first
+//! gradient, and after its last forward.
 //!
-//! Lost is all of the step but m·Σ (F+A) over the device's stages: waits and recomputes, and what
-//! backwards take more than the least, A.
+//! Lost time is the step without m·Σ (F+A) over the device's stages: waits, recomputes, and the excess of
+//! backwards over their least time, A.
 //!
-//! - *Before* the first gradient can be there for its highest stage, a device does nothing but forwards,
-//!   of as many micro-batches as its memory holds. One whose activations are dropped counts F−R only: the
+//! - *Before* the first gradient can reach its highest stage, a device runs only forwards, of as many
+//!   micro-batches as its memory holds. A forward whose activations are dropped counts F−R only: the
 //!   recompute is still to come.
-//! - *After* its last forward, which is one of its highest stage, that micro-batch has the whole way
-//!   ahead of it, to the end of the model and back. Meanwhile the device has the backwards of what it
-//!   holds, and the recomputes of what it has dropped, which are lost: with y of those at least the
-//!   larger one of y·R and of what is left of the way.
+//! - *After* its last forward, which is on its highest stage, that micro-batch has the whole way to the
+//!   end of the model and back. Meanwhile the device runs the backwards of the micro-batches that it
+//!   holds, and the recomputes of those it has dropped, which are lost: with y dropped ones at least the
+//!   larger of y·R and the rest of the way.
 //!
-//! Both are lost unless a device could do all its forwards before the first gradient; and unless
-//! one recompute counts in both: then a stage holds its last micro-batches from the first one of
-//! those on, and drops as many of them as do not fit.
+//! Both are lost unless a device could do all its forwards before the first gradient, or one recompute
+//! counts in both: then a stage holds its last micro-batches from the first of those on, and drops as
+//! many of them as do not fit.
 //!
-//! All that a device may hold counts as of its cheapest stage in memory, and of its longest one in time.
-//! Devices do not wait for each other in between, and links are never busy.
+//! All held micro-batches count as those of the stage with the least memory, and of the one with the
+//! longest time. The bound ignores waits of devices in between and busy links.
 
 use super::pipeline::{Device, Pipeline, Stage};
 
-/// The bound in microseconds.
+/// Returns the bound in microseconds.
 ///
 /// # Complexity
 /// O(stages · micro-batches).
@@ -35,8 +35,8 @@ pub(super) fn makespan(pipeline: &Pipeline) -> f64 {
     bounds.fold(0.0, f64::max)
 }
 
-/// By stage: the earliest that a micro-batch can be there, that a gradient can be, and the
-/// least from the end of a forward to the end of the step.
+/// By stage: the earliest arrival of a micro-batch and of a gradient, and the least time from the end of
+/// a forward to the end of the step.
 struct Ways {
     forward: Vec<f64>,
     gradient: Vec<f64>,
@@ -56,7 +56,7 @@ impl Ways {
         for at in (0..last).rev() {
             gradient[at] = gradient[at + 1] + stages[at + 1].gradient + pipeline.onward(at);
         }
-        // The last micro-batch's way back, to the end of the first stage's backward.
+        // Way of the last micro-batch back, to the end of the first stage's backward.
         let all = gradient[0] + stages[0].backward;
         let rest = (forward.iter().zip(stages)).map(|(at, own)| all - at - own.forward);
         Self {
@@ -67,21 +67,20 @@ impl Ways {
     }
 }
 
-/// What a device may hold.
+/// Capacity of a device.
 struct Held<'a> {
     own: Vec<(usize, &'a Stage)>,
     micro_batches: usize,
-    /// Beside what is there all the time.
+    /// Bytes beyond the fixed memory.
     room: u64,
-    /// The least that a micro-batch of a stage holds from its forward to its gradient, and that one
-    /// holds whose activations are dropped, with the time of its recompute.
+    /// Least bytes that a micro-batch of a stage holds from forward to gradient; and with dropped
+    /// activations, with the time of its recompute.
     kept: u64,
     dropped: Option<(u64, f64)>,
     /// The longest forward and backward.
     forward: f64,
     backward: f64,
-    /// By how much the time that is left of backwards grows with a byte where they are in
-    /// halves, of which the second one holds less.
+    /// Backward time left per byte, if backwards are in halves, of which the second holds less.
     per_byte: Option<f64>,
 }
 
@@ -121,7 +120,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// What the device loses, in microseconds.
+    /// Returns the time that the device loses, in microseconds.
     fn lost(&self, ways: &Ways) -> f64 {
         let (Some(&(lowest, _)), Some(&(highest, _))) = (self.own.first(), self.own.last()) else {
             return 0.0;
@@ -134,13 +133,13 @@ impl<'a> Held<'a> {
             return before;
         }
         let after = self.after(ways.rest[highest]);
-        // Where no forward of the highest stage begins before the first gradient can be there, that
-        // comes later by so much.
+        // If no forward of the highest stage begins before the first gradient can arrive, the gradient
+        // arrives later by this.
         let late = gradient - ways.forward[highest];
         (before + after.min(late)).min(self.counted_twice(ways, gradient).max(head))
     }
 
-    /// How many micro-batches of stages fit into so many bytes.
+    /// Number of micro-batches of stages that fit into `bytes`.
     fn fit(&self, bytes: u64) -> usize {
         let all = self.micro_batches * self.own.len();
         bytes
@@ -148,7 +147,7 @@ impl<'a> Held<'a> {
             .map_or(all, |count| (count as usize).min(all))
     }
 
-    /// Each number of dropped ones that fits, with the bytes that are left and the time of a recompute.
+    /// Returns each possible number of dropped ones, with the bytes left and the time of a recompute.
     fn drops(&self) -> impl Iterator<Item = (usize, u64, f64)> {
         let all = self.micro_batches * self.own.len();
         let (each, time) = self.dropped.unwrap_or((u64::MAX, 0.0));
@@ -160,8 +159,8 @@ impl<'a> Held<'a> {
         })
     }
 
-    /// For each number of dropped ones, how many forwards fit before the first gradient, and what is
-    /// lost then.
+    /// Returns, for each number of dropped micro-batches, how many forwards fit before the first
+    /// gradient, and the time lost then.
     fn before(&self, gradient: f64) -> impl Iterator<Item = (usize, f64)> {
         self.drops().map(move |(dropped, left, again)| {
             let fit = self.fit(left);
@@ -183,10 +182,10 @@ impl<'a> Held<'a> {
         lost.fold(f64::INFINITY, f64::min).max(0.0)
     }
 
-    /// What is lost in all where one recompute counts before and after: with `begun` forwards of its
-    /// stage before, all micro-batches behind those are held after the last forward.
+    /// Returns the total loss if one recompute counts both before and after: with `begun` forwards of its
+    /// stage before, all later micro-batches are held after the last forward.
     fn counted_twice(&self, ways: &Ways, gradient: f64) -> f64 {
-        // By the number of forwards, for at least so many.
+        // Losses for at least each number of forwards.
         let mut before: Vec<(usize, f64)> = self.before(gradient).skip(1).collect();
         before.sort_unstable_by_key(|(count, _)| *count);
         for at in (1..before.len()).rev() {
@@ -201,7 +200,7 @@ impl<'a> Held<'a> {
                 others += 1;
                 time -= other.forward.min(own.forward);
             }
-            // (Where a forward takes no time, as many as there are.)
+            // If a forward takes no time, all of them.
             let most = ((time / own.forward).ceil() as usize).min(self.micro_batches);
             let fit = self.room.checked_div(own.bytes.least_kept());
             for begun in 1..=most {

@@ -1,17 +1,14 @@
-//! Schedules from a building block that repeats.
+//! Schedules from a periodic building block.
 //!
-//! In a V of two chunks a micro-batch makes four passes on each device: the
-//! forward of chunk 0 and of chunk 1, the input pass of chunk 1 and of chunk 0. A
-//! *building block* says at which unit of time each of them happens for
-//! micro-batch 0; micro-batch k follows 6k units later (six passes of a unit each,
-//! two of them weight passes). How long the block lasts on a device decides its
-//! memory: that is what one controls.
+//! In a V of two chunks a micro-batch makes four passes on each device: the forward of chunk 0 and
+//! of chunk 1, the input pass of chunk 1 and of chunk 0. A *building block* gives the unit of time
+//! of each of them for micro-batch 0; micro-batch k follows 6k units later (six passes of a unit
+//! each, two of them weight passes). The length of the block on a device determines its memory.
 //!
-//! The block alone wastes time at the start and at the end, so passes are brought
-//! forward: unit by unit each device runs, of the passes whose input is there, the
-//! one that the block has first, as long as what the block has before still fits
-//! into the block's own peak of memory; weight passes run when nothing else can,
-//! or when memory must be freed.
+//! The block alone wastes time at the start and at the end, so passes are moved forward: in each
+//! unit, each device runs the pass with ready input that is first in the block, as long as the
+//! block's earlier passes still fit into the block's own peak of memory; weight passes run when
+//! nothing else can, or to free memory.
 //!
 //! *Source*: Qi et al., "Pipeline Parallelism with Controllable Memory",
 //! arXiv:2405.15362, sections 3 (building blocks) and 4 (V-shape).
@@ -24,12 +21,12 @@ use crate::ids::DeviceId;
 /// Units of time between two micro-batches: six passes.
 const PERIOD: usize = 6;
 
-/// When the passes of micro-batch 0 happen on a device: F of chunk 0, F of chunk
-/// 1, I of chunk 1, I of chunk 0.
+/// Start of the passes of micro-batch 0 on a device: F of chunk 0, F of chunk 1, I of chunk 1, I of
+/// chunk 0.
 pub(super) type BuildingBlock = [usize; 4];
 
-/// The schedule of the blocks that `block(rank, shift)` gives; `shift` is the
-/// least one with which no two passes of a device fall on the same unit.
+/// Returns the schedule of the blocks that `block(rank, shift)` returns; `shift` is the least one
+/// with which no two passes of a device share a unit.
 pub(super) fn lists(
     shape: Shape,
     block: impl Fn(usize, usize) -> BuildingBlock,
@@ -45,8 +42,8 @@ pub(super) fn lists(
         .map(blocks)
         .find(fits)
         .ok_or("a building block that repeats")?;
-    // Bringing forwards of a later micro-batch forward too helps some p and hurts
-    // others: try both.
+    // Moving forwards of a later micro-batch forward as well helps some p and hurts others: try
+    // both.
     let strict = Greedy::new(shape, &blocks, true).run();
     let free = Greedy::new(shape, &blocks, false).run();
     Ok(if free.units < strict.units {
@@ -63,8 +60,8 @@ fn slots_differ(block: BuildingBlock) -> bool {
     slots.count_ones() == 4
 }
 
-/// How many chunks are in flight at most on a device that repeats `block`, with a
-/// weight pass in every unit that is free for one.
+/// Returns the most chunks in flight on a device that repeats `block`, with a weight pass in every
+/// unit that is free for one.
 fn peak(block: BuildingBlock) -> usize {
     let (mut held, mut owed, mut peak) = (0, 0, 0);
     for unit in 0..3 * (block[3] + PERIOD) {
@@ -86,13 +83,12 @@ fn peak(block: BuildingBlock) -> usize {
 struct Greedy<'a> {
     blocks: &'a [BuildingBlock],
     micro_batches: usize,
-    /// The most chunks that a device may hold.
+    /// Most chunks that a device may hold.
     cap: usize,
     /// Whether forwards stay in the order of the block.
     strict: bool,
     devices: Vec<DeviceState>,
-    /// When each pass of the chain (F of stages 0.., then I of stages ..0) ended,
-    /// by micro-batch.
+    /// End of each pass of the chain (F of stages 0.., then I of stages ..0), by micro-batch.
     ended: Vec<Vec<usize>>,
 }
 
@@ -100,29 +96,29 @@ struct DeviceState {
     writer: Writer,
     /// The next micro-batch of each pass.
     next: BuildingBlock,
-    /// How many weight passes are owed.
+    /// Number of pending weight passes.
     owed: usize,
 }
 
 impl DeviceState {
-    /// Chunks that are held until their input pass.
+    /// Chunks held until their input pass.
     fn forwarded(&self) -> usize {
         self.next[0] + self.next[1] - self.next[2] - self.next[3]
     }
 
-    /// Chunks that are held until their weight pass.
+    /// Chunks held until their weight pass.
     fn held(&self) -> usize {
         self.forwarded() + self.owed
     }
 }
 
-/// What the greedy choice comes to.
+/// Result of the greedy choice.
 struct BuiltLists {
     lists: Vec<Vec<Action>>,
     units: usize,
 }
 
-/// What a device does in a unit.
+/// Action of a device in a unit.
 enum Choice {
     Pass(usize),
     Weight,
@@ -156,8 +152,8 @@ impl<'a> Greedy<'a> {
             }
             unit += 1;
             if left == before {
-                // Nobody can go on: the check of the schedule will say so. (The
-                // device that is first in the block's order always can.)
+                // Stuck: the check of the schedule will report it. (The device that is first in the
+                // block's order can always go on.)
                 break;
             }
         }
@@ -169,7 +165,7 @@ impl<'a> Greedy<'a> {
         BuiltLists { lists, units: unit }
     }
 
-    /// Lets a device do something in `unit`; says whether it did.
+    /// Lets a device act in `unit`; returns whether it did.
     fn act(&mut self, rank: usize, unit: usize) -> bool {
         let choice = self.choose(rank, unit);
         let device = &mut self.devices[rank];
@@ -195,8 +191,7 @@ impl<'a> Greedy<'a> {
         true
     }
 
-    /// Where a pass of a device stands in the chain of the 4p passes of a
-    /// micro-batch.
+    /// Index of a device's pass in the chain of the 4p passes of a micro-batch.
     fn chain(&self, rank: usize, pass: usize) -> usize {
         let p = self.devices.len();
         match pass {
@@ -234,7 +229,7 @@ impl<'a> Greedy<'a> {
         otherwise
     }
 
-    /// The next micro-batch of each pass, in the block's order: (time, pass).
+    /// Returns the next micro-batch of each pass, in the block's order: (time, pass).
     fn upcoming(&self, rank: usize, next: BuildingBlock) -> Vec<(usize, usize)> {
         let mut order: Vec<_> = (0..4)
             .filter(|&pass| next[pass] < self.micro_batches)
@@ -254,15 +249,15 @@ impl<'a> Greedy<'a> {
             .is_some_and(|&end| end <= unit)
     }
 
-    /// Whether all that the block has before the next forward `pass` still fits
-    /// when that forward is done first, if weight passes run in time.
+    /// Whether the block's passes before the next forward `pass` still fit if that forward is done
+    /// first and weight passes run in time.
     fn fits(&self, rank: usize, pass: usize) -> bool {
         let device = &self.devices[rank];
         let time = self.blocks[rank][pass] + PERIOD * device.next[pass];
         let mut held = device.forwarded() + 1;
         let mut next = device.next;
         while held <= self.cap {
-            // Of `pass` itself only what comes after `time` is left.
+            // Of `pass` itself, only micro-batches after `time` are left.
             let first = self
                 .upcoming(rank, next)
                 .into_iter()
@@ -270,7 +265,7 @@ impl<'a> Greedy<'a> {
             match first {
                 Some((at, other)) if at < time => {
                     next[other] += 1;
-                    // An input pass frees what a forward has taken.
+                    // An input pass frees the memory of a forward.
                     if other < 2 {
                         held += 1;
                     } else {

@@ -45,7 +45,7 @@ fn list(p: usize, m: usize, rank: usize, mut w: Writer) -> (Vec<Action>, Vec<usi
     }
     for i in 0..=m - 2 * p + rank {
         if i == 0 && after == 0 {
-            // Apart, so that the first gradient leaves the last device earlier.
+            // Not as a pair, so that the first gradient leaves the last device earlier.
             w.forward(0);
             w.backward(1);
         } else {
@@ -57,7 +57,7 @@ fn list(p: usize, m: usize, rank: usize, mut w: Writer) -> (Vec<Action>, Vec<usi
         w.backward(1);
         w.pair(1);
     }
-    // From the middle of this step on, weight passes are put off.
+    // From the middle of this step on, weight passes are postponed.
     for i in 0..2 * (rank + 1) {
         let chunk = 1 - i % 2;
         if i < rank + 1 {

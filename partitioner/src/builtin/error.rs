@@ -1,4 +1,4 @@
-//! Why a schedule cannot be generated.
+//! Errors of schedule generation.
 
 use super::{ScheduleKind, Shape};
 use crate::check::CheckError;
@@ -6,7 +6,7 @@ use crate::ids::DeviceId;
 use crate::units::Bytes;
 use crate::words::instead;
 
-/// A schedule's name in a list of all; with the one that no training takes it is said.
+/// Formats a schedule's name in a list of all; marks the one that does not train.
 fn listed(kind: ScheduleKind) -> String {
     if kind.trains() {
         kind.to_string()
@@ -30,10 +30,10 @@ pub enum ScheduleError {
     UnknownName {
         /// The name that was asked for.
         name: String,
-        /// The schedule whose name it is with a slip.
+        /// The schedule of similar name.
         suggestion: Option<ScheduleKind>,
     },
-    /// The schedule cannot be made for these numbers.
+    /// The schedule is impossible for these numbers.
     #[error(
         "`{kind}` cannot be made for {} devices, {} chunks and {} micro-batches: it needs {needs}",
         shape.devices, shape.chunks, shape.micro_batches
@@ -46,7 +46,7 @@ pub enum ScheduleError {
         /// The numbers that work.
         needs: &'static str,
     },
-    /// Every schedule that was tried exceeds a memory cap.
+    /// Every candidate exceeds a memory cap.
     #[error(
         "no schedule of {} devices, {} chunks and {} micro-batches fits the memory: the nearest, {name}, \
          exceeds the cap of device {device} by {over}",
@@ -55,11 +55,11 @@ pub enum ScheduleError {
     NothingFits {
         /// The numbers asked for.
         shape: Shape,
-        /// The schedule that exceeds its caps least.
+        /// Name of the schedule with the least excess.
         name: String,
-        /// The device that it exceeds most.
+        /// The device with the largest excess.
         device: DeviceId,
-        /// The bytes by which its peak is above the cap.
+        /// Bytes by which its peak exceeds the cap.
         over: Bytes,
     },
     /// The generated list of actions is not legal.

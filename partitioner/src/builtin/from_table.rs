@@ -1,4 +1,4 @@
-//! From a row of the table to a checked schedule.
+//! Generation of a checked schedule from a row of the table.
 
 use super::lists::Lists;
 use super::{ScheduleError, ScheduleKind, Shape};
@@ -6,7 +6,7 @@ use crate::check::CheckedSchedule;
 use crate::schedule::{MAX_CELLS, MAX_STAGES, Schedule};
 
 impl ScheduleKind {
-    /// The schedule of its generator; see [`ScheduleKind::generate`].
+    /// Generates the schedule; see [`ScheduleKind::generate`].
     pub(crate) fn list(self, shape: Shape) -> Result<CheckedSchedule, ScheduleError> {
         self.check_shape(shape)?;
         let lists = match self.generator() {
@@ -18,7 +18,7 @@ impl ScheduleKind {
         Ok(schedule.with_pairs(pairs).check()?)
     }
 
-    /// That a schedule of this size can be made at all.
+    /// Checks that a schedule of this size is possible.
     pub(crate) fn check_shape(self, shape: Shape) -> Result<(), ScheduleError> {
         if shape.devices == 0 || shape.chunks == 0 || shape.micro_batches == 0 {
             return Err(self.unsupported(shape, "at least one of each"));

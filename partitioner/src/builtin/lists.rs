@@ -1,24 +1,24 @@
-//! What a generator gives.
+//! Output of a generator.
 
 use super::Action;
 
-/// The action lists per device, and the places of forwards that start an overlapped pair
-/// (empty without any).
+/// Action lists per device, and the indices of forwards that start an overlapped pair (empty
+/// without pairs).
 pub(super) struct Lists {
     pub(super) devices: Vec<Vec<Action>>,
     pub(super) pairs: Vec<Vec<usize>>,
 }
 
-/// Which numbers a generator needs, to complete "it needs …".
+/// Description of the required numbers, to complete "it needs …".
 pub(super) type Needs = &'static str;
 
 /// The generator of a row of the table.
 pub(super) type Generator = fn(super::Shape) -> Result<Lists, Needs>;
 
-/// What a generator may return: lists for every shape, or lists for some of them; with pairs
-/// or without.
+/// Possible output of a generator: lists for every shape, or for some shapes only; with pairs or
+/// without.
 pub(super) trait Generated {
-    /// The same in one form.
+    /// Converts to the common form.
     fn generated(self) -> Result<Lists, Needs>;
 }
 

@@ -1,20 +1,19 @@
-//! What the schedules with placement loop have in common.
+//! Common parts of the schedules with placement loop.
 //!
-//! A device with v chunks sees v·m units of work per direction. Forwards take the
-//! micro-batches in groups of p: a group passes through chunk 0, then chunk 1, …;
-//! backwards take the same groups through the chunks in reverse. A device first
-//! runs some forwards *ahead*, then alternates one backward and one forward, then
-//! ends with backwards. With the backward in halves, weight passes stay some units
-//! *behind* the input passes, so that early input passes reach the devices before
-//! sooner, and late weight passes fill what would be idle.
+//! A device with v chunks has v·m units of work per direction. Forwards take the micro-batches in
+//! groups of p: a group passes through chunk 0, then chunk 1, …; backwards take the same groups
+//! through the chunks in reverse. A device first runs some forwards *ahead*, then alternates one
+//! backward and one forward, then ends with backwards. With the backward in halves, weight passes
+//! stay some units *behind* the input passes, so that input gradients reach earlier devices sooner,
+//! and late weight passes fill idle time.
 
 use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 use std::ops::Range;
 
-/// The lists of all devices. `ahead` gives the number of forwards that a device
-/// runs before its first backward, `behind` by how many units its weight passes
-/// lag; without it the backward is joint.
+/// Returns the lists of all devices. `ahead` is the number of forwards that a device runs before
+/// its first backward, `behind` the lag of its weight passes in units; without `behind`, the
+/// backward is joint.
 pub(super) fn lists(
     shape: Shape,
     ahead: impl Fn(usize) -> usize,
@@ -32,7 +31,7 @@ pub(super) fn lists(
     (0..shape.devices).map(list).collect()
 }
 
-/// Stage and micro-batch of each forward and of each backward unit of a device.
+/// Returns stage and micro-batch of each forward and of each backward unit of a device.
 fn units(device: DeviceId, shape: Shape) -> (Vec<Unit>, Vec<Unit>) {
     let (p, v, m) = (shape.devices, shape.chunks, shape.micro_batches);
     let stage = |chunk| Placement::Loop.stage(chunk, device, p).index();
@@ -46,9 +45,9 @@ fn units(device: DeviceId, shape: Shape) -> (Vec<Unit>, Vec<Unit>) {
     (forward, backward)
 }
 
-/// The m micro-batches in groups as equal as can be, of p or as few more as it
-/// takes: a group of fewer than p would be through a chunk before the next chunk
-/// of the first device has anything to do. Fewer than p are one group.
+/// Divides m micro-batches into groups that are as equal as possible, of p or as few more as
+/// necessary: a group of fewer than p would complete a chunk before the next chunk of the first
+/// device has work. Fewer than p micro-batches are one group.
 fn groups(p: usize, m: usize) -> impl Iterator<Item = Range<usize>> {
     let count = (m / p).max(1);
     (0..count).map(move |group| group * m / count..(group + 1) * m / count)

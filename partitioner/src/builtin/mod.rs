@@ -1,11 +1,11 @@
 //! The built-in schedules: a file for each generator, a row for each in `table.rs`.
 //!
 //! A generator is a pure function of a [`Shape`]: p devices, v chunks (stages) per device, m
-//! micro-batches. Each sits in a file of its own that names its source and shows a small case;
-//! every built-in keeps, per stage, its backwards (and its weight passes) in increasing
-//! micro-batch order.
+//! micro-batches. Each is in its own file, which names its source and shows a small case; every
+//! built-in keeps, per stage, its backwards (and its weight passes) in increasing micro-batch
+//! order.
 //!
-//! **To add one**: a file with `lists` (and its `mod` line below), and a row in `table.rs`.
+//! **To add one**: add a file with `lists` (and its `mod` line below), and a row in `table.rs`.
 
 mod building_block;
 pub mod dualpipe_v;

@@ -1,15 +1,15 @@
-//! Schedules by their names.
+//! Names of schedules.
 
 use super::{ScheduleError, ScheduleKind};
 use crate::words::meant;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name that is repeated in an error.
+/// Longest name that an error repeats.
 const LONGEST: usize = 40;
 
 impl ScheduleKind {
-    /// The names of `kinds` as a help text lists them: `gpipe, 1f1b or auto`.
+    /// Joins the names of `kinds` as in a help text: `gpipe, 1f1b or auto`.
     ///
     /// # Examples
     /// ```
@@ -35,13 +35,13 @@ impl fmt::Display for ScheduleKind {
     }
 }
 
-/// What PyTorch's pipelining calls a schedule, where that is more than another way of writing it.
+/// PyTorch's names for schedules, where they differ in more than spelling.
 const OF_PYTORCH: [(&str, ScheduleKind); 2] = [
     ("interleavedzerobubble", ScheduleKind::InterleavedZb),
     ("zbvzerobubble", ScheduleKind::Zbv),
 ];
 
-/// What others call a schedule, or several: which one is most likely meant.
+/// Other names for schedules, each with the most likely meaning.
 const OF_OTHERS: [(&[&str], ScheduleKind); 7] = [
     (&["zerobubble", "zb", "zb1p", "zbh"], ScheduleKind::ZbH1),
     (&["zb2p"], ScheduleKind::ZbH2),
@@ -59,7 +59,7 @@ const OF_OTHERS: [(&[&str], ScheduleKind); 7] = [
     (&["inference", "eval"], ScheduleKind::ForwardOnly),
 ];
 
-/// A name without what people write differently: `ScheduleInterleaved1F1B` is `interleaved-1f1b`.
+/// Normalizes the spelling of a name: `ScheduleInterleaved1F1B` and `interleaved-1f1b` are equal.
 fn plain(name: &str) -> String {
     let name: String = name.chars().take(LONGEST).collect();
     let name = name.to_lowercase().replace(['-', '_', ' '], "");
@@ -69,7 +69,7 @@ fn plain(name: &str) -> String {
 impl FromStr for ScheduleKind {
     type Err = ScheduleError;
 
-    /// A schedule by its name, or by that of PyTorch's class for it, in any case.
+    /// Parses a schedule's name, or that of PyTorch's class for it, in any case.
     fn from_str(name: &str) -> Result<Self, ScheduleError> {
         let asked = plain(name);
         let own = Self::ALL
@@ -84,7 +84,7 @@ impl FromStr for ScheduleKind {
     }
 }
 
-/// The kind that others call `name`, or whose name it is with a slip.
+/// Returns the kind with another or a similar name.
 fn near(name: &str) -> Option<ScheduleKind> {
     let asked = plain(name);
     let of_others = OF_OTHERS
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// `zero-bubble` was met with a list of names none of which says so.
+    /// Regression: the error for `zero-bubble` was a list of names that did not help.
     #[test]
     fn what_others_call_a_schedule_suggests_it() {
         for (name, suggestion) in [

@@ -25,8 +25,8 @@ pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
         .collect())
 }
 
-/// Stage r runs p−r forwards ahead, so that the gradient of its first
-/// micro-batch arrives just when they are done.
+/// Stage r runs p−r forwards ahead, so that the gradient of its first micro-batch arrives just when
+/// these are done.
 fn device(stage: usize, shape: Shape) -> Vec<Action> {
     let m = shape.micro_batches;
     let ahead = (shape.devices - stage).min(m);

@@ -1,4 +1,4 @@
-//! The pictures in the generators' docs are what the generators give.
+//! Tests that the pictures in the generators' docs match the generators.
 
 use super::table::SOURCES;
 use super::{ScheduleKind, Shape};
@@ -7,7 +7,7 @@ use crate::render;
 use crate::simulate::simulate;
 use crate::units::Micros;
 
-/// The lines between the fences of the first picture in a file's module docs.
+/// Returns the lines between the fences of the first picture in a file's module docs.
 fn drawn(source: &str) -> String {
     let docs = source.lines().filter_map(|line| line.strip_prefix("//!"));
     let picture = docs.skip_while(|line| line.trim() != "```text").skip(1);
@@ -15,21 +15,21 @@ fn drawn(source: &str) -> String {
     lines.flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 
-/// The sentence above the picture: "With p = 2, v = 2, m = 4, …".
+/// Returns the sentence above the picture: "With p = 2, v = 2, m = 4, …".
 fn caption(source: &str) -> &str {
     let is_caption = |line: &&str| line.starts_with("//! With p = ");
     source.lines().find(is_caption).unwrap()
 }
 
-/// The number that a caption gives `letter`.
+/// Returns the number that a caption gives for `letter`.
 fn number(caption: &str, letter: char) -> Option<usize> {
     let (_, rest) = caption.split_once(&format!("{letter} = "))?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
 
-/// What the generator gives for the caption's numbers when each pass of a chunk takes one
-/// unit, a joint backward two where the caption says so.
+/// Draws the generator's output for the caption's numbers; each pass of a chunk takes one unit, a
+/// joint backward two if the caption says so.
 fn simulated(kind: ScheduleKind, caption: &str) -> String {
     let [p, m] = ['p', 'm'].map(|letter| number(caption, letter).unwrap());
     let shape = Shape::new(p, m).with_chunks(number(caption, 'v').unwrap_or(1));

@@ -2,13 +2,13 @@
 
 use super::lists::{Generated, Generator};
 
-/// What the table knows of a schedule.
+/// Properties of a schedule in the table.
 struct Row {
     name: &'static str,
     chunks: usize,
-    /// Whether it has backwards.
+    /// Whether the schedule has backwards.
     trains: bool,
-    /// None for the one that is computed from costs.
+    /// None for the schedule computed from costs.
     generator: Option<Generator>,
 }
 
@@ -94,23 +94,22 @@ impl ScheduleKind {
         &ROWS[self as usize]
     }
 
-    /// The name by which users ask for it.
+    /// The name used on the command line.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// How many chunks per device it is usually given: 1 where it has no more, 2 for
-    /// those over several.
+    /// The usual number of chunks per device: 1 for schedules with one chunk, 2 for the others.
     pub const fn default_chunks(self) -> usize {
         self.row().chunks
     }
 
-    /// Whether it has backwards; inference has none.
+    /// Whether the schedule has backwards; inference has none.
     pub const fn trains(self) -> bool {
         self.row().trains
     }
 
-    /// What lists its actions; none for `auto`, which is computed from costs.
+    /// The generator of its lists; none for `auto`, which is computed from costs.
     pub(super) const fn generator(self) -> Option<Generator> {
         self.row().generator
     }

@@ -1,14 +1,13 @@
-//! What the schedules with placement V have in common: two chunks per device, the
-//! first going down the devices, the second coming back up.
+//! Common parts of the schedules with placement V: two chunks per device, the first going down the
+//! devices, the second coming back up.
 
 use super::lists::Needs;
 use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 
-/// The list of one device under construction: each chunk's passes in increasing
-/// micro-batch order, weight passes in the order of the input passes. What lies
-/// beyond the last micro-batch is left out, so that a pattern made for many
-/// micro-batches serves few as well.
+/// List of one device under construction: each chunk's passes in increasing micro-batch order,
+/// weight passes in the order of the input passes. Passes beyond the last micro-batch are left out,
+/// so a pattern made for many micro-batches also serves few.
 pub(super) struct Writer {
     stages: [usize; 2],
     micro_batches: usize,
@@ -16,7 +15,7 @@ pub(super) struct Writer {
     pairs: Vec<usize>,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// Chunk and micro-batch of input passes whose weight pass is to come.
+    /// Chunk and micro-batch of input passes whose weight pass is pending.
     owed: std::collections::VecDeque<(usize, usize)>,
 }
 
@@ -39,20 +38,20 @@ impl Writer {
         }
     }
 
-    /// The next forward of `chunk`.
+    /// Adds the next forward of `chunk`.
     pub(super) fn forward(&mut self, chunk: usize) {
         self.push(chunk, ActionKind::Forward, self.forwards[chunk]);
         self.forwards[chunk] += 1;
     }
 
-    /// The next joint backward of `chunk`.
+    /// Adds the next joint backward of `chunk`.
     pub(super) fn backward(&mut self, chunk: usize) {
         self.push(chunk, ActionKind::Backward, self.backwards[chunk]);
         self.backwards[chunk] += 1;
     }
 
-    /// The next forward of `chunk` and the next joint backward of the other one as
-    /// an overlapped pair, if both are there.
+    /// Adds the next forward of `chunk` and the next joint backward of the other chunk as an
+    /// overlapped pair, if both exist.
     pub(super) fn pair(&mut self, chunk: usize) {
         let place = self.list.len();
         self.forward(chunk);
@@ -62,7 +61,7 @@ impl Writer {
         }
     }
 
-    /// The next input pass of `chunk`; its weight pass is owed.
+    /// Adds the next input pass of `chunk`; its weight pass becomes pending.
     pub(super) fn input(&mut self, chunk: usize) {
         let micro = self.backwards[chunk];
         self.push(chunk, ActionKind::BackwardInput, micro);
@@ -70,24 +69,24 @@ impl Writer {
         self.backwards[chunk] += 1;
     }
 
-    /// The oldest weight pass that is owed, if any.
+    /// Adds the oldest pending weight pass, if any.
     pub(super) fn weight(&mut self) {
         if let Some((chunk, micro)) = self.owed.pop_front() {
             self.push(chunk, ActionKind::BackwardWeight, micro);
         }
     }
 
-    /// How many forwards of `chunk` there have been.
+    /// Number of forwards of `chunk` so far.
     pub(super) fn forwards(&self, chunk: usize) -> usize {
         self.forwards[chunk]
     }
 
-    /// The list, with all weight passes that are still owed.
+    /// Returns the list, with all pending weight passes added.
     pub(super) fn finish(self) -> Vec<Action> {
         self.finish_with_pairs().0
     }
 
-    /// The same, and the places of the overlapped pairs.
+    /// Same as `finish`, with the places of the overlapped pairs.
     pub(super) fn finish_with_pairs(mut self) -> (Vec<Action>, Vec<usize>) {
         while !self.owed.is_empty() {
             self.weight();
@@ -96,10 +95,10 @@ impl Writer {
     }
 }
 
-/// The largest p (p + m) of a schedule in a V.
+/// Largest p (p + m) of a schedule in a V.
 const MAX_VEE: usize = 1 << 20;
 
-/// That a V can have this shape.
+/// Checks that a V can have this shape.
 pub(super) fn check(shape: Shape) -> Result<(), Needs> {
     let (p, m) = (shape.devices, shape.micro_batches);
     if p.saturating_mul(p + m) > MAX_VEE {
@@ -114,7 +113,7 @@ pub(super) fn check(shape: Shape) -> Result<(), Needs> {
     Ok(())
 }
 
-/// What `list` gives for each device, or why not.
+/// Returns the result of `list` for each device, or the shape's requirement.
 pub(super) fn lists<T>(shape: Shape, list: impl Fn(usize, Writer) -> T) -> Result<Vec<T>, Needs> {
     check(shape)?;
     Ok((0..shape.devices)

@@ -25,8 +25,8 @@ pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     vee::lists(shape, |rank, writer| list(p, m, rank, writer))
 }
 
-/// Warm-up until 2p chunks are in flight, then the six passes of one micro-batch
-/// in turn, then input passes first while a device before waits for them.
+/// Warm-up until 2p chunks are in flight, then the six passes of one micro-batch in turn, then
+/// input passes first while an earlier device waits for them.
 fn list(p: usize, m: usize, rank: usize, mut w: Writer) -> Vec<Action> {
     for _ in 0..2 * (p - rank) - 1 {
         w.forward(0);

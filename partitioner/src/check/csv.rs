@@ -4,18 +4,18 @@ use super::CheckedSchedule;
 use crate::ids::StageId;
 use crate::schedule::{Action, ActionKind};
 
-/// What to write.
+/// Content of the CSV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CsvFormat {
-    /// Computation alone (`compute_only` in PyTorch).
+    /// Computation only (`compute_only` in PyTorch).
     Compute,
-    /// With a send after what another device waits for and a receive before what
-    /// waits for another device (`compute_comms` in PyTorch).
+    /// With a send after each action that another device waits for, and a receive before each
+    /// action that waits for another device (`compute_comms` in PyTorch).
     ComputeAndCommunication,
 }
 
 impl CheckedSchedule {
-    /// The schedule as CSV.
+    /// Writes the schedule as CSV.
     pub fn to_csv(&self, format: CsvFormat) -> String {
         match format {
             CsvFormat::Compute => self.schedule().to_csv(),
@@ -27,8 +27,8 @@ impl CheckedSchedule {
         }
     }
 
-    /// The receive before or the send after `action`, if its neighbour stage is on
-    /// another device.
+    /// Returns the receive before or the send after `action`, if its neighbour stage is on another
+    /// device.
     fn communication(&self, action: Action, before: bool) -> Option<String> {
         let stage = action.stage.index();
         let (onward, letter) = match action.kind {
@@ -36,8 +36,8 @@ impl CheckedSchedule {
             ActionKind::Backward | ActionKind::BackwardInput => (false, 'B'),
             ActionKind::BackwardWeight | ActionKind::Recompute => return None,
         };
-        // What a forward sends goes to the next stage, what it receives comes from
-        // the stage before; a backward the other way round.
+        // A forward sends to the next stage and receives from the previous one; a backward the
+        // other way round.
         let other = if onward == before {
             stage.checked_sub(1)?
         } else {

@@ -1,15 +1,15 @@
-//! Who waits for whom when a schedule got stuck.
+//! Explanation of a deadlock: the cycle of waiting devices.
 
 use super::error::{Blocked, CheckError};
 use crate::ids::DeviceId;
 use crate::schedule::{Action, Schedule};
 use crate::walk::{Stuck, needs};
 
-/// The cycle of waiting devices in a complete schedule that got stuck.
+/// Returns the cycle of waiting devices in a complete schedule that got stuck.
 ///
-/// Every blocked device waits for an action that exists and is not done: it lies
-/// further down in the list of a device, which is therefore blocked too. Going
-/// from device to device must come back to one seen before.
+/// Every blocked device waits for an action that exists and is not done: it is further down in the
+/// list of a device, which is therefore blocked too. Going from device to device must return to one
+/// seen before.
 pub(super) fn explain(schedule: &Schedule, owner: &[u32], stuck: &Stuck) -> CheckError {
     let blocked = |device: DeviceId| blocked(schedule, owner, stuck, device);
     let start = schedule
@@ -31,7 +31,7 @@ pub(super) fn explain(schedule: &Schedule, owner: &[u32], stuck: &Stuck) -> Chec
     CheckError::Deadlock { cycle: chain }
 }
 
-/// What `device` stands before, and the first thing which that waits for.
+/// Returns the next action of `device`, and the first pending action that it waits for.
 fn blocked(schedule: &Schedule, owner: &[u32], stuck: &Stuck, device: DeviceId) -> Option<Blocked> {
     let position = stuck.heads[device.index()];
     let action = *schedule.actions(device).get(position)?;
@@ -39,7 +39,7 @@ fn blocked(schedule: &Schedule, owner: &[u32], stuck: &Stuck, device: DeviceId) 
         let on = DeviceId(owner[need.stage.index()] as usize);
         schedule.actions(on)[stuck.heads[on.index()]..].contains(need)
     };
-    // A forward that starts a pair waits for what its partner needs as well.
+    // A forward that starts a pair also waits for the inputs of its partner.
     let partner = schedule.partner(device, position);
     let needs = |action| needs(action, schedule.stages());
     let all = needs(action)

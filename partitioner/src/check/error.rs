@@ -1,4 +1,4 @@
-//! Which rule a schedule breaks, and where.
+//! Violations of the rules of legality.
 
 use super::{MAX_CELLS, MAX_STAGES};
 use crate::ids::{DeviceId, MicroId, StageId};
@@ -11,13 +11,13 @@ use std::fmt::Write as _;
 pub struct Blocked {
     /// The device.
     pub device: DeviceId,
-    /// Where it stands in its list, from 0.
+    /// Index in its list.
     pub position: usize,
-    /// What it would do next.
+    /// Its next action.
     pub action: Action,
-    /// What must be done before.
+    /// The action that must be done first.
     pub waits_for: Action,
-    /// The device that has `waits_for` further down in its list.
+    /// The device whose list has `waits_for` further down.
     pub on: DeviceId,
 }
 
@@ -25,7 +25,7 @@ pub struct Blocked {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Nothing to do.
+    /// The schedule is empty.
     #[error(
         "a schedule has at least one stage and one micro-batch, this one has {stages} and {micro_batches}"
     )]
@@ -35,7 +35,7 @@ pub enum CheckError {
         /// The number of micro-batches.
         micro_batches: usize,
     },
-    /// More than any pipeline has.
+    /// The schedule is too large.
     #[error(
         "{stages} and {micro_batches} are too many: at most {MAX_STAGES} stages, \
          and stages times micro-batches at most {MAX_CELLS}", stages = count(*stages, "stage"), micro_batches = count(*micro_batches, "micro-batch"))]
@@ -75,7 +75,7 @@ pub enum CheckError {
         /// The action.
         action: Action,
     },
-    /// An action that is there twice.
+    /// An action occurs twice.
     #[error("device {device}, action {position}: {action} for the second time")]
     Doubled {
         /// The device.
@@ -85,7 +85,7 @@ pub enum CheckError {
         /// The action.
         action: Action,
     },
-    /// A joint backward beside one in halves.
+    /// A stage has both a joint and a split backward of a micro-batch.
     #[error(
         "device {device}, action {position}: {action}, but this micro-batch already has {}: \
          a stage does either B or I and W",
@@ -99,7 +99,7 @@ pub enum CheckError {
         /// The second one.
         action: Action,
     },
-    /// A recompute after the backward that it should serve.
+    /// A recompute comes after its backward.
     #[error(
         "device {device}, action {position}: {action} comes after the backward of its micro-batch"
     )]
@@ -111,18 +111,18 @@ pub enum CheckError {
         /// The recompute.
         action: Action,
     },
-    /// An action that is not there.
+    /// An action is missing.
     #[error(
         "{action} is missing{}",
         device.map_or(" (no device has this stage)".to_owned(), |d| format!(" on device {d}"))
     )]
     Missing {
-        /// What is not there; of a backward that is not there at all, B.
+        /// The missing action; B if there is no backward at all.
         action: Action,
         /// The device of its stage, if the stage is anywhere.
         device: Option<DeviceId>,
     },
-    /// An overlapped pair that is none.
+    /// An overlapped pair is not a forward and the joint backward after it.
     #[error(
         "device {device}, action {position}: an overlapped pair is a forward (F) and the joint backward (B) \
          after it, in increasing order of place"
@@ -130,10 +130,10 @@ pub enum CheckError {
     NotAPair {
         /// The device.
         device: DeviceId,
-        /// Where the pair would start.
+        /// Index at which the pair would start.
         position: usize,
     },
-    /// Something is offloaded that no forward of a training step leaves.
+    /// An offload without a forward of a training step.
     #[error(
         "the activations of micro-batch {micro} on stage {stage} are offloaded, but {}",
         if *is_training { "there is no such forward" } else { "inference keeps none" }
@@ -146,11 +146,11 @@ pub enum CheckError {
         /// Whether the schedule has any backward.
         is_training: bool,
     },
-    /// Devices wait for each other: each one in the list for the next one, the
-    /// last one for the first one. One alone waits for itself.
+    /// Devices wait for each other: each one in the list for the next one, the last one for the
+    /// first one. A single device waits for itself.
     #[error("{}", describe(cycle))]
     Deadlock {
-        /// Who waits for whom.
+        /// The cycle of waiting devices.
         cycle: Vec<Blocked>,
     },
 }

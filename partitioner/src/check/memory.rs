@@ -1,7 +1,7 @@
-//! How many micro-batches are in flight.
+//! Number of micro-batches in flight.
 //!
-//! A device does its list in order, so that what it holds at each point of the
-//! list does not depend on any time.
+//! A device runs its list in order, so the number that it holds at each point of the list does not
+//! depend on times.
 
 use crate::ids::DeviceId;
 use crate::schedule::{Action, ActionKind, Schedule};

@@ -1,9 +1,8 @@
-//! Legality: a schedule becomes a [`CheckedSchedule`], or one hears why not.
+//! Legality: a schedule becomes a [`CheckedSchedule`], or an error says why not.
 //!
-//! Legal means: every stage and micro-batch has exactly one F and, when training,
-//! either one B or one I and one W, at most one R; a stage's actions are all on
-//! one device; and everything runs to its end when each device does its list in
-//! order, where
+//! Legal means: every stage and micro-batch has exactly one F and, when training, either one B or
+//! one I and one W, and at most one R; a stage's actions are all on one device; and everything
+//! completes when each device runs its list in order, where
 //! - F(s, i) waits for F(s−1, i),
 //! - B(s, i) and I(s, i) wait for F(s, i) and for B or I(s+1, i),
 //! - W(s, i) waits for I(s, i), and R(s, i) lies between F(s, i) and B or I(s, i).
@@ -64,10 +63,9 @@ impl CheckedSchedule {
             .collect()
     }
 
-    /// How many micro-batches' activations `stage` holds at most: one counts from
-    /// the start of its F to the end of its B, or of its W where the backward is
-    /// split (what W needs is only free then). In inference none is held beyond
-    /// its F: 1.
+    /// The most micro-batches whose activations `stage` holds at once: one counts from the start of
+    /// its F to the end of its B, or of its W if the backward is split (only then is the input of W
+    /// freed). In inference none is held beyond its F: 1.
     ///
     /// # Panics
     /// When the schedule has no such stage.
@@ -77,15 +75,15 @@ impl CheckedSchedule {
         self.inner.in_flight.stages[stage.index()]
     }
 
-    /// The same for all stages of `device` together, in device-micro-batches: a
+    /// Same as `peak_in_flight`, for all stages of `device` together, in device-micro-batches: a
     /// micro-batch on one of v stages counts 1/v. 0 for a device without stages.
     pub fn peak_in_flight_on(&self, device: DeviceId) -> f64 {
         let peak = self.inner.in_flight.devices.get(device.index());
         peak.copied().unwrap_or_default()
     }
 
-    /// Whether each stage adds up its gradients (B or W) in increasing micro-batch
-    /// order, so that sums do not depend on the schedule.
+    /// Whether each stage adds its gradients (B or W) in increasing micro-batch order, so that sums
+    /// do not depend on the schedule.
     pub fn accumulates_in_order(&self) -> bool {
         self.inner.in_order
     }
@@ -102,8 +100,7 @@ impl CheckedSchedule {
 }
 
 impl Schedule {
-    /// Whether the schedule can be run to its end, proved by running it
-    /// symbolically.
+    /// Checks that the schedule completes, by running it symbolically.
     ///
     /// # Errors
     /// The first rule that is broken, see [`CheckError`].
@@ -155,8 +152,8 @@ fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
     })
 }
 
-/// Whether every (stage, micro-batch) has what it must have, once; gives the
-/// device of each stage.
+/// Checks that every (stage, micro-batch) has its required actions, once; returns the device of
+/// each stage.
 fn complete(schedule: &Schedule, training: bool) -> Result<Vec<u32>, CheckError> {
     let m = schedule.micro_batches();
     let mut seen = vec![0u8; schedule.stages() * m];
@@ -173,8 +170,8 @@ fn complete(schedule: &Schedule, training: bool) -> Result<Vec<u32>, CheckError>
                     micro_batches: m,
                 });
             }
-            // A u32 holds every device that has an action of a legal stage, but
-            // not every index of a list.
+            // A u32 holds every device that has an action of a legal stage, but not every index of
+            // a list.
             let here = u32::try_from(device.index()).unwrap_or(NOBODY - 1);
             match owner[stage] {
                 NOBODY => owner[stage] = here,
@@ -196,7 +193,7 @@ fn complete(schedule: &Schedule, training: bool) -> Result<Vec<u32>, CheckError>
     Ok(owner)
 }
 
-/// Whether every overlapped pair is a forward and the joint backward after it.
+/// Checks that every overlapped pair is a forward and the joint backward after it.
 fn pairs_are_pairs(schedule: &Schedule) -> Result<(), CheckError> {
     for (device, list) in schedule.iter() {
         let pairs = schedule.pairs(device);
@@ -217,7 +214,7 @@ fn pairs_are_pairs(schedule: &Schedule) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Whether all that is offloaded is left by a forward.
+/// Checks that every offload belongs to a forward.
 fn offloads_are_there(schedule: &Schedule, is_training: bool) -> Result<(), CheckError> {
     let here = |stage: StageId, micro: MicroId| {
         stage.index() < schedule.stages() && micro.index() < schedule.micro_batches()
@@ -238,8 +235,8 @@ const fn bit(kind: ActionKind) -> u8 {
     1 << kind as u8
 }
 
-/// Notes `action` in its cell, unless it is there twice, is a second backward of
-/// another sort, or a recompute that comes too late to be of use.
+/// Notes `action` in its cell. Refuses a duplicate, a second backward of another sort, and a
+/// recompute after its backward.
 fn see(cell: &mut u8, device: DeviceId, position: usize, action: Action) -> Result<(), CheckError> {
     let has = |kind| *cell & bit(kind) != 0;
     if has(action.kind) {
@@ -274,7 +271,7 @@ fn see(cell: &mut u8, device: DeviceId, position: usize, action: Action) -> Resu
     Ok(())
 }
 
-/// Whether every cell has its F and, in training, its backward.
+/// Checks that every cell has its F and, in training, its backward.
 fn none_missing(seen: &[u8], m: usize, training: bool, owner: &[u32]) -> Result<(), CheckError> {
     const WHOLE: u8 = bit(ActionKind::Backward);
     const SPLIT: u8 = bit(ActionKind::BackwardInput) | bit(ActionKind::BackwardWeight);

@@ -1,4 +1,4 @@
-//! The rules, one by one.
+//! Tests of the rules, one by one.
 
 use super::*;
 

@@ -2,19 +2,19 @@
 
 use crate::ids::DeviceId;
 
-/// The nodes whose cards a device uses.
+/// The nodes whose network cards a device uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// Of values: the first and the last node that the device is on in any replica.
+    /// First and last node that the device is on in any replica, for the transfer of values.
     pub(crate) first: usize,
     pub(crate) last: usize,
-    /// Whether its gradients go over them.
+    /// Whether its gradients use them.
     pub(crate) exchanges: bool,
 }
 
 #[cfg(test)]
 impl Reach {
-    /// On one node.
+    /// Reach within one node.
     pub(crate) fn of_one(node: usize) -> Self {
         Self {
             first: node,
@@ -24,10 +24,10 @@ impl Reach {
     }
 }
 
-/// Which devices share which network card. Values between devices on different nodes go over the
-/// cards of both.
+/// Sharing of network cards by devices. Values between devices on different nodes use the cards of
+/// both nodes.
 ///
-/// [`Machine::cards`](crate::Machine::cards) makes it.
+/// Made by [`Machine::cards`](crate::Machine::cards).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "NIC")]
 pub struct Cards {
@@ -39,19 +39,19 @@ impl Cards {
         Self { reach }
     }
 
-    /// What a device uses.
+    /// The nodes that a device uses.
     pub(crate) fn of(&self, device: DeviceId) -> Reach {
         self.reach.get(device.index()).copied().unwrap_or_default()
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub(crate) fn count(&self) -> usize {
         let lasts = self.reach.iter().map(|own| own.last);
         lasts.max().map_or(0, |last| last + 1)
     }
 
-    /// Whether values between two devices go from node to node. Devices are on nodes in order:
-    /// two that are on several nodes are not on the same ones.
+    /// Whether values between two devices go from node to node. Devices are on nodes in order: two
+    /// that are on several nodes are not on the same ones.
     pub(crate) fn cross(&self, from: DeviceId, to: DeviceId) -> bool {
         let nodes = |device| {
             let Reach { first, last, .. } = self.of(device);

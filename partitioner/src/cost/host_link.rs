@@ -1,4 +1,4 @@
-//! The way between a device and the host's memory.
+//! Link between a device and the host's memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ pub struct HostLink {
 }
 
 impl HostLink {
-    /// How long `bytes` take there and back that leave in `pieces`.
+    /// Times of `bytes` there and back, sent in `pieces` parts.
     pub fn transfer(&self, bytes: Bytes, pieces: u32) -> OffloadTimes {
         OffloadTimes {
             to_host: self.to_host.transfer(bytes),

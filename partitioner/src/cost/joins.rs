@@ -1,12 +1,12 @@
-//! Processes that do not begin a step at the same time.
+//! Processes that begin a step at different times.
 
 use crate::units::Micros;
 
-/// How a device's process comes into a step ([`Machine::joins`](crate::Machine::joins)).
+/// Start of a device's process in a step ([`Machine::joins`](crate::Machine::joins)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joins {
-    /// Which process it is.
+    /// Number of the process.
     pub process: usize,
-    /// How much later than the first process it begins.
+    /// Delay of its start behind the first process.
     pub after: Micros,
 }

@@ -25,8 +25,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link that moves `bandwidth` per second, each value being under way for
-    /// `latency` besides.
+    /// Creates a link that moves `bandwidth` per second, with an additional `latency` per value.
     ///
     /// # Errors
     /// [`ValueError::Parse`] when the bandwidth is zero.
@@ -40,8 +39,7 @@ impl Link {
         })
     }
 
-    /// A link over which nothing is copied: a value is under way for `latency`, however
-    /// large it is.
+    /// Creates a link without copies: a value takes `latency`, whatever its size.
     pub const fn without_copy(latency: Micros) -> Self {
         Self {
             bytes_per_second: f64::INFINITY,
@@ -49,18 +47,18 @@ impl Link {
         }
     }
 
-    /// Bytes a second; `None` where they take no time.
+    /// Bytes per second; `None` if they take no time.
     pub fn bandwidth(&self) -> Option<Bytes> {
         let copied = self.bytes_per_second.is_finite();
         copied.then_some(Bytes(self.bytes_per_second as u64))
     }
 
-    /// What a value of any size takes.
+    /// Time of a value beyond that of its bytes.
     pub const fn latency(&self) -> Micros {
         self.latency
     }
 
-    /// How long `bytes` take.
+    /// Times of `bytes`.
     pub fn transfer(&self, bytes: Bytes) -> EdgeTimes {
         EdgeTimes {
             occupancy: Micros::saturating(bytes.get() as f64 / self.bytes_per_second * 1e6),
@@ -79,8 +77,7 @@ fn bad(text: &str) -> ValueError {
 impl FromStr for Link {
     type Err = ValueError;
 
-    /// Reads `25GB/s,5us`, or `100Gbit/s,5us` as networks are named; the latency may be left
-    /// out.
+    /// Parses `25GB/s,5us`, or `100Gbit/s,5us` as for networks; the latency may be omitted.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let (bandwidth, latency) = text.split_once(',').unwrap_or((text, "0us"));
         let bandwidth = bandwidth

@@ -1,4 +1,4 @@
-//! What the actions of each stage and the transfers between stages cost.
+//! Costs of the actions of each stage and of transfers between stages.
 
 mod cards;
 mod host_link;
@@ -20,13 +20,13 @@ use crate::ids::{DeviceId, StageId};
 use crate::schedule::{ActionKind, Schedule};
 use crate::units::{Bytes, Micros};
 
-/// How long one micro-batch takes on a stage, by kind of work.
+/// Times of one micro-batch on a stage, by kind of action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTimes {
     /// F.
     pub forward: Micros,
-    /// B, input and weight gradients jointly (in general not the sum of I and W:
-    /// what both need is computed once).
+    /// B, input and weight gradients jointly (in general not the sum of I and W, since shared work
+    /// is done once).
     pub backward: Micros,
     /// I.
     pub input: Micros,
@@ -37,7 +37,7 @@ pub struct StageTimes {
 }
 
 impl StageTimes {
-    /// The time of an action of that kind.
+    /// Time of an action of this kind.
     pub const fn of(&self, kind: ActionKind) -> Micros {
         match kind {
             ActionKind::Forward => self.forward,
@@ -48,7 +48,7 @@ impl StageTimes {
         }
     }
 
-    /// The same with one time replaced.
+    /// Replaces one time.
     #[must_use]
     pub const fn with(mut self, kind: ActionKind, time: Micros) -> Self {
         match kind {
@@ -62,18 +62,17 @@ impl StageTimes {
     }
 }
 
-/// What a value costs on its way over one edge (stage s to s+1 and its gradient
-/// back), when the two stages are on different devices; within a device it costs
-/// nothing.
+/// Times of a value over one edge (stage s to s+1 and its gradient back), when the two stages are
+/// on different devices; within a device a transfer is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "p2p")]
 #[doc(alias = "send")]
 #[doc(alias = "recv")]
 pub struct EdgeTimes {
-    /// How long the value occupies the link: bytes / bandwidth. While a link is
-    /// occupied, the next value waits.
+    /// Time that the value occupies the link: bytes / bandwidth. While a link is occupied, the next
+    /// value waits.
     pub occupancy: Micros,
-    /// How long the value is under way besides: a delay during which the link is free.
+    /// Additional delay of the value, during which the link is free.
     pub latency: Micros,
 }
 
@@ -84,21 +83,21 @@ pub struct Costs {
     edges: Vec<EdgeTimes>,
     memory: Vec<StageMemory>,
     cores: Option<Cores>,
-    /// Empty where nobody submits or nothing is offloaded: most costs.
+    /// Empty if hosts take no time to submit, or nothing is offloaded: the usual case.
     host: Vec<StageTimes>,
     offload: Vec<OffloadTimes>,
-    /// Of single micro-batches, where a schedule says so; empty where none may be.
+    /// For single micro-batches, if a schedule says so; empty if none may be offloaded.
     single_offload: Vec<OffloadTimes>,
     /// Empty without replicas.
     exchange: Vec<EdgeTimes>,
     cards: Option<Cards>,
-    /// By device; empty where all are in one process.
+    /// By device; empty if all are in one process.
     joins: Vec<Joins>,
 }
 
 impl Costs {
-    /// The same times for each of `stages` stages; a joint backward takes the sum
-    /// of its halves, a recompute as long as a forward, a transfer no time.
+    /// Creates equal times for each of `stages` stages; a joint backward takes the sum of its
+    /// halves, a recompute as long as a forward, a transfer no time.
     pub fn uniform(stages: usize, forward: Micros, input: Micros, weight: Micros) -> Self {
         let times = StageTimes {
             forward,
@@ -110,7 +109,7 @@ impl Costs {
         Self::new(vec![times; stages])
     }
 
-    /// One set of times per stage, transfers that take no time.
+    /// Creates costs with these times per stage, and transfers that take no time.
     pub fn new(stages: Vec<StageTimes>) -> Self {
         let edges = vec![EdgeTimes::default(); stages.len().saturating_sub(1)];
         let memory = vec![StageMemory::default(); stages.len()];
@@ -128,9 +127,9 @@ impl Costs {
         }
     }
 
-    /// Forward and joint backward times per stage; the backward's halves take
-    /// half of it each, a recompute as long as the forward. As many stages as the
-    /// shorter slice has.
+    /// Creates costs from forward and joint backward times per stage; each half of the backward
+    /// takes half of it, a recompute as long as the forward. As many stages as the shorter slice
+    /// has.
     pub fn from_stage_times(forward: &[Micros], backward: &[Micros]) -> Self {
         let stage = |(&forward, &backward): (&Micros, &Micros)| StageTimes {
             forward,
@@ -142,15 +141,15 @@ impl Costs {
         Self::new(forward.iter().zip(backward).map(stage).collect())
     }
 
-    /// Every edge takes this long, in each direction.
+    /// Sets the times of every edge, in each direction.
     #[must_use]
     pub fn with_transfer(mut self, occupancy: Micros, latency: Micros) -> Self {
         self.edges.fill(EdgeTimes { occupancy, latency });
         self
     }
 
-    /// The edge from `stage` to the next one takes this long, in each direction.
-    /// The last stage has no such edge: nothing changes.
+    /// Sets the times of the edge from `stage` to the next one, in each direction. No effect for
+    /// the last stage.
     #[must_use]
     pub fn with_edge(mut self, stage: StageId, times: EdgeTimes) -> Self {
         if let Some(edge) = self.edges.get_mut(stage.index()) {
@@ -159,8 +158,8 @@ impl Costs {
         self
     }
 
-    /// An action of `kind` of `stage` takes this long. Nothing changes for a stage
-    /// that the costs do not have.
+    /// Sets the time of an action of `kind` on `stage`. No effect for a stage that the costs do not
+    /// have.
     #[must_use]
     pub fn with_time(mut self, stage: StageId, kind: ActionKind, time: Micros) -> Self {
         if let Some(times) = self.stages.get_mut(stage.index()) {
@@ -169,8 +168,7 @@ impl Costs {
         self
     }
 
-    /// `stage` takes this much memory. Nothing changes for a stage that the costs
-    /// do not have.
+    /// Sets the memory of `stage`. No effect for a stage that the costs do not have.
     #[must_use]
     pub fn with_memory(mut self, stage: StageId, memory: StageMemory) -> Self {
         if let Some(place) = self.memory.get_mut(stage.index()) {
@@ -179,15 +177,15 @@ impl Costs {
         self
     }
 
-    /// The devices share these cores; times are those of a device that has its cores.
+    /// Sets the cores that the devices share; times are those of a device that has its cores.
     #[must_use]
     pub fn with_cores(mut self, cores: Cores) -> Self {
         self.cores = Some(cores);
         self
     }
 
-    /// The device of `stage` is asynchronous: so long its host thread submits each kind of
-    /// action. Nothing changes for a stage that the costs do not have.
+    /// Makes the device of `stage` asynchronous: `times` are those of its host thread to submit
+    /// each kind of action. No effect for a stage that the costs do not have.
     #[must_use]
     pub fn with_host(mut self, stage: StageId, times: StageTimes) -> Self {
         self.host.resize(self.stages.len(), StageTimes::default());
@@ -197,8 +195,8 @@ impl Costs {
         self
     }
 
-    /// The activations of `stage` that are offloaded take this long on their way. Nothing
-    /// changes for a stage that the costs do not have.
+    /// Sets the transfer times of the offloaded activations of `stage`. No effect for a stage that
+    /// the costs do not have.
     #[must_use]
     pub fn with_offload(mut self, stage: StageId, times: OffloadTimes) -> Self {
         self.offload
@@ -209,8 +207,8 @@ impl Costs {
         self
     }
 
-    /// What `stage` offloads of a single micro-batch, where a schedule says so, takes this long on
-    /// its way. Nothing changes for a stage that the costs do not have.
+    /// Sets the transfer times of a single micro-batch that `stage` offloads, if a schedule says
+    /// so. No effect for a stage that the costs do not have.
     #[must_use]
     pub fn with_single_offload(mut self, stage: StageId, times: OffloadTimes) -> Self {
         self.single_offload
@@ -221,9 +219,9 @@ impl Costs {
         self
     }
 
-    /// The gradients of `stage` take this long to be added up over all replicas
-    /// ([`Machine::exchange`](crate::Machine::exchange)). Nothing changes for a stage that the
-    /// costs do not have.
+    /// Sets the times of the all-reduce of the gradients of `stage` over all replicas
+    /// ([`Machine::exchange`](crate::Machine::exchange)). No effect for a stage that the costs do
+    /// not have.
     #[must_use]
     pub fn with_exchange(mut self, stage: StageId, times: EdgeTimes) -> Self {
         self.exchange
@@ -234,36 +232,36 @@ impl Costs {
         self
     }
 
-    /// The same with devices that share network cards.
+    /// Sets the network cards that devices share.
     #[must_use]
     pub fn with_cards(mut self, cards: Cards) -> Self {
         self.cards = Some(cards);
         self
     }
 
-    /// The same with devices in several processes, which begin the step one after the other: how
-    /// that of each device does.
+    /// Sets, by device, how its process joins the step, for processes that begin the step one after
+    /// the other.
     #[must_use]
     pub fn with_joins(mut self, joins: Vec<Joins>) -> Self {
         self.joins = joins;
         self
     }
 
-    /// The same with gradients that are exchanged in no time.
+    /// Makes exchanges of gradients take no time.
     #[must_use]
     pub fn without_exchange(mut self) -> Self {
         self.exchange.clear();
         self
     }
 
-    /// The same with hosts that submit in no time.
+    /// Makes submission by hosts take no time.
     #[must_use]
     pub fn without_host(mut self) -> Self {
         self.host.clear();
         self
     }
 
-    /// The same with activations that are offloaded, and come back, in no time.
+    /// Makes offloads take no time, there and back.
     #[must_use]
     pub fn without_offload(mut self) -> Self {
         self.offload.clear();
@@ -271,7 +269,7 @@ impl Costs {
         self
     }
 
-    /// All times of `stage` multiplied by `factor` (0 for a negative one or NaN).
+    /// Multiplies all times of `stage` by `factor` (0 for a negative one or NaN).
     #[must_use]
     pub fn scaled(mut self, stage: StageId, factor: f64) -> Self {
         if let Some(times) = self.stages.get_mut(stage.index()) {
@@ -282,7 +280,7 @@ impl Costs {
         self
     }
 
-    /// The cores that the devices share; none where each has its own.
+    /// The cores that the devices share; none if each has its own.
     pub fn cores(&self) -> Option<Cores> {
         self.cores
     }
@@ -292,13 +290,13 @@ impl Costs {
         self.stages.len()
     }
 
-    /// The times of `stage`; zeros for one that the costs do not have.
+    /// The times of `stage`; zeros for a stage that the costs do not have.
     pub fn stage(&self, stage: StageId) -> StageTimes {
         self.stages.get(stage.index()).copied().unwrap_or_default()
     }
 
-    /// How long `stage` works for one micro-batch: its forward and its backward, in halves where the
-    /// schedule runs them, with what it recomputes, and without transfers.
+    /// Computing time of `stage` for one micro-batch: its forward and its backward (in halves if
+    /// the schedule splits it), with recompute, without transfers.
     pub(crate) fn work(&self, stage: StageId, halves: bool) -> Micros {
         let times = self.stage(stage);
         if halves {
@@ -308,40 +306,39 @@ impl Costs {
         }
     }
 
-    /// The memory of `stage`; none for one that the costs do not have.
+    /// The memory of `stage`; none for a stage that the costs do not have.
     pub fn memory(&self, stage: StageId) -> StageMemory {
         self.memory.get(stage.index()).copied().unwrap_or_default()
     }
 
-    /// How long the host submits the actions of `stage`; zeros where that is no matter.
+    /// Times of the host to submit the actions of `stage`; zeros if they do not matter.
     pub fn host(&self, stage: StageId) -> StageTimes {
         self.host.get(stage.index()).copied().unwrap_or_default()
     }
 
-    /// Whether any device has a host that takes time to submit.
+    /// Whether any host takes time to submit.
     pub(crate) fn has_host(&self) -> bool {
         !self.host.is_empty()
     }
 
-    /// How long what `stage` offloads is on its way; zeros where nothing is.
+    /// Transfer times of the activations that `stage` offloads; zeros if it offloads none.
     pub fn offload(&self, stage: StageId) -> OffloadTimes {
         self.offload.get(stage.index()).copied().unwrap_or_default()
     }
 
-    /// The same of a single micro-batch, where a schedule says that it is offloaded.
+    /// Same as `offload`, for a single micro-batch that a schedule offloads.
     pub fn single_offload(&self, stage: StageId) -> OffloadTimes {
         let times = self.single_offload.get(stage.index()).copied();
         times.unwrap_or_default()
     }
 
-    /// Whether any offload takes time under a schedule that says what is offloaded (`singly`), or
-    /// does not.
+    /// Whether any offload takes time; `singly` if the schedule lists its offloads.
     pub(crate) fn has_offload(&self, singly: bool) -> bool {
         let single = singly && !self.single_offload.is_empty();
         !self.offload.is_empty() || single
     }
 
-    /// How long what `stage` offloads under this schedule is on its way.
+    /// Transfer times of the activations that `stage` offloads under this schedule.
     pub(crate) fn offload_under(&self, schedule: &Schedule, stage: StageId) -> OffloadTimes {
         let own = self.offload(stage);
         if schedule.offloads().is_empty() || own != OffloadTimes::default() {
@@ -351,7 +348,7 @@ impl Costs {
         }
     }
 
-    /// How much `stage` offloads of a micro-batch under this schedule.
+    /// Bytes that `stage` offloads per micro-batch under this schedule.
     pub(crate) fn offloaded_under(&self, schedule: &Schedule, stage: StageId) -> Bytes {
         let memory = self.memory(stage);
         if schedule.offloads().is_empty() {
@@ -361,8 +358,7 @@ impl Costs {
         }
     }
 
-    /// How long the gradients of `stage` are exchanged between replicas; zeros where there is
-    /// one replica.
+    /// Times of the exchange of the gradients of `stage` between replicas; zeros for one replica.
     pub fn exchange(&self, stage: StageId) -> EdgeTimes {
         self.exchange
             .get(stage.index())
@@ -375,17 +371,17 @@ impl Costs {
         !self.exchange.is_empty()
     }
 
-    /// The network cards that devices share; none where each has its own.
+    /// The network cards that devices share; none if each has its own.
     pub fn cards(&self) -> Option<&Cards> {
         self.cards.as_ref()
     }
 
-    /// How the process of `device` comes into the step; none where all are in one.
+    /// How the process of `device` joins the step; none if all are in one process.
     pub fn joins(&self, device: DeviceId) -> Option<Joins> {
         self.joins.get(device.index()).copied()
     }
 
-    /// The times of the edge from `stage` to the next one; zeros where none is.
+    /// The times of the edge from `stage` to the next one; zeros if there is none.
     pub fn edge(&self, stage: StageId) -> EdgeTimes {
         self.edges.get(stage.index()).copied().unwrap_or_default()
     }

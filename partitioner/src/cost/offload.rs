@@ -1,9 +1,9 @@
-//! What it takes to move activations to the host's memory and back.
+//! Times of moving activations to the host's memory and back.
 
 use super::EdgeTimes;
 
-/// How long the activations of one micro-batch of a stage are on their way between the device
-/// and the host. Each device has a link to the host and one back, which its stages share.
+/// Transfer times of the activations of one micro-batch of a stage between device and host. Each
+/// device has a link to the host and one back, which its stages share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "D2H")]
 #[doc(alias = "H2D")]
@@ -12,7 +12,7 @@ pub struct OffloadTimes {
     pub to_host: EdgeTimes,
     /// Back to the device (H2D), before the backward.
     pub to_device: EdgeTimes,
-    /// How many equal parts they leave in, each as soon as its part of the forward is over:
+    /// Number of equal parts in which they leave, each as soon as its part of the forward is over:
     /// the stage's layers. 0 counts as 1.
     pub pieces: u32,
 }

@@ -1,6 +1,5 @@
-//! Whether a kind of work is faster while other devices are idle: devices share cores, caches and
-//! memory where they are threads of one machine, and a prediction by medians has all run beside
-//! others.
+//! Whether a kind of work is faster while other devices are idle: devices that are threads of one
+//! machine share cores, caches and memory, and the medians of a prediction include this.
 
 use std::cmp::{max, min};
 
@@ -9,20 +8,20 @@ use crate::ids::DeviceId;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 
-/// What an action takes on average, alone and beside others.
+/// Mean time of an action, alone and beside others.
 pub(super) struct Beside {
     pub(super) alone: Micros,
     pub(super) beside: Micros,
 }
 
-/// The means of a row's actions that had most of their time alone, and of those beside others;
-/// nothing where either are missing or alone they are hardly faster.
+/// Returns the means of a row's actions that ran mostly alone, and of those beside others; none if
+/// either are missing or the difference is small.
 pub(super) fn of(row: &StageRow, measured: &Timeline) -> Option<Beside> {
-    /// Others are busy for a smaller share of the time of an action that is alone.
+    /// Below this share of its time with others busy, an action counts as alone.
     const ALONE: f64 = 1.0 / 3.0;
-    /// And for a larger one of the time of one that is not.
+    /// Above this share, an action counts as beside others.
     const BESIDE: f64 = 2.0 / 3.0;
-    /// So much of the time of the others is a difference.
+    /// Largest ratio of the means that counts as a difference.
     const FASTER: f64 = 0.95;
     let own = |span: &&Span| (span.action.stage, span.action.kind) == (row.stage, row.kind);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
@@ -38,7 +37,7 @@ pub(super) fn of(row: &StageRow, measured: &Timeline) -> Option<Beside> {
     (alone < beside * FASTER).then_some(Beside { alone, beside })
 }
 
-/// The share of a span's time in which other devices are busy, of several on average.
+/// Returns the share of a span's time in which other devices are busy, averaged over these.
 fn share(span: &Span, measured: &Timeline) -> f64 {
     let others = (0..measured.devices()).map(DeviceId);
     let others = others.filter(|own| *own != span.device);
@@ -47,7 +46,7 @@ fn share(span: &Span, measured: &Timeline) -> f64 {
     both / (span.duration().get().max(f64::MIN_POSITIVE) * devices)
 }
 
-/// The time that a span shares with those of another device, which are in the order of their starts.
+/// Returns the time that a span shares with another device's spans, in the order of their starts.
 fn both(span: &Span, others: &[Span]) -> f64 {
     let begun = others.partition_point(|other| other.start < span.end);
     let others = others[..begun].iter().rev();

@@ -1,30 +1,28 @@
-//! The causes by which a run differs from its prediction.
+//! Causes of the difference between a run and its prediction.
 
 use super::{Delta, Makespans};
 use std::fmt;
 
-/// Why a run differs from its prediction.
+/// Cause of a difference between a run and its prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Actions took longer than the prediction's costs say, warming up apart.
+    /// Actions took longer than predicted, apart from warm-up.
     SlowStage,
-    /// The first actions of their kind on a stage took longer than its median, each
-    /// no longer than the one before.
+    /// The first actions of a kind on a stage took longer than its median, each no longer than the
+    /// one before.
     WarmUp,
-    /// The two actions of an overlapped pair ran one after the other: the first
-    /// needs not wait for what the second needs, and what it made left sooner.
+    /// The two actions of an overlapped pair ran one after the other: the first need not wait for
+    /// the inputs of the second, and its output left sooner.
     Pairs,
-    /// Values were on their way from stage to stage for longer than predicted: over a link, or from
-    /// thread to thread.
+    /// Transfers between stages took longer than predicted: over a link, or from thread to thread.
     Link,
-    /// The rest: between the moment at which actions could have started, their
-    /// device being free and what they need being there, and their start.
+    /// The rest: the delay of starts after the device was free and all inputs had arrived.
     Engine,
 }
 
 impl Cause {
-    /// All causes, in the order in which they are taken.
+    /// All causes, in the order in which they are attributed.
     pub const ALL: [Self; 5] = [
         Self::SlowStage,
         Self::WarmUp,
@@ -33,7 +31,7 @@ impl Cause {
         Self::Engine,
     ];
 
-    /// The cause in a word or three.
+    /// Short name of the cause.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SlowStage => "slow stage",
@@ -44,7 +42,7 @@ impl Cause {
         }
     }
 
-    /// What the cause is, for a table's reader.
+    /// Meaning of the cause, for readers of a table.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::SlowStage => "actions took longer (below zero: shorter) than predicted",
@@ -62,17 +60,17 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What a cause costs.
+/// Cost of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The cause.
     pub cause: Cause,
-    /// By how much the step is longer for it.
+    /// Part of the step's difference due to the cause.
     pub delta: Delta,
 }
 
-/// Each cause with the step from one replay to the next; `pairs` says whether the
-/// schedule has any.
+/// Returns each cause with the difference between two consecutive replays; `pairs` means that the
+/// schedule has overlapped pairs.
 pub(super) fn differences(makespans: &Makespans, pairs: bool) -> Vec<Difference> {
     let of = |cause| match cause {
         Cause::SlowStage => (makespans.predicted, makespans.warm),
@@ -92,7 +90,7 @@ pub(super) fn differences(makespans: &Makespans, pairs: bool) -> Vec<Difference>
         .collect()
 }
 
-/// The one that weighs most towards `whole`.
+/// Returns the cause that contributes most in the direction of `whole`.
 pub(super) fn largest(differences: &[Difference], whole: Delta) -> Difference {
     let weight = |difference: &&Difference| {
         let nanos = difference.delta.nanos();
@@ -101,7 +99,7 @@ pub(super) fn largest(differences: &[Difference], whole: Delta) -> Difference {
             sign => nanos.saturating_mul(sign),
         }
     };
-    // Of equals the first.
+    // The first among equals.
     let largest = differences.iter().rev().max_by_key(weight);
     largest.copied().unwrap_or(Difference {
         cause: Cause::Engine,

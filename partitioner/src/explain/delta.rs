@@ -1,14 +1,14 @@
-//! Differences of times, which have a sign.
+//! Signed differences of times.
 
 use crate::units::Micros;
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, Sub};
 
-/// A difference of two times: positive where something took longer.
+/// A difference of two times: positive if something took longer.
 ///
-/// It counts whole nanoseconds, the resolution of a clock, so that the parts of a
-/// difference add up to it exactly, whatever the order of adding.
+/// It counts whole nanoseconds, the resolution of a clock, so that the parts of a difference add up
+/// exactly, in any order of addition.
 ///
 /// ```
 /// use gpipe_partitioner::{Micros, explain::Delta};
@@ -33,7 +33,7 @@ impl Delta {
     /// No difference.
     pub const ZERO: Self = Self { nanos: 0 };
 
-    /// How much longer `to` is than `from`.
+    /// Returns by how much `to` is longer than `from`.
     pub fn between(from: Micros, to: Micros) -> Self {
         Self {
             nanos: nanos(to) - nanos(from),
@@ -55,7 +55,7 @@ impl Delta {
         Micros::saturating(self.micros().abs())
     }
 
-    /// What share of `whole` the difference is, with its sign; 0 of nothing.
+    /// Share of `whole`, with a sign; 0 if `whole` is 0.
     pub fn share_of(self, whole: Micros) -> f64 {
         if whole == Micros::ZERO {
             return 0.0;

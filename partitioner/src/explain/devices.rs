@@ -1,4 +1,4 @@
-//! Where each device's time went.
+//! Breakdown of each device's time.
 
 use super::replays::Replays;
 use crate::ids::DeviceId;
@@ -6,25 +6,24 @@ use crate::simulate::Arrivals;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 
-/// A device's time from the start of the measured step to its end:
-/// `busy + waiting + link + overhead` is the measured makespan.
+/// Time of a device from the start of the measured step to its end: `busy + waiting + link +
+/// overhead` is the measured makespan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRow {
     /// The device.
     pub device: DeviceId,
-    /// How long it worked.
+    /// Time in which it computed.
     pub busy: Micros,
-    /// How long it had nothing to do: what it needed was not made yet, or its
-    /// part of the step was done.
+    /// Idle time because inputs had not been made yet, or because the device's part of the step was
+    /// done.
     pub waiting: Micros,
-    /// How long it had nothing to do because what it needed was on its way.
+    /// Idle time because inputs were in transfer.
     pub link: Micros,
-    /// How long it did not start what it could have started, being free and with
-    /// everything there.
+    /// Idle time although the device was free and all inputs had arrived.
     pub overhead: Micros,
-    /// How long it was predicted to work.
+    /// Predicted computing time.
     pub predicted_busy: Micros,
-    /// How long it was predicted not to work.
+    /// Predicted idle time.
     pub predicted_idle: Micros,
 }
 
@@ -48,7 +47,7 @@ pub(super) fn rows(
     devices.map(row).collect()
 }
 
-/// `ready` says when the span's inputs were made, and when they were there.
+/// `ready` returns when the span's inputs were made, and when they had arrived.
 fn row(
     device: DeviceId,
     measured: &Timeline,
@@ -66,7 +65,7 @@ fn row(
     };
     let mut free = Micros::ZERO;
     for span in measured.spans_on(device) {
-        // Every point lies in the gap between the last end and this start.
+        // Clamps to the gap between the last end and this start.
         let within = |time: Micros| time.max(free).min(span.start.max(free));
         let (made, there) = ready(span);
         let (made, there) = (within(made), within(made.max(there)));

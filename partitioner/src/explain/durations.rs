@@ -1,4 +1,4 @@
-//! How long each action took, and how much of that is warming up.
+//! Duration of each action, and the part of it that is warm-up.
 
 use super::ExplainError;
 use crate::check::CheckedSchedule;
@@ -7,11 +7,11 @@ use crate::schedule::{Action, ActionKind, Schedule};
 use crate::timeline::{Timeline, median};
 use crate::units::Micros;
 
-/// A first occurrence counts as warming up from this multiple of the median on:
-/// that one of several times is a few per cent above the median is no news.
+/// A first action counts as warm-up from this multiple of the median on: a few per cent above the
+/// median are normal.
 const WARM: f64 = 1.1;
 
-/// With fewer occurrences there is no median to tell a slow first one by.
+/// Fewer actions give no median to compare a slow first one with.
 const FEW: usize = 3;
 
 /// A time for each action of a schedule.
@@ -31,7 +31,7 @@ impl Durations {
         self.times[self.cell(action)]
     }
 
-    /// The times of a run.
+    /// Returns the durations of a run.
     ///
     /// # Errors
     /// The run is not one of the schedule.
@@ -71,9 +71,8 @@ impl Durations {
         }
     }
 
-    /// The same without warming up: each stage's first occurrences of a kind, as
-    /// long as they are clearly slower than its median and none is slower than the
-    /// one before, take as long as the median.
+    /// Same without warm-up: the first actions of a stage and kind get the median duration, as long
+    /// as they are clearly slower than it and none is slower than the one before.
     pub(super) fn warm(&self, schedule: &Schedule) -> Self {
         let mut warm = self.clone();
         for (stage, kind, actions) in by_stage_and_kind(schedule) {
@@ -99,7 +98,7 @@ impl Durations {
     }
 }
 
-/// Whether an action is yet to be seen.
+/// State of an action in a measured run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Never,
@@ -132,8 +131,7 @@ fn missing(plan: &Schedule, durations: &Durations, due: &[Due]) -> Option<Explai
     })
 }
 
-/// The actions of each stage and kind that there are, in the order in which they
-/// run.
+/// Returns the actions of each stage and kind, in the order in which they run.
 pub(super) fn by_stage_and_kind(schedule: &Schedule) -> Vec<(StageId, ActionKind, Vec<Action>)> {
     let kinds = ActionKind::ALL.len();
     let mut groups: Vec<Vec<Action>> = vec![Vec::new(); schedule.stages() * kinds];

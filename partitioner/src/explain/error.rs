@@ -1,13 +1,13 @@
-//! Runs that cannot be compared.
+//! Errors of runs that cannot be compared.
 
 use crate::ids::DeviceId;
 use crate::schedule::Action;
 
-/// Why a measured timeline is not one of the schedule that was predicted.
+/// Why a measured timeline does not belong to the predicted schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// Something was measured that the schedule does not have.
+    /// An action was measured that the schedule does not have.
     #[error(
         "{action} was measured on device {device}, but the predicted schedule `{schedule}` does not have it: \
          compare a run with the schedule that it ran"

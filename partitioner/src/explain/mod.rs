@@ -1,16 +1,16 @@
-//! Why a measured step took longer (or shorter) than predicted.
+//! Explains why a measured step took longer (or shorter) than predicted.
 //!
-//! The schedule is replayed with one thing after the other as it was measured:
+//! The schedule is replayed with more and more measured quantities:
 //!
 //! 1. as predicted;
-//! 2. with the time that each action took, but without warming up;
-//! 3. with all times as they were measured;
+//! 2. with the measured time of each action, but without warm-up;
+//! 3. with all measured times;
 //! 4. with overlapped pairs one after the other, as an engine runs them;
-//! 5. with the transfers as they were measured;
+//! 5. with the measured transfers;
 //! 6. the measured timeline itself.
 //!
-//! From one to the next the step's length changes by what one [`Cause`] costs: the
-//! causes add up to the whole difference, to the nanosecond.
+//! Each replay changes the step's length by the cost of one [`Cause`]: the causes add up to the whole
+//! difference, to the nanosecond.
 //!
 //! ```
 //! use gpipe_partitioner::{Costs, ActionKind, Micros, ScheduleKind, Shape, StageId, simulate};
@@ -59,8 +59,8 @@ use crate::timeline::Timeline;
 use durations::Durations;
 use replays::{Makespans, Replays};
 
-/// What a step's measured timeline has beside its prediction, by cause, by stage
-/// and by device.
+/// Difference between a step's measured timeline and its prediction, by cause, by stage and by
+/// device.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     measured: Timeline,
@@ -69,11 +69,11 @@ pub struct Explanation {
     stages: Vec<StageRow>,
     devices: Vec<DeviceRow>,
     edges: Vec<EdgeRow>,
-    /// What others did to the step.
+    /// Effect of other programs on the step.
     others: Option<String>,
 }
 
-/// What a value takes from a stage to the next one, as predicted and as measured.
+/// Transfer times from a stage to the next, predicted and measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EdgeRow {
     from: StageId,
@@ -81,13 +81,11 @@ pub(crate) struct EdgeRow {
     measured: EdgeTimes,
 }
 
-/// Explains the difference between a step that was measured and its prediction,
-/// transfers being as predicted: what they took besides counts as
-/// [`Cause::Engine`].
+/// Explains the difference between a measured step and its prediction. Transfers count as predicted;
+/// their excess counts as [`Cause::Engine`].
 ///
 /// # Errors
-/// [`ExplainError`] where the measured timeline is not one whole step of the
-/// schedule that was predicted.
+/// [`ExplainError`] if the measured timeline is not one whole step of the predicted schedule.
 ///
 /// # Complexity
 /// At most 54 replays of the schedule, each linear in the number of its actions.
@@ -95,11 +93,11 @@ pub fn explain(prediction: &Simulation, measured: &Timeline) -> Result<Explanati
     explain_with_transfers(prediction, measured, |edge| prediction.costs().edge(edge))
 }
 
-/// The same where it is known what the transfers took: `transfers` says it for
-/// the edge from a stage to the next one.
+/// Same as [`explain`] with measured transfers: `transfers` returns those of the edge from a stage to
+/// the next one.
 ///
 /// # Errors
-/// As for [`explain`].
+/// Those of [`explain`].
 pub fn explain_with_transfers(
     prediction: &Simulation,
     measured: &Timeline,
@@ -138,9 +136,8 @@ fn edges(prediction: &Simulation, transfers: impl Fn(StageId) -> EdgeTimes) -> V
 }
 
 impl Explanation {
-    /// The same of a step to whose length others contributed, which this says in a sentence: whatever
-    /// cause weighs most, it is then theirs, and none of the causes stands in
-    /// [`Explanation::sentence`] of a step that took longer than predicted.
+    /// Adds a sentence about other programs that made the step longer. It then replaces the causes in
+    /// [`Explanation::sentence`] for a step that took longer than predicted.
     #[must_use]
     pub fn with_others(mut self, others: impl Into<String>) -> Self {
         self.others = Some(others.into());
@@ -157,19 +154,18 @@ impl Explanation {
         &self.predicted
     }
 
-    /// By how much the step took longer than predicted.
+    /// Returns by how much the step took longer than predicted.
     pub fn difference(&self) -> Delta {
         Delta::between(self.predicted.makespan(), self.measured.makespan())
     }
 
-    /// What the causes cost, in the order in which they were taken: they add up
-    /// to [`Explanation::difference`].
+    /// Costs of the causes, in the order of attribution: they add up to [`Explanation::difference`].
     pub fn differences(&self) -> &[Difference] {
         &self.differences
     }
 
-    /// The cause that weighs most in the direction of the whole difference; of a
-    /// difference of nothing the one that weighs most in either.
+    /// The cause that contributes most in the direction of the whole difference; if that is zero, the
+    /// largest in either direction.
     pub fn largest(&self) -> Difference {
         cause::largest(&self.differences, self.difference())
     }

@@ -1,4 +1,4 @@
-//! The schedule run on paper, each time with one thing more as it was measured.
+//! Replays of the schedule, each with one more measured quantity.
 
 use super::durations::Durations;
 use crate::check::CheckedSchedule;
@@ -8,14 +8,14 @@ use crate::schedule::ActionKind;
 use crate::simulate::{Simulation, replay};
 use crate::units::Micros;
 
-/// What was predicted, and with which transfers it was measured.
+/// Inputs of the replays: schedule, predicted costs, and measured transfers.
 #[derive(Debug)]
 pub(super) struct Replays<'a> {
     pub(super) schedule: &'a CheckedSchedule,
-    /// The schedule without overlapped pairs, where it has any.
+    /// The schedule without overlapped pairs, if it has any.
     pub(super) apart: Option<CheckedSchedule>,
     pub(super) costs: &'a Costs,
-    /// The costs with the transfers as they were measured.
+    /// The costs with the measured transfers.
     pub(super) transfers: &'a Costs,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Replays<'a> {
 pub(super) struct Makespans {
     /// As predicted.
     pub(super) predicted: Micros,
-    /// With the measured times of all actions, but no warming up.
+    /// With the measured times of all actions, but no warm-up.
     pub(super) warm: Micros,
     /// With all measured times.
     pub(super) cold: Micros,
@@ -72,8 +72,8 @@ impl<'a> Replays<'a> {
         }
     }
 
-    /// The step's length when only the actions of this stage and kind take what
-    /// `durations` says, and everything else what was predicted.
+    /// Returns the step's length if only the actions of this stage and kind take their `durations`,
+    /// and all others their predicted times.
     pub(super) fn with_stage(
         &self,
         stage: StageId,
@@ -91,8 +91,8 @@ impl<'a> Replays<'a> {
     }
 }
 
-/// A schedule's lists without overlapped pairs; a pair only ever adds waiting, so
-/// they are legal too.
+/// Returns a schedule without overlapped pairs, if it has any; a pair only ever adds waits, so the
+/// result is legal, too.
 fn apart(schedule: &CheckedSchedule) -> Option<CheckedSchedule> {
     let plan = schedule.schedule();
     let pairs = plan

@@ -1,4 +1,4 @@
-//! Each stage's times, kind by kind.
+//! Times of each stage, by kind of action.
 
 use super::durations::{Durations, by_stage_and_kind};
 use super::replays::Replays;
@@ -9,39 +9,37 @@ use crate::timeline::median;
 use crate::units::Micros;
 use std::cmp::Reverse;
 
-/// How many stages and kinds are looked at one by one for their effect.
+/// Most stages and kinds whose effect on the step is computed.
 const LOOKED_AT: usize = 48;
 
 /// One kind of work of one stage, as predicted and as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageRow {
-    /// The stage whose work it is.
+    /// The stage.
     pub stage: StageId,
-    /// The kind of its actions.
+    /// The kind of action.
     pub kind: ActionKind,
-    /// How many actions there are.
+    /// Number of actions.
     pub count: usize,
-    /// What each of them was predicted to take.
+    /// Predicted time of each action.
     pub predicted: Micros,
-    /// The median of what they took.
+    /// Median of the measured times.
     pub median: Micros,
-    /// By how much all of them together took longer than predicted, warming up
-    /// apart.
+    /// Excess of all measured times together over the predicted ones, without warm-up.
     pub extra: Delta,
-    /// How much of their time was warming up.
+    /// Part of the measured time that was warm-up.
     pub warm_up: Delta,
-    /// How many of them were: the first ones.
+    /// Number of warm-up actions: the first ones.
     pub warming: usize,
-    /// The action that took longest, warming up apart, and how long that was.
+    /// The slowest action, without warm-up, and its time.
     pub slowest: (MicroId, Micros),
-    /// By how much the step would be longer than predicted if nothing but these
-    /// actions differed from the prediction; worked out for the 48 with the most
-    /// extra time.
+    /// Difference of the step from its prediction if only these actions differed; computed for the
+    /// 48 with the most excess time.
     pub effect: Option<Delta>,
 }
 
 impl StageRow {
-    /// What an action took on average, warming up apart.
+    /// Mean measured time of an action, without warm-up.
     pub fn mean(&self) -> Micros {
         let predicted = self.predicted.get() * self.count as f64;
         Micros::saturating((predicted + self.extra.micros()) / self.count as f64)
@@ -72,7 +70,7 @@ pub(super) fn rows(
     rows
 }
 
-/// The row of these actions, all of one stage and kind; none if there are none.
+/// Returns the row of these actions, all of one stage and kind; none if there are none.
 fn row(
     actions: &[Action],
     predicted: Micros,

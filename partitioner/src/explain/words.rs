@@ -1,23 +1,22 @@
-//! The comparison in a sentence.
+//! The comparison as a sentence.
 
 use super::beside;
 use super::{Cause, Delta, Difference, EdgeRow, Explanation, StageRow};
 use crate::schedule::ActionKind;
 use crate::units::Micros;
 
-/// Below this share of the step a difference is none.
+/// Differences below this share of the step count as none.
 const SAME: f64 = 0.001;
 
 impl Explanation {
-    /// The comparison in words, `what` ("Step 3") being what was measured: how
-    /// much longer it took, and what the largest cause is, or who else had the cores
-    /// ([`Explanation::with_others`]).
+    /// Describes the comparison; `what` names the measured step ("Step 3"): how much longer it
+    /// took, and the largest cause, or the other users of the cores ([`Explanation::with_others`]).
     pub fn sentence(&self, what: &str) -> String {
         sentence(self, what)
     }
 
-    /// The same in a line, of a prediction from the step's own times: `361.45 ms; simulated from its
-    /// stages' median times: 348.12 ms. Mostly warm-up (+14.06 ms)`.
+    /// Describes in a line a comparison with a prediction from the step's own times: `361.45 ms;
+    /// simulated from its stages' median times: 348.12 ms. Mostly warm-up (+14.06 ms)`.
     pub fn brief(&self) -> String {
         let (measured, predicted) = (self.measured.makespan(), self.predicted.makespan());
         let difference = self.difference();
@@ -39,7 +38,7 @@ impl Explanation {
     }
 }
 
-/// Whether a cause is half of the difference at least.
+/// Whether a cause is at least half of the difference.
 fn is_most(largest: Difference, difference: Delta) -> bool {
     2 * largest.delta.nanos().abs() >= difference.nanos().abs()
 }
@@ -87,7 +86,7 @@ fn sentence(explanation: &Explanation, what: &str) -> String {
     )
 }
 
-/// `10 % longer`, `3.2 % shorter`.
+/// Formats a relative difference: `10 % longer`, `3.2 % shorter`.
 fn relative(share: f64) -> String {
     let word = if share < 0.0 { "shorter" } else { "longer" };
     let percent = 100.0 * share.abs();
@@ -110,7 +109,7 @@ fn named(difference: Difference) -> &'static str {
     }
 }
 
-/// Where the cause shows most, after a colon; nothing where it shows nowhere.
+/// Describes where the cause has most effect, after a colon; empty if nowhere.
 fn detail(explanation: &Explanation, largest: Difference) -> String {
     let longer = largest.delta >= Delta::ZERO;
     let detail = match largest.cause {
@@ -124,7 +123,7 @@ fn detail(explanation: &Explanation, largest: Difference) -> String {
     detail.map_or_else(String::new, |detail| format!(": {detail}"))
 }
 
-/// The stage and kind that alone would change the step most in that direction.
+/// Describes the stage and kind that alone would change the step most in that direction.
 fn slow_stage(explanation: &Explanation, longer: bool) -> Option<String> {
     let weight = |row: &&StageRow| {
         let key = (row.effect.unwrap_or_default().nanos(), row.extra.nanos());
@@ -201,7 +200,7 @@ fn engine(explanation: &Explanation) -> Option<String> {
     ))
 }
 
-/// What a kind of work is called in a sentence.
+/// Noun for a kind of action in a sentence.
 pub(crate) const fn noun(kind: ActionKind) -> &'static str {
     match kind {
         ActionKind::Forward => "forward",

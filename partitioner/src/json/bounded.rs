@@ -1,4 +1,4 @@
-//! Values that a file may only give within bounds.
+//! Bounded values of a file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
         self.0
     }
 
-    /// As an index or a length.
+    /// Returns the number as an index or a length.
     pub(crate) const fn size(self) -> usize {
         self.0 as usize
     }
@@ -59,7 +59,7 @@ impl<const MAX: u64> Number<MAX> {
     }
 
     pub(crate) fn micros(self) -> Micros {
-        // In range, so that nothing is cut off.
+        // In range, so nothing is clamped.
         Micros::saturating(self.0)
     }
 }
@@ -138,7 +138,7 @@ impl<'de, const MAX: usize> Deserialize<'de> for Text<MAX> {
 pub(crate) struct List<T, const MIN: usize, const MAX: usize>(pub(crate) Vec<T>);
 
 impl<T, const MIN: usize, const MAX: usize> List<T, MIN, MAX> {
-    /// The entries, each made into something else.
+    /// Converts each entry.
     pub(crate) fn map<U>(self, into: impl FnMut(T) -> U) -> Vec<U> {
         self.0.into_iter().map(into).collect()
     }
@@ -161,7 +161,7 @@ impl<'de, T: Deserialize<'de>, const MIN: usize, const MAX: usize> Deserialize<'
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = list.next_element()? {
-                    // Before a list without end has taken all memory.
+                    // Before an endless list exhausts the memory.
                     if entries.len() == MAX {
                         return Err(A::Error::custom(format_args!(
                             "must have from {MIN} to {MAX} entries, has more"
@@ -183,7 +183,7 @@ impl<'de, T: Deserialize<'de>, const MIN: usize, const MAX: usize> Deserialize<'
     }
 }
 
-/// The fields of `T`, which derived code would read from a list as well.
+/// The fields of `T`; derived code alone would accept a list as well.
 #[derive(Clone, Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 

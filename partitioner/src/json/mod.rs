@@ -1,8 +1,8 @@
-//! Strict reading of JSON from outside: every error names file, field and rule.
+//! Strict reading of JSON files: every error names file, field and rule.
 //!
-//! What a file may say is said by the types that it is read into (`serde`, unknown fields
-//! denied, numbers and lists bounded by [`bounded`]); where an error was, `serde_path_to_error`
-//! knows. Broken input must cost neither a panic nor gigabytes, so the file's size is bounded.
+//! The types that a file is read into define its format (`serde`, unknown fields denied, numbers
+//! and lists bounded by [`bounded`]); `serde_path_to_error` gives the place of an error. Broken
+//! input must not cause a panic or use gigabytes, so the file's size is bounded.
 
 mod bounded;
 mod rule;
@@ -18,16 +18,16 @@ use serde_json::Value;
 pub(crate) use bounded::{List, Number, Object, Text, Whole, within};
 pub(crate) use rule::shorten;
 
-/// The largest file that is read, in bytes.
+/// Largest file that is read, in bytes.
 pub(crate) const MAX_FILE: u64 = 64 << 20;
-/// The largest amount of memory that one field may name: 1 PiB.
+/// Largest amount of memory of one field: 1 PiB.
 pub(crate) const MAX_BYTES: u64 = 1 << 50;
-/// The longest time that one field may name, in microseconds: eleven days.
+/// Longest time of one field, in microseconds: eleven days.
 pub(crate) const MAX_MICROS: f64 = MICROS_LIMIT as f64;
 /// [`MAX_MICROS`] as a parameter of [`Number`].
 pub(crate) const MICROS_LIMIT: u64 = 1_000_000_000_000;
 
-/// Why a file cannot be used: where, and which rule it breaks.
+/// Why a file cannot be used: the place, and the broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {}{rule}", Prefix(.field))]
 #[non_exhaustive]
@@ -61,7 +61,7 @@ impl fmt::Display for Prefix<'_> {
     }
 }
 
-/// The text of a file, of which no more than a byte beyond [`MAX_FILE`] is read.
+/// Returns the text of a file; reads at most a byte beyond [`MAX_FILE`].
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     let error = |rule: String| ReadError::new(&path.display().to_string(), "", rule);
     if path.is_dir() {
@@ -77,21 +77,21 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     Ok(text)
 }
 
-/// What sorts of files there are, and how a file says which one it is.
+/// Format of a file, and the means to tell files of other formats.
 pub(crate) struct FileFormat {
     /// The version that this build reads.
     pub(crate) version: u64,
-    /// A field that every such file has.
+    /// A field that every file of this format has.
     pub(crate) own: &'static str,
-    /// A field by which a file of another sort is known, and what is said of it.
+    /// A field that marks another format, and the message about such a file.
     pub(crate) other: (&'static str, &'static str),
-    /// What is said of a file that is of no sort.
+    /// Message about a file of no known format.
     pub(crate) none: &'static str,
 }
 
-/// What the object that a file holds is, or at which field which rule is broken.
+/// Parses a file that holds an object; an error names the field and the broken rule.
 ///
-/// The version is checked before all other fields: those of a newer version may be others.
+/// The version is checked before all other fields, which may differ in a newer version.
 pub(crate) fn parse_file<'de, T: Deserialize<'de>>(
     text: &'de [u8],
     file: &str,
@@ -101,7 +101,7 @@ pub(crate) fn parse_file<'de, T: Deserialize<'de>>(
         let rule = format!("is larger than {MAX_FILE} bytes");
         return Err(ReadError::new(file, "", rule));
     }
-    // What is not even an object is read as a whole, to find the place.
+    // A file that is not even an object is parsed as a whole, to find the place.
     if let Ok(Object(head)) = serde_json::from_slice(text) {
         check_head(&head, format).map_err(|(field, rule)| ReadError::new(file, field, rule))?;
         return parse(text, file);
@@ -114,7 +114,7 @@ pub(crate) fn parse_file<'de, T: Deserialize<'de>>(
     parsed.map_err(|error| ReadError::new(file, "", format!("{}; {}", error.rule, format.none)))
 }
 
-/// What an object in JSON is, or at which field which rule is broken.
+/// Parses an object in JSON; an error names the field and the broken rule.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(text: &'de [u8], file: &str) -> Result<T, ReadError> {
     let mut place = serde_path_to_error::Track::new();
     let mut json = serde_json::Deserializer::from_slice(text);
@@ -128,7 +128,7 @@ pub(crate) fn parse<'de, T: Deserialize<'de>>(text: &'de [u8], file: &str) -> Re
     })
 }
 
-/// Of the fields of a file those that say which sort it is.
+/// The fields that tell a file's format.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default, deserialize_with = "given")]
@@ -137,7 +137,7 @@ struct Head {
     balance: Option<IgnoredAny>,
 }
 
-/// Also where it is `null`.
+/// Treats `null` as given.
 fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }

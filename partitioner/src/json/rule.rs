@@ -1,11 +1,11 @@
-//! The errors of `serde` as field and rule, in the words of this program's other messages.
+//! Errors of `serde` as field and rule, in the style of this program's other messages.
 
 use serde_path_to_error::{Path, Segment};
 
-/// The most characters of a rule: it may repeat what a file says.
+/// Most characters of a rule, which may repeat text of the file.
 const LONGEST_RULE: usize = 600;
 
-/// Field and rule of an error at `path`.
+/// Returns field and rule of an error at `path`.
 pub(super) fn of(path: &Path, error: &serde_json::Error) -> (String, String) {
     let field = spelt(path);
     let text = error.to_string();
@@ -23,7 +23,7 @@ pub(super) fn of(path: &Path, error: &serde_json::Error) -> (String, String) {
     if error.is_syntax() {
         return (field, format!("is not JSON ({text})"));
     }
-    // The field says where it is: a line and a column besides say nothing.
+    // The field gives the place: line and column add nothing.
     let at = format!(" at line {} column {}", error.line(), error.column());
     let text = text.strip_suffix(&at).unwrap_or(&text);
     let within = |name: &str| match field.as_str() {
@@ -46,7 +46,7 @@ pub(super) fn of(path: &Path, error: &serde_json::Error) -> (String, String) {
     (field, cut(&rule, LONGEST_RULE))
 }
 
-/// A path such as `layers[3].forward_us`.
+/// Formats a path, such as `layers[3].forward_us`.
 fn spelt(path: &Path) -> String {
     let mut text = String::new();
     for segment in path {
@@ -63,19 +63,19 @@ fn spelt(path: &Path) -> String {
     text
 }
 
-/// The name after `lead`, up to the backquote that ends the text.
+/// Returns the name after `lead`, up to the backquote that ends the text.
 fn quoted<'a>(text: &'a str, lead: &str) -> Option<&'a str> {
     text.strip_prefix(lead)?.strip_suffix('`')
 }
 
-/// What was found, and what was expected in its place.
+/// Splits a message into the value found and the value expected.
 fn mismatch(text: &str) -> Option<(&str, &str)> {
     let lead = ["invalid type: ", "invalid value: "];
     let rest = lead.iter().find_map(|lead| text.strip_prefix(lead))?;
     rest.rsplit_once(", expected ")
 }
 
-/// What `serde` calls a value, shorter.
+/// Shortens `serde`'s description of a value.
 fn named(found: &str) -> String {
     let bare = |lead: &str| found.strip_prefix(lead).map(|rest| rest.trim_matches('`'));
     let scalars = ["integer ", "floating point ", "boolean "];
@@ -95,7 +95,7 @@ fn named(found: &str) -> String {
     }
 }
 
-/// At most 40 characters of a text, none of them a control character.
+/// Returns at most 40 characters of a text, without control characters.
 pub(crate) fn shorten(text: &str) -> String {
     cut(text, 40)
 }

@@ -1,4 +1,4 @@
-//! The devices that a pipeline is to run on, and the links between them.
+//! The devices that a pipeline runs on, and the links between them.
 
 pub mod cluster;
 mod nodes;
@@ -17,7 +17,7 @@ use crate::ids::DeviceId;
 use crate::units::Bytes;
 use crate::words::count;
 
-/// The most devices of a machine.
+/// Most devices of a machine.
 pub const MAX_DEVICES: usize = 1 << 14;
 /// The slowest and the fastest device, relative to the profiled one.
 const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
@@ -25,26 +25,26 @@ const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
 /// One device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
-    /// How fast it is, relative to the device that was profiled.
+    /// Speed relative to the profiled device.
     pub speed: f64,
     /// Its memory; none for no limit.
     pub memory: Option<Bytes>,
 }
 
-/// Why devices cannot be described this way.
+/// Why the machine is impossible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
     /// No device, or too many.
     #[error("{devices}: there must be from 1 to {MAX_DEVICES}", devices = count(*devices, "device"))]
     Devices {
-        /// The number that was asked for.
+        /// Number of devices asked for.
         devices: usize,
     },
     /// A list with neither one entry nor one per device.
     #[error("{given} of {what} for {devices}: give one for all, or one for each", devices = count(*devices, "device"), given = count(*given, "value"))]
     Length {
-        /// What the list holds.
+        /// Content of the list.
         what: &'static str,
         /// The length of the list.
         given: usize,
@@ -68,7 +68,7 @@ pub enum MachineError {
         /// The devices of each.
         devices: usize,
     },
-    /// Nodes with another number of devices.
+    /// Nodes with a different total of devices.
     #[error("the nodes have {given}, and there are {devices}", given = count(*given, "device"))]
     NodeDevices {
         /// Devices of all nodes.
@@ -84,29 +84,28 @@ pub enum MachineError {
         /// Devices of all replicas.
         devices: usize,
     },
-    /// Stages that are neighbours, on nodes where replicas would not be alike.
+    /// Neighbouring stages on nodes where replicas would be placed differently.
     #[error(
         "replicas of {devices} do not lie alike on nodes of {each}: where stages are \
          neighbours one must be a multiple of the other", devices = count(*devices, "device"))]
     Neighbours {
         /// Devices of a replica.
         devices: usize,
-        /// Devices of a node; 0 where nodes have unequal numbers.
+        /// Devices of a node; 0 if nodes have unequal numbers.
         each: usize,
     },
-    /// Nodes that cannot be.
+    /// Impossible nodes.
     #[error(transparent)]
     Nodes(#[from] NodesError),
-    /// No core, or devices without a thread.
+    /// Zero cores, or devices with zero threads.
     #[error(transparent)]
     Cores(#[from] CoresError),
 }
 
 /// Devices in pipeline order, and the links between them.
 ///
-/// The pipeline can be there several times (data parallelism): see
-/// [`with_replicas`](Self::with_replicas). What is said of a device is then said of its place in
-/// every replica.
+/// There can be several replicas of the pipeline (data parallelism): see
+/// [`with_replicas`](Self::with_replicas). A property of a device then holds in every replica.
 ///
 /// # Examples
 /// ```
@@ -133,7 +132,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// `devices` devices as fast as the profiled one, without memory limit, with free links.
+    /// Creates `devices` devices as fast as the profiled one, without memory limits, with free links.
     pub fn new(devices: usize) -> Result<Self, MachineError> {
         if !(1..=MAX_DEVICES).contains(&devices) {
             return Err(MachineError::Devices { devices });
@@ -155,14 +154,13 @@ impl Machine {
         })
     }
 
-    /// The same with the whole pipeline `replicas` times, each on as many devices. With p
-    /// devices there are `replicas · p` in all, in the order that
-    /// [`with_neighbours`](Self::with_neighbours) says: by default device i of replica r is number
-    /// `i · replicas + r`.
+    /// Sets the number of replicas of the pipeline, each on as many devices. With p devices there are
+    /// `replicas · p` in all, in the order of [`with_neighbours`](Self::with_neighbours): by default device i
+    /// of replica r is number `i · replicas + r`.
     ///
     /// # Errors
-    /// [`MachineError::Replicas`]; [`MachineError::NodeDevices`] and [`MachineError::Processes`]
-    /// where nodes or processes were given before.
+    /// [`MachineError::Replicas`]; [`MachineError::NodeDevices`] and [`MachineError::Processes`] if nodes or
+    /// processes were set before.
     pub fn with_replicas(mut self, replicas: usize) -> Result<Self, MachineError> {
         let devices = self.devices.len();
         if !(1..=MAX_DEVICES / devices).contains(&replicas) {
@@ -172,8 +170,8 @@ impl Machine {
         self.check_nodes()
     }
 
-    /// The same with all devices, those of every replica, spread over nodes in order; the link
-    /// of [`with_link`](Self::with_link) is then that within a node.
+    /// Spreads all devices of all replicas over nodes in order; the link of [`with_link`](Self::with_link) is
+    /// then that within a node.
     ///
     /// # Errors
     /// [`MachineError::NodeDevices`].
@@ -190,7 +188,7 @@ impl Machine {
         }
     }
 
-    /// The same with these speeds: one for all devices, or one for each.
+    /// Sets the speeds: one for all devices, or one for each.
     pub fn with_speeds(mut self, speeds: &[f64]) -> Result<Self, MachineError> {
         for (device, speed) in self.spread("speed", speeds)?.into_iter().enumerate() {
             if !SPEEDS.contains(&speed) {
@@ -202,7 +200,7 @@ impl Machine {
         Ok(self)
     }
 
-    /// The same with these memory limits: one for all devices, or one for each.
+    /// Sets the memory limits: one for all devices, or one for each.
     pub fn with_memory(mut self, memory: &[Bytes]) -> Result<Self, MachineError> {
         for (device, bytes) in self.spread("memory", memory)?.into_iter().enumerate() {
             self.devices[device].memory = Some(bytes);
@@ -210,7 +208,7 @@ impl Machine {
         Ok(self)
     }
 
-    /// The same with devices that have as much memory as is asked for.
+    /// Removes the memory limits.
     #[must_use]
     pub fn without_memory(mut self) -> Self {
         for device in &mut self.devices {
@@ -219,7 +217,7 @@ impl Machine {
         self
     }
 
-    /// The same with so much more memory on each device that has a limit.
+    /// Adds memory to each device that has a limit.
     pub(crate) fn with_more_memory(mut self, more: Bytes) -> Self {
         for device in &mut self.devices {
             device.memory = device.memory.map(|own| own + more);
@@ -227,8 +225,7 @@ impl Machine {
         self
     }
 
-    /// The same with one more device in each replica, like the fastest (of equals the first), behind
-    /// the others.
+    /// Adds one device to each replica, like the fastest (the first among equals), after the others.
     ///
     /// # Errors
     /// [`MachineError::Devices`], [`MachineError::NodeDevices`], [`MachineError::Processes`].
@@ -243,22 +240,21 @@ impl Machine {
         self.check_nodes()
     }
 
-    /// The same with this link between any two devices of a node.
+    /// Sets the link between any two devices of a node.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {
         self.link = Some(link);
         self
     }
 
-    /// The same with this link between each device and the host's memory, over which
-    /// activations can be offloaded.
+    /// Sets the link between each device and the host's memory, over which activations can be offloaded.
     #[must_use]
     pub fn with_host_link(mut self, link: HostLink) -> Self {
         self.host_link = Some(link);
         self
     }
 
-    /// The same with devices that share these cores.
+    /// Sets the cores that the devices share.
     #[must_use]
     pub fn with_cores(mut self, cores: Cores) -> Self {
         self.cores = Some(cores);
@@ -282,28 +278,27 @@ impl Machine {
         &self.devices
     }
 
-    /// The link between any two devices of a node; none where transfers take no time.
+    /// The link between any two devices of a node; none if transfers take no time.
     pub fn link(&self) -> Option<Link> {
         self.link
     }
 
-    /// The link between each device and the host's memory; none where nothing can be
-    /// offloaded.
+    /// The link between each device and the host's memory; none if nothing can be offloaded.
     pub fn host_link(&self) -> Option<HostLink> {
         self.host_link
     }
 
-    /// The cores that the devices share; none where each has its own.
+    /// The cores that the devices share; none if each has its own.
     pub fn cores(&self) -> Option<Cores> {
         self.cores
     }
 
-    /// How many times the pipeline is there.
+    /// Number of replicas of the pipeline.
     pub fn replicas(&self) -> usize {
         self.replicas
     }
 
-    /// How the devices are spread over nodes; none where all are on one.
+    /// Distribution of the devices over nodes; none if all are on one.
     pub fn nodes(&self) -> Option<&Nodes> {
         self.nodes.as_ref()
     }

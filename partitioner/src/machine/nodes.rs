@@ -3,7 +3,7 @@
 use crate::cost::Link;
 use crate::words::count;
 
-/// Why nodes cannot be described this way.
+/// Why the nodes are impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodesError {
@@ -22,7 +22,7 @@ pub enum NodesError {
     },
 }
 
-/// A list that would be understood; one that nobody would write is cut short.
+/// Formats a valid list as an example, cut to a reasonable length.
 fn example(nodes: usize, devices: usize) -> String {
     let nodes = nodes.clamp(1, devices.clamp(1, 8));
     let of = |node: usize| devices / nodes + usize::from(node < devices % nodes);
@@ -30,11 +30,11 @@ fn example(nodes: usize, devices: usize) -> String {
     list.join(",")
 }
 
-/// How devices are spread over nodes (hosts), in order, and the network between these.
+/// Distribution of devices over nodes (hosts), in order, and the network between these.
 ///
-/// The devices of a node share its network card (NIC): one value at a time leaves the node, and
-/// one at a time comes in, each at the link's full bandwidth. So it is with one Ethernet port a
-/// machine; machines built for training have a card for each device
+/// The devices of a node share its network card (NIC): one value at a time leaves the node, and one
+/// at a time arrives, each at the link's full bandwidth. This models one Ethernet port per machine;
+/// machines built for training have a card for each device
 /// ([`with_nic_per_device`](Self::with_nic_per_device)).
 ///
 /// # Examples
@@ -51,14 +51,14 @@ fn example(nodes: usize, devices: usize) -> String {
 #[doc(alias = "host")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nodes {
-    /// The first device of each node, and behind it the number of all.
+    /// First device of each node, and finally the number of all devices.
     starts: Vec<usize>,
     link: Link,
     nic_per_device: bool,
 }
 
 impl Nodes {
-    /// Nodes with so many devices each, and the link between any two nodes.
+    /// Creates nodes with these numbers of devices, and the link between any two nodes.
     ///
     /// # Errors
     /// [`NodesError::Empty`].
@@ -77,7 +77,7 @@ impl Nodes {
         })
     }
 
-    /// `devices` devices spread evenly over `nodes` nodes.
+    /// Spreads `devices` devices evenly over `nodes` nodes.
     ///
     /// # Errors
     /// [`NodesError`].
@@ -88,15 +88,15 @@ impl Nodes {
         Self::new(vec![devices / nodes; nodes], link)
     }
 
-    /// The same where each device has a network card of its own, or (by default) where the
-    /// devices of a node share one.
+    /// Sets whether each device has its own network card, or (by default) the devices of a node
+    /// share one.
     #[must_use]
     pub fn with_nic_per_device(mut self, own: bool) -> Self {
         self.nic_per_device = own;
         self
     }
 
-    /// How many devices each node has.
+    /// Number of devices of each node.
     pub fn devices(&self) -> Vec<usize> {
         let ends = self.starts.windows(2);
         ends.map(|both| both[1] - both[0]).collect()
@@ -112,17 +112,17 @@ impl Nodes {
         self.link
     }
 
-    /// Whether each device has a network card of its own.
+    /// Whether each device has its own network card.
     pub fn nic_per_device(&self) -> bool {
         self.nic_per_device
     }
 
-    /// Devices in all.
+    /// Number of devices in all.
     pub(super) fn all(&self) -> usize {
         self.starts[self.count()]
     }
 
-    /// The node of the device with that number among all.
+    /// Node of the device with this number among all.
     pub(super) fn of(&self, device: usize) -> usize {
         self.starts.partition_point(|&start| start <= device) - 1
     }

@@ -1,11 +1,11 @@
-//! The processes that the devices are spread over, and what it takes them to agree.
+//! Processes that the devices are spread over, and the time of their agreement.
 //!
-//! A step over several processes counts in all of them or in none: it ends with a vote, and so does
-//! an update of the parameters. In round r of a vote each process sends what it knows to the one
-//! 2^r further on, and goes on once it has as much from the one 2^r before (Bruck et al. 1997), so
-//! that after log2(n) rounds all know of all. They are not through at the same time, and so do not begin
-//! the next step at the same time. Nothing is sent to a process before it has said that it takes
-//! it, which is a message, too.
+//! A step over several processes counts in all of them or in none: it ends with a vote, and so does an
+//! update of the parameters. In round r of a vote each process sends its knowledge to the one 2^r
+//! further on, and goes on when it has received that of the one 2^r before (Bruck et al. 1997), so after
+//! log2(n) rounds all know everything. Processes finish a vote at different times, and so begin the next
+//! step at different times. Nothing is sent to a process before it has announced that it takes values,
+//! which is a message, too.
 
 use super::{Machine, MachineError};
 use crate::cost::Joins;
@@ -13,11 +13,11 @@ use crate::ids::DeviceId;
 use crate::timeline::Timeline;
 use crate::units::Micros;
 
-/// Votes of a training step and the update behind it.
+/// Number of votes of a training step with its update.
 pub const VOTES: usize = 2;
 
 impl Machine {
-    /// The same with all devices, those of every replica, spread evenly over processes in order.
+    /// Spreads all devices of all replicas evenly over processes in order.
     ///
     /// # Errors
     /// [`MachineError::Processes`].
@@ -34,14 +34,14 @@ impl Machine {
         Ok(self)
     }
 
-    /// How many processes the devices are spread over.
+    /// Number of processes.
     pub fn processes(&self) -> usize {
         self.processes
     }
 
-    /// By device of the pipeline: its process, and how much later than the first one that begins a
-    /// step, so many votes after the one before, which ended on the first device; of several
-    /// replicas, that of the last one. None where there is one process.
+    /// Returns, by device of the pipeline, its process and the delay of its start behind the first
+    /// process to begin the step, after `votes` votes that followed a step that ended on the first
+    /// device; of several replicas, that of the last one. None for one process.
     pub fn joins(&self, votes: usize) -> Option<Vec<Joins>> {
         if self.processes == 1 {
             return None;
@@ -64,12 +64,12 @@ impl Machine {
         Some((0..self.devices.len()).map(of_device).collect())
     }
 
-    /// From the end of a step's last action until the first device's process is through with so many
-    /// votes, of which nothing is between: until it can begin the next step. A training step and
-    /// the update behind it have [`VOTES`]. Nothing with one process.
+    /// Time from the end of a step's last action until the first device's process has completed `votes`
+    /// consecutive votes and can begin the next step. A training step with its update has [`VOTES`].
+    /// Zero for one process.
     ///
-    /// What messages weigh is left out: they are short, but for what a step of very many actions
-    /// tells of them.
+    /// The size of messages is neglected: they are short, except for the reports of a step with very
+    /// many actions.
     #[doc(alias = "barrier")]
     pub fn agreement(&self, step: &Timeline, votes: usize) -> Micros {
         if self.processes == 1 {
@@ -90,8 +90,8 @@ impl Machine {
         through.unwrap_or_default() - last.unwrap_or_default()
     }
 
-    /// When each process is through with so many votes that it begins then; none for one that
-    /// waits for nothing, as it began long ago.
+    /// Returns when each process completes `votes` votes that it begins at `times`; none for one that
+    /// began long ago and waits for nothing.
     fn through(&self, mut times: Vec<Option<Micros>>, votes: usize) -> Vec<Option<Micros>> {
         let distances = || std::iter::successors(Some(1), |distance| Some(2 * distance));
         for _ in 0..votes {
@@ -107,7 +107,7 @@ impl Machine {
         times
     }
 
-    /// A short message between two processes.
+    /// Returns the time of a short message between two processes.
     fn hop(&self, from: usize, to: usize) -> Micros {
         let first = |process: usize| process * self.devices_each();
         let inside = || self.link.map_or(Micros::ZERO, |link| link.latency());
@@ -121,7 +121,7 @@ impl Machine {
         self.devices.len() * self.replicas / self.processes
     }
 
-    /// The process of the device with that number among all.
+    /// Process of the device with this number among all.
     fn process_of(&self, device: usize) -> usize {
         device / self.devices_each()
     }
@@ -159,8 +159,8 @@ mod tests {
         assert_eq!(four().joins(VOTES), None);
     }
 
-    /// Four processes on two nodes, 0 and 1 on the first one. In the first vote 1, 2 and 3 hear of
-    /// the end in 0; what they send on comes back to 0 in the second one.
+    /// Four processes on two nodes, 0 and 1 on the first one. In the first vote 1, 2 and 3 learn of the
+    /// end in 0; their messages return to 0 in the second one.
     #[test]
     fn a_vote_doubles_who_knows_in_each_round() {
         let nodes = Nodes::new(vec![2, 2], link("1GB/s,30us")).unwrap();
@@ -179,17 +179,17 @@ mod tests {
             let step = simulate(&schedule, &Costs::uniform(4, time, time, time)).timeline;
             machine.agreement(&step, votes).get()
         };
-        // The last action is device 0's, and the others have told by then.
+        // The last action is device 0's, and the others have voted by then.
         assert_eq!(agreement(ScheduleKind::OneFOneB, 1), 0.0);
         assert_eq!(agreement(ScheduleKind::OneFOneB, VOTES), 62.0);
-        // It is device 3's.
+        // The last action is device 3's.
         assert_eq!(agreement(ScheduleKind::ForwardOnly, 1), 30.0);
         assert_eq!(agreement(ScheduleKind::ForwardOnly, VOTES), 90.0);
     }
 
-    /// Process 1 begins 10 ms after process 0, and its word that it takes values is there 10 ms
-    /// later: what takes 5 ms waits for 15 until it can leave. After a second vote it begins 10 ms
-    /// before process 0, and nothing waits.
+    /// Process 1 begins 10 ms after process 0, and its announcement that it takes values arrives 10 ms
+    /// later: a value made after 5 ms waits for 15 until it can leave. After a second vote it begins 10
+    /// ms before process 0, and nothing waits.
     #[test]
     fn the_first_value_waits_until_it_is_taken() {
         let machine = Machine::new(2).unwrap().with_link(link("1GB/s,10ms"));

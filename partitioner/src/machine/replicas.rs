@@ -1,4 +1,4 @@
-//! Where the replicas of a device are, and what it takes them to add up their gradients.
+//! Placement of replicas, and the times of their all-reduce.
 
 use std::str::FromStr;
 
@@ -9,21 +9,21 @@ use crate::machine::Way;
 use crate::units::{Bytes, Micros};
 use crate::value_error::ValueError;
 
-/// Which devices are next to each other, where the pipeline is there several times.
+/// Order of neighbouring devices if there are several replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[doc(alias = "rank order")]
 pub enum Neighbours {
-    /// Replicas of a stage, as in Megatron-LM: device i of replica r is number i · d + r.
-    /// Gradients stay within a node where they can, and the pipeline goes from node to node.
+    /// Replicas of a stage, as in Megatron-LM: device i of replica r is number i · d + r. Gradients
+    /// stay within a node if possible, and the pipeline goes from node to node.
     #[default]
     Replicas,
-    /// Stages of a replica: device i of replica r is number r · p + i. Pipelines stay within a
-    /// node where they can, and gradients go from node to node.
+    /// Stages of a replica: device i of replica r is number r · p + i. Pipelines stay within a node
+    /// if possible, and gradients go from node to node.
     Stages,
 }
 
 impl Neighbours {
-    /// The name by which users ask for it: `replicas` or `stages`.
+    /// Name on the command line: `replicas` or `stages`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Replicas => "replicas",
@@ -47,20 +47,20 @@ impl FromStr for Neighbours {
     }
 }
 
-/// How replicas add up their gradients.
+/// Method of the all-reduce of gradients over replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "reduce-scatter")]
 pub enum AllReduce {
-    /// Each replica sends a part to every other one, which adds them up in a fixed order and
-    /// sends the sum to all: what this project does when it trains. With d replicas
-    /// 2(d − 1)/d of the bytes leave each, in two rounds. Parts for replicas on the same node go
-    /// over the link within it, the others over the one between nodes, at the same time.
+    /// Each replica sends a part to every other one, which adds the parts in a fixed order and
+    /// sends the sum to all, as in this project's training. With d replicas each sends 2(d − 1)/d
+    /// of the bytes, in two rounds. Parts for replicas on the same node use the link within it, the
+    /// others the link between nodes, at the same time.
     #[default]
     Direct,
-    /// Rings by level, as NCCL has them: a reduce-scatter within each node, an all-reduce of each
-    /// part between the nodes, an all-gather within each node. With k replicas on each of n nodes
-    /// 2(k − 1)/k of the bytes leave each over the link within the node, and then
-    /// 2(n − 1)/n of a k-th over that between nodes, in 2(k − 1) and 2(n − 1) steps.
+    /// Rings by level, as in NCCL: a reduce-scatter within each node, an all-reduce of each part
+    /// between the nodes, an all-gather within each node. With k replicas on each of n nodes, each
+    /// sends 2(k − 1)/k of the bytes over the link within the node, and then 2(n − 1)/n of a k-th
+    /// over the link between nodes, in 2(k − 1) and 2(n − 1) steps.
     Levels,
 }
 
@@ -80,18 +80,18 @@ impl FromStr for AllReduce {
 }
 
 impl Machine {
-    /// The same with other neighbours.
+    /// Sets the order of neighbours.
     ///
     /// # Errors
-    /// [`MachineError::Neighbours`] where stages are to be neighbours, and replicas are not alike
-    /// then: the devices of each node, as many on all, must be a multiple of those of a replica,
-    /// or the other way round.
+    /// [`MachineError::Neighbours`] if stages are neighbours and replicas are placed differently:
+    /// each node must have the same number of devices, and one of this number and p must be a
+    /// multiple of the other.
     pub fn with_neighbours(mut self, neighbours: Neighbours) -> Result<Self, MachineError> {
         self.neighbours = neighbours;
         self.check_neighbours()
     }
 
-    /// The same where gradients are added up in another way.
+    /// Sets the method of all-reduce.
     #[must_use]
     pub fn with_all_reduce(mut self, all_reduce: AllReduce) -> Self {
         self.all_reduce = all_reduce;
@@ -113,17 +113,17 @@ impl Machine {
         Ok(self)
     }
 
-    /// Which devices are next to each other.
+    /// Order of neighbouring devices.
     pub fn neighbours(&self) -> Neighbours {
         self.neighbours
     }
 
-    /// How gradients are added up over replicas.
+    /// Method of all-reduce over replicas.
     pub fn all_reduce(&self) -> AllReduce {
         self.all_reduce
     }
 
-    /// The number of a device of a replica among all.
+    /// Number of a replica's device among all.
     pub(super) fn number(&self, device: usize, replica: usize) -> usize {
         match self.neighbours {
             Neighbours::Replicas => device * self.replicas + replica,
@@ -131,14 +131,14 @@ impl Machine {
         }
     }
 
-    /// The numbers of a device of the pipeline among all, one for each replica, in order.
+    /// Numbers of a pipeline's device among all, one for each replica, in order.
     pub(super) fn each(&self, device: DeviceId) -> impl Iterator<Item = usize> + '_ {
         (0..self.replicas).map(move |replica| self.number(device.index(), replica))
     }
 
-    /// What it takes to add up `bytes` of gradients over the replicas of a device's stage, so
-    /// that each has the sum: a reduce-scatter and an all-gather, in the way of
-    /// [`with_all_reduce`](Self::with_all_reduce). Nothing with one replica.
+    /// Times of the all-reduce of `bytes` of gradients over the replicas of a device's stage: a
+    /// reduce-scatter and an all-gather, by the method of
+    /// [`with_all_reduce`](Self::with_all_reduce). Zero for one replica.
     #[doc(alias = "all-reduce")]
     pub fn exchange(&self, device: DeviceId, bytes: Bytes) -> EdgeTimes {
         if self.replicas == 1 || bytes == Bytes::ZERO {
@@ -151,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// How many replicas of a device each node has that has any.
+    /// Number of replicas of a device on each node that has any.
     fn on_each_node(&self, device: DeviceId) -> Vec<usize> {
         let Some(nodes) = &self.nodes else {
             return vec![self.replicas];
@@ -206,7 +206,7 @@ impl Machine {
         EdgeTimes { occupancy, latency }
     }
 
-    /// How many of so many replicas on a node share its network card.
+    /// Number of senders that share a network card, of `count` replicas on a node.
     fn sending(&self, count: usize) -> usize {
         let own = self
             .nodes
@@ -228,7 +228,7 @@ mod tests {
     use crate::cost::Link;
     use crate::machine::Nodes;
 
-    /// A byte a microsecond and 3 µs within a node, ten times that between nodes.
+    /// One byte per microsecond and 3 µs within a node, ten times these times between nodes.
     fn machine(devices: usize, replicas: usize, nodes: &[usize], nic_per_device: bool) -> Machine {
         let link = |text: &str| text.parse::<Link>().unwrap();
         let nodes = Nodes::new(nodes.to_vec(), link("100kB/s,30us")).unwrap();

@@ -1,33 +1,33 @@
-//! Which links values and gradients go over.
+//! Links that values and gradients use.
 //!
-//! Replicas do the same at the same time. One that shares a network card with others so takes as
-//! many times as long for its values as there are of them, and the most that any has to share
-//! decides for all: they wait for each other at the end of the step.
+//! Replicas do the same at the same time. If n of them share a network card, each takes n times as
+//! long for its values, and the largest n determines all: they wait for each other at the end of
+//! the step.
 
 use super::{Machine, Neighbours};
 use crate::cost::{Cards, EdgeTimes, Reach};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
 
-/// What lies between two devices.
+/// Link between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The link within a node.
     Inside,
-    /// The link between nodes, over which so many replicas send at a time.
+    /// The link between nodes, with the number of replicas that share it.
     Between { sharing: usize },
 }
 
 impl Machine {
-    /// What it takes to move `bytes` from one device to another one, in every replica at the
-    /// same time; nothing within a device.
+    /// Times of moving `bytes` from one device to another one, in every replica at the same time;
+    /// zero within a device.
     pub fn transfer(&self, from: DeviceId, to: DeviceId, bytes: Bytes) -> EdgeTimes {
         let way = self.way(from, to);
         way.map_or_else(EdgeTimes::default, |way| self.over(way, bytes))
     }
 
-    /// The network cards that values between nodes share; none where there are none, or each
-    /// device has its own.
+    /// The network cards that values between nodes share; none if there are none, or if each device
+    /// has its own.
     pub fn cards(&self) -> Option<Cards> {
         let nodes = self.nodes.as_ref()?;
         if nodes.nic_per_device() || nodes.count() == 1 {
@@ -36,13 +36,13 @@ impl Machine {
         let reach = |device: usize| {
             let on = |replica| nodes.of(self.number(device, replica));
             match self.neighbours {
-                // Devices are on nodes in order, and so are the replicas of one.
+                // Devices are on nodes in order, and so are the replicas of one device.
                 Neighbours::Replicas => Reach {
                     first: on(0),
                     last: on(self.replicas - 1),
                     exchanges: on(0) != on(self.replicas - 1),
                 },
-                // All replicas do on their nodes what the first does on its own.
+                // All replicas behave on their nodes as the first one on its own.
                 Neighbours::Stages => Reach {
                     first: on(0),
                     last: on(0),
@@ -53,7 +53,7 @@ impl Machine {
         Some(Cards::new((0..self.devices.len()).map(reach).collect()))
     }
 
-    /// What lies between two devices; none where they are one.
+    /// Returns the link between two devices; none if they are the same.
     pub(crate) fn way(&self, from: DeviceId, to: DeviceId) -> Option<Way> {
         if from == to {
             return None;
@@ -77,7 +77,7 @@ impl Machine {
         })
     }
 
-    /// What it takes to move `bytes` that way.
+    /// Returns the times of moving `bytes` over a link.
     pub(crate) fn over(&self, way: Way, bytes: Bytes) -> EdgeTimes {
         match (way, &self.nodes) {
             (Way::Between { sharing }, Some(nodes)) => {
@@ -98,7 +98,7 @@ mod tests {
     use crate::cost::Link;
     use crate::machine::Nodes;
 
-    /// A byte a microsecond and 3 µs within a node, ten times that between nodes.
+    /// One byte per microsecond and 3 µs within a node, ten times these times between nodes.
     fn machine(devices: usize, replicas: usize, nodes: &[usize], nic_per_device: bool) -> Machine {
         let link = |text: &str| text.parse::<Link>().unwrap();
         let nodes = Nodes::new(nodes.to_vec(), link("100kB/s,30us")).unwrap();
@@ -122,14 +122,14 @@ mod tests {
         assert_eq!(transfer(&alone, 1, 2), (120.0, 30.0));
         assert_eq!(transfer(&alone, 2, 1), (120.0, 30.0));
         assert_eq!(transfer(&alone, 2, 2), (0.0, 0.0));
-        // Stage 0 is on devices 0 and 1 and stage 1 on 2 and 3, all on node 0; the two replicas
-        // of stage 1 hand over to those of stage 2 over one card.
+        // Stage 0 is on devices 0 and 1 and stage 1 on 2 and 3, all on node 0; the two replicas of
+        // stage 1 send to those of stage 2 over one card.
         let twice = machine(4, 2, &[4, 4], false);
         assert_eq!(transfer(&twice, 0, 1), (12.0, 3.0));
         assert_eq!(transfer(&twice, 1, 2), (240.0, 30.0));
         let cards = machine(4, 2, &[4, 4], true);
         assert_eq!(transfer(&cards, 1, 2), (120.0, 30.0));
-        // Of 0 -> 2 and 1 -> 3 the second alone leaves node 0, and that decides.
+        // Of 0 -> 2 and 1 -> 3 only the second leaves node 0, and it determines the time.
         assert_eq!(
             transfer(&machine(2, 2, &[3, 1], false), 0, 1),
             (120.0, 30.0)

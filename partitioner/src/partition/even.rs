@@ -1,4 +1,4 @@
-//! The evenest of the cuts whose parts are all at most `cap`.
+//! The evenest cut whose parts are all at most `cap`.
 //!
 //! The cost of a part, (its weight squared, its layer count squared), satisfies the
 //! quadrangle inequality, because a square is convex and both prefix sums increase. The
@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 /// Sum of squared weights, then sum of squared layer counts.
 type Cost = (u128, u128);
 
-/// `stages + 1` cut positions; parts of at most `cap` must exist.
+/// Returns `stages + 1` cut positions; parts of at most `cap` must exist.
 ///
 /// # Complexity
 /// O(stages · layers · log layers) time, O(stages · layers) memory.
@@ -49,7 +49,7 @@ pub(super) fn cuts(prefix: &[u128], stages: usize, cap: u128) -> Vec<usize> {
     cuts
 }
 
-/// Per boundary, the first and the last position from which both sides can be done.
+/// Returns, per boundary, the first and the last position from which both sides are possible.
 fn windows(prefix: &[u128], stages: usize, cap: u128) -> (Vec<usize>, Vec<usize>) {
     let layers = prefix.len() - 1;
     let mut lowest = vec![layers; stages + 1];
@@ -67,7 +67,7 @@ fn windows(prefix: &[u128], stages: usize, cap: u128) -> (Vec<usize>, Vec<usize>
     (lowest, highest)
 }
 
-/// How far weights are shifted right, so that the squares of their sums fit a u128.
+/// Right shift of weights such that the squares of their sums fit a u128.
 fn shift(prefix: &[u128]) -> u32 {
     let bits = u128::BITS - prefix[prefix.len() - 1].leading_zeros();
     bits.saturating_sub(60)
@@ -78,7 +78,7 @@ struct Row<'a> {
     prefix: &'a [u128],
     cap: u128,
     shift: u32,
-    /// Window of the stage's start, and the costs of what comes before it.
+    /// Window of the stage's start, and the costs of the stages before it.
     first: usize,
     last: usize,
     before: &'a [Cost],
@@ -112,7 +112,7 @@ impl Row<'_> {
         let high = high.min(self.last).min(end - 1);
         (low..=high)
             .map(|start| (self.cost(start, end), start))
-            // Of equal costs the latest start: the first stages get the layer too many.
+            // Among equal costs the latest start: the first stages get an excess layer.
             .min_by_key(|&(cost, start)| (cost, Reverse(start)))
             .unwrap_or(((u128::MAX, u128::MAX), low.min(end - 1)))
     }

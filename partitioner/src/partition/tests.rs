@@ -57,7 +57,7 @@ fn uniform_gives_the_first_stages_one_more() {
 fn weights_without_parameters_fall_back_to_counts() {
     let partition = Partition::by_weight(&[0; 10], 4).unwrap();
     assert_eq!(partition.balance(), [3, 3, 2, 2]);
-    // One layer has all the weight: the others spread around it.
+    // One layer has all the weight: the others are spread around it.
     let partition = Partition::by_weight(&[0, 0, 9, 0, 0, 0], 3).unwrap();
     assert!(partition.balance().iter().all(|&count| count >= 1));
 }
@@ -77,7 +77,7 @@ fn ties_go_to_even_stages() {
     assert_eq!(balance, [2, 2, 1]);
 }
 
-/// The optimum by trying every set of cuts.
+/// Returns the optimum by trying every set of cuts.
 fn brute_force(weights: &[u64], stages: usize) -> u64 {
     if stages == 1 {
         return weights.iter().sum();
@@ -127,6 +127,6 @@ fn all_cuts_are_all_different_and_complete() {
     assert_eq!(Partition::all(9, 4, 55), None);
     assert_eq!(Partition::all(10_000, 5_000, 1000), None);
     assert_eq!(Partition::all(2, 3, 1000), None);
-    // The only cut is one, too.
+    // A single possible cut also exceeds a limit of 0.
     assert_eq!(Partition::all(3, 3, 0), None);
 }

@@ -1,4 +1,4 @@
-//! A combination that fits, and its prediction.
+//! A combination that fits, with its prediction.
 
 use super::job::PlanJob;
 use super::why::{Contender, Parts};
@@ -14,9 +14,9 @@ use crate::simulate::{Simulation, simulate};
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
 
-/// By how much less is tried for each of many schedules than for a single one.
+/// Divides the usual effort of computing a schedule, since there are many.
 const EFFORT: usize = 8;
-/// How often a schedule is computed until one fits.
+/// Most attempts to compute a schedule that fits.
 const COMPUTED: usize = 3;
 /// A combination that fits, with its prediction.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct PlanCandidate {
     pub(super) schedule: CheckedSchedule,
     pub(super) solution: Solution,
     pub(super) step: Micros,
-    /// What the step consists of.
+    /// Components of the step.
     pub(super) parts: Parts,
     pub(super) bubble: f64,
 }
@@ -60,8 +60,8 @@ impl PlanCandidate {
         (own, simulation)
     }
 
-    /// The same if it keeps to the memory also with gradients that wait for another stage,
-    /// which the cut alone does not tell.
+    /// Returns the candidate if it fits the memory even with gradients that wait for another stage,
+    /// which the cut does not consider.
     pub(super) fn fitting(
         job: PlanJob,
         problem: Problem,
@@ -72,13 +72,13 @@ impl PlanCandidate {
         fits(&own.problem, &simulation).then_some(own)
     }
 
-    /// Faster first; of equals the simpler one.
+    /// Orders by time; the simpler one first among equals.
     pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
         let rank = |own: &Self| (own.step, own.simplicity());
         rank(self).cmp(&rank(other))
     }
 
-    /// Less of the simpler one, then of the one that needs less memory.
+    /// Key of simplicity, then of memory: less is better.
     pub(super) fn simplicity(&self) -> impl Ord + use<> {
         let bytes = self.solution.stage_bytes.iter().copied().sum::<Bytes>();
         (
@@ -99,9 +99,9 @@ impl PlanCandidate {
         self.solution.offload.iter().filter(|&&yes| yes).count()
     }
 
-    /// The same cut under a schedule that is computed for its costs, if that is faster: where
-    /// stages do with their activations what they do here, or where none does anything with those
-    /// of all micro-batches, but the schedule may with those of single ones.
+    /// Returns the same cut under a schedule computed for its costs, if that is faster: with the
+    /// stages' present recomputes and offloads, or with none for whole stages, where the schedule
+    /// may choose single micro-batches.
     pub(super) fn computed(&self, options: &PlanOptions) -> Option<Self> {
         let own = self.computed_with(options, &self.solution.ways());
         let plain = vec![(false, false); self.solution.partition.stages()];
@@ -130,8 +130,8 @@ impl PlanCandidate {
             kind: ScheduleKind::Auto,
             ..self.job
         };
-        // A schedule asks for other memory than the one that it was computed from, for which its
-        // costs then are; so once more where it does not fit.
+        // The schedule may need other memory than that of the costs it was computed for: recompute
+        // it with the new costs if it does not fit.
         let mut problem = self.problem.clone();
         let partition = &self.solution.partition;
         let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
@@ -142,7 +142,7 @@ impl PlanCandidate {
                 return None;
             }
             problem = problem.under(&found.schedule);
-            // The simulation says whether it fits, with what single micro-batches do.
+            // The simulation decides whether it fits, with the choices for single micro-batches.
             let Some(solution) = problem.priced(partition, &recompute, &offload) else {
                 continue;
             };
@@ -154,7 +154,7 @@ impl PlanCandidate {
         None
     }
 
-    /// Whether both do the same in the same order, under whichever names.
+    /// Whether both do the same actions in the same order, under any names.
     pub(super) fn is_twin_of(&self, other: &Self) -> bool {
         let lists = |own: &Self| {
             let lists = own.schedule.schedule().iter();
@@ -168,7 +168,7 @@ impl PlanCandidate {
             && lists(self) == lists(other)
     }
 
-    /// Which devices are next to each other.
+    /// Order of neighbouring devices.
     pub(super) fn neighbours(&self) -> Neighbours {
         self.problem.neighbours()
     }
@@ -179,7 +179,7 @@ impl PlanCandidate {
         simulate(&self.schedule, &costs).peak_bytes()
     }
 
-    /// How long the slowest stage works for one micro-batch.
+    /// Computing time of the slowest stage for one micro-batch.
     fn slowest_stage(&self) -> Micros {
         let costs = costs(&self.problem, &self.solution);
         let mut lists = self.schedule.schedule().iter();
@@ -238,7 +238,7 @@ impl PlanCandidate {
         }
     }
 
-    /// What it is when it is held against another, of this peak where that is known.
+    /// Returns its properties for a comparison, with the peak if known.
     pub(super) fn contender(&self, peak: Option<Bytes>) -> Contender {
         let plan = self.schedule.schedule();
         let counts = [plan.recompute_counts(), plan.offload_counts()];
@@ -254,7 +254,7 @@ impl PlanCandidate {
     }
 }
 
-/// Whether what is simulated keeps to the memory of the devices.
+/// Whether the simulation fits the memory of the devices.
 pub(super) fn fits(problem: &Problem, simulation: &Simulation) -> bool {
     let limits = problem.devices().iter().map(|device| device.memory);
     if limits.clone().all(|limit| limit.is_none()) {

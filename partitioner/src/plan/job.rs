@@ -7,12 +7,12 @@ use crate::schedule::Shape;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanJob {
     pub(super) kind: ScheduleKind,
-    /// Of each replica.
+    /// Shape of each replica.
     pub(super) shape: Shape,
     pub(super) replicas: usize,
     /// Samples in a micro-batch.
     pub(super) size: usize,
-    /// With CUDA graphs.
+    /// Whether CUDA graphs are used.
     pub(super) graphs: bool,
     /// Whether stages may offload.
     pub(super) offload: bool,
@@ -24,12 +24,12 @@ impl PlanJob {
         self.shape.micro_batches * self.replicas
     }
 
-    /// What else is chosen of the jobs with the same schedule, chunks and micro-batches.
+    /// The other choices among jobs with the same schedule, chunks and micro-batches.
     pub(super) fn means(&self) -> (bool, bool) {
         (self.graphs, self.offload)
     }
 
-    /// All that is chosen of the jobs with the same schedule.
+    /// All choices among jobs with the same schedule.
     pub(super) fn choice(&self) -> (usize, usize, (bool, bool)) {
         let Shape {
             chunks,
@@ -39,7 +39,7 @@ impl PlanJob {
         (chunks, micro_batches, self.means())
     }
 
-    /// Forwards and backwards of a step.
+    /// Number of forwards and backwards of a step.
     pub(super) fn actions(&self) -> usize {
         2 * self.shape.stages() * self.shape.micro_batches
     }

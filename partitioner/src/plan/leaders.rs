@@ -1,5 +1,5 @@
-//! Which candidates more is tried for: their cuts are moved one by one, and a schedule is computed
-//! for their costs.
+//! Candidates that get more effort: their cuts are moved one by one, and a schedule is computed for
+//! their costs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,19 +7,19 @@ use super::candidate::PlanCandidate;
 use super::why::SAME;
 use crate::units::Micros;
 
-/// How many of the fastest candidates a schedule is computed for, with each choice that a flag can
+/// Number of the fastest candidates for which a schedule is computed, per choice that a flag can
 /// make.
 const COMPUTED: usize = 3;
-/// The most actions of the candidates of other chunks and micro-batches than the fastest of their
-/// schedule: what keeps a plan for 64 devices within seconds. Up to 8 devices they are all.
+/// Limit of actions of candidates with other chunks and micro-batches than the fastest of their
+/// schedule: keeps a plan for 64 devices within seconds. Up to 8 devices all fit.
 const ACTIONS: usize = 1 << 16;
 
-/// Moves the candidates that more is tried for to the front of sorted ones, keeping the order among
-/// them and among the rest; how many they are.
+/// Moves the candidates that get more effort to the front of sorted ones, keeping the order within
+/// both groups; returns their number.
 ///
-/// They are the fastest of each schedule with each [means](PlanJob::means), and then, as long as
-/// their actions are few enough, the fastest with each [choice](PlanJob::choice). Neither asks
-/// whether others take part, so that leaving a choice open is never slower than making it.
+/// They are the fastest of each schedule with each [means](PlanJob::means), and then, within the
+/// limit of actions, the fastest with each [choice](PlanJob::choice). Neither depends on other
+/// candidates, so leaving a choice open is never slower than making it.
 pub(super) fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
     let (mut kinds, mut choices) = (HashSet::new(), HashSet::new());
     let mut left = ACTIONS;
@@ -39,7 +39,7 @@ pub(super) fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
     count
 }
 
-/// Of sorted candidates, those for which a schedule is computed: as many with each
+/// Returns the sorted candidates for which a schedule is computed: equally many with each
 /// [choice](PlanJob::choice).
 pub(super) fn fastest(candidates: &[PlanCandidate]) -> Vec<&PlanCandidate> {
     let mut counts = HashMap::new();
@@ -51,7 +51,7 @@ pub(super) fn fastest(candidates: &[PlanCandidate]) -> Vec<&PlanCandidate> {
     counted.collect()
 }
 
-/// Of sorted candidates, the place of the simplest that is as fast as the first.
+/// Returns the index of the simplest of the sorted candidates that are as fast as the first.
 pub(super) fn simplest(sorted: &[PlanCandidate]) -> usize {
     let fastest = sorted.first().map_or(Micros::ZERO, |own| own.step);
     let equal = |own: &&PlanCandidate| own.step.get() <= fastest.get() * (1.0 + SAME);

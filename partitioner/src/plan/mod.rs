@@ -1,10 +1,9 @@
 //! The joint choice of balance, schedule, chunks, micro-batches, recompute, offload and CUDA
 //! graphs.
 //!
-//! [`plan()`] takes every built-in schedule with every number of chunks and micro-batches that
-//! it can do, cuts the layers exactly for it ([`Problem`]), simulates the
-//! step, moves single cuts as long as that helps, computes a schedule for the costs of the best,
-//! and keeps the fastest that fits.
+//! [`plan()`] takes every built-in schedule with every possible number of chunks and micro-batches, cuts
+//! the layers exactly for it ([`Problem`]), simulates the step, moves single cuts as long as that helps,
+//! computes a schedule for the costs of the best, and keeps the fastest that fits.
 
 mod candidate;
 pub mod cluster;
@@ -37,22 +36,22 @@ pub use more::{More, what_more_devices};
 pub use options::PlanOptions;
 pub use search::plan;
 
-/// The version of `plan.json` that this build reads and writes.
+/// Version of `plan.json` that this build reads and writes.
 pub const PLAN_VERSION: u64 = 1;
 
-/// How a model is to be run, and what that is predicted to take.
+/// A configuration for running a model, with its prediction.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The model that was profiled, where the profile names it.
+    /// The profiled model, if the profile names it.
     pub model: Option<ModelId>,
-    /// The type of numbers that the profile was measured in, where it says so.
+    /// Number type of the profile's measurements, if it is stated.
     pub precision: Option<String>,
-    /// Whose kernels the profile was measured with, where that was not libtorch's own choice.
+    /// Kernels of the profile's measurements, if not libtorch's own choice.
     pub kernels: Option<String>,
-    /// The device that the profile was measured on, such as `cuda:0`, where that is none of the host's.
+    /// Device of the profile's measurements, such as `cuda:0`, if not the host itself.
     pub device: Option<String>,
-    /// What speaks against the measurements that it was made from.
+    /// Doubts about the profile's measurements.
     pub doubts: Vec<String>,
     /// Layers per stage.
     pub partition: Partition,
@@ -60,19 +59,19 @@ pub struct Plan {
     pub placement: Vec<DeviceId>,
     /// The schedule.
     pub schedule: ScheduleKind,
-    /// The action lists, where they were computed for these costs (the schedule is
-    /// [`Auto`](ScheduleKind::Auto)) and no name stands for them.
+    /// The action lists, if they were computed for these costs (the schedule is
+    /// [`Auto`](ScheduleKind::Auto)) and have no name.
     pub computed: Option<Schedule>,
-    /// How many times the pipeline is there.
+    /// Number of replicas of the pipeline.
     pub replicas: usize,
-    /// Cards that are one device together (tensor parallelism); 1 where each is one.
+    /// Cards per device (tensor parallelism); 1 if each card is a device.
     pub tensor_parallel: usize,
-    /// Which devices are next to each other, where there are several replicas.
+    /// Order of neighbouring devices, if there are several replicas.
     pub neighbours: Neighbours,
-    /// Whether each replica keeps its share of the optimizer's state alone (ZeRO-1).
+    /// Whether each replica keeps only its share of the optimizer's state (ZeRO-1).
     pub shard_optimizer: bool,
-    /// How the devices of all replicas are spread over nodes, and the link between these; none
-    /// where all are on one.
+    /// Distribution of the devices of all replicas over nodes, and the link between these; none if all
+    /// are on one.
     pub nodes: Option<Nodes>,
     /// Micro-batches in a mini-batch, those of all replicas.
     pub micro_batches: usize,
@@ -86,28 +85,28 @@ pub struct Plan {
     pub recompute: Vec<bool>,
     /// Whether each stage offloads its activations.
     pub offload: Vec<bool>,
-    /// Whether passes are put into CUDA graphs, on the stages that can have them.
+    /// Whether passes run as CUDA graphs, on the stages that can have them.
     pub cuda_graphs: bool,
-    /// How long the slowest stage works for one micro-batch: its forward and backward, with what it
-    /// recomputes, and without transfers.
+    /// Computing time of the slowest stage for one micro-batch: its forward and backward, with
+    /// recompute, without transfers.
     pub bottleneck: Micros,
     /// The simulated step.
     pub step: Micros,
-    /// What no plan of the same search takes less than, where that is known: the step itself where it is
+    /// Lower bound on the step of all plans of the same search, if known: the step itself if it is
     /// proved to be the best.
     pub lower_bound: Option<Micros>,
     /// The simulated idle share of device time.
     pub bubble_fraction: f64,
     /// The simulated peak per device.
     pub peak_bytes: Vec<Bytes>,
-    /// What limits it, in a sentence, where somebody said so.
+    /// Limit of the plan, in a sentence, if stated.
     pub limit: Option<String>,
-    /// What more of something would bring, where that was looked for
-    /// ([`what_more_devices`], [`what_more`](cluster::what_more)).
+    /// Gains from more resources, if computed ([`what_more_devices`],
+    /// [`what_more`](cluster::what_more)).
     pub more: Vec<More>,
-    /// The runners-up, the best of each schedule and number of chunks first to last (for a
-    /// cluster, of each number of replicas, too), and then those that do not fit, or are not tried
-    /// since they cannot be faster.
+    /// The runners-up: the best of each schedule and number of chunks in order (for a cluster, of each
+    /// number of replicas, too), then those that do not fit, or were not tried since they cannot be
+    /// faster.
     pub alternatives: Vec<Alternative>,
 }
 
@@ -117,7 +116,7 @@ impl Plan {
         self.peak_bytes.len()
     }
 
-    /// Micro-batches that each replica takes.
+    /// Micro-batches of each replica.
     pub fn micro_batches_each(&self) -> usize {
         self.micro_batches / self.replicas.max(1)
     }
@@ -125,8 +124,8 @@ impl Plan {
     /// The schedule's action lists.
     ///
     /// # Errors
-    /// If the schedule does not exist for these numbers, which a plan read from a file can
-    /// say although [`plan()`] never does.
+    /// If the schedule does not exist for these numbers, which is possible for a plan read from a file,
+    /// but not for one made by [`plan()`].
     pub fn generate(&self) -> Result<CheckedSchedule, ScheduleError> {
         if let Some(schedule) = &self.computed {
             return Ok(schedule.clone().check()?);
@@ -135,7 +134,7 @@ impl Plan {
         self.schedule.generate(shape)
     }
 
-    /// What its step is simulated with, under its [schedule](Self::generate).
+    /// Returns the costs of its simulation, under its [schedule](Self::generate).
     pub fn costs(
         &self,
         profile: &Profile,
@@ -160,32 +159,30 @@ pub struct Alternative {
     pub schedule: ScheduleKind,
     /// Stages per device.
     pub chunks: usize,
-    /// How many times the pipeline is there.
+    /// Number of replicas of the pipeline.
     pub replicas: usize,
     /// Devices of a replica.
     pub devices: usize,
-    /// Which devices are next to each other.
+    /// Order of neighbouring devices.
     pub neighbours: Neighbours,
     /// Micro-batches in a mini-batch, those of all replicas.
     pub micro_batches: usize,
-    /// Layers per stage; empty where no cut fits.
+    /// Layers per stage; empty if no cut fits.
     pub balance: Vec<usize>,
     /// Stages that recompute.
     pub recomputing: usize,
-    /// The simulated step; none where no cut fits.
+    /// The simulated step; none if no cut fits.
     pub step: Option<Micros>,
-    /// The simulated idle share of device time; none where no cut fits.
+    /// The simulated idle share of device time; none if no cut fits.
     pub bubble_fraction: Option<f64>,
-    /// The simulated peak per device; empty where no cut fits, or where the plan's file
-    /// does not say.
+    /// The simulated peak per device; empty if no cut fits, or if the plan's file does not contain it.
     pub peak_bytes: Vec<Bytes>,
     /// Why it loses.
     pub reason: String,
 }
 
 impl Alternative {
-    /// Why it loses against `plan`, and which of its devices are next to each other where that is
-    /// another choice.
+    /// Returns why it loses against `plan`, with its order of neighbours if that differs.
     pub fn why_not(&self, plan: &Plan) -> String {
         let chosen = self.devices > 1 && self.replicas > 1;
         if chosen && self.neighbours != plan.neighbours {
@@ -210,7 +207,7 @@ pub enum PlanError {
         devices: usize,
         /// Layers of the profile.
         layers: usize,
-        /// The reason that the last one tried gives.
+        /// The reason of the last combination tried.
         reason: String,
     },
     /// Nothing fits the memory of a cluster's cards.
@@ -221,13 +218,13 @@ pub enum PlanError {
     Shortage {
         /// Cards of the cluster.
         cards: usize,
-        /// The memory of the card that has most.
+        /// Memory of the largest card.
         memory: Bytes,
-        /// What parameters, gradients and one optimizer state have.
+        /// Bytes of parameters, gradients and one optimizer state.
         states: Bytes,
-        /// With so much more on each card something fits; none where none was found.
+        /// Additional memory per card that would suffice; none if not found.
         more: Option<Bytes>,
-        /// With so many cards in all something fits; none where none was found.
+        /// Number of cards that would suffice; none if not found.
         more_cards: Option<usize>,
     },
     /// Nothing fits the devices' memory.
@@ -243,12 +240,12 @@ pub enum PlanError {
         chunks: usize,
         /// Its micro-batches.
         micro_batches: usize,
-        /// The memory that it lacks.
+        /// The missing memory.
         shortfall: Shortfall,
     },
 }
 
-/// What would be enough.
+/// Describes sufficient changes.
 fn enough(more: Option<Bytes>, cards: Option<usize>) -> String {
     let cards = cards.map(|cards| format!("{cards} cards like these"));
     let more = more.map(|more| format!("{} more on each", more.rounded_up()));

@@ -1,4 +1,4 @@
-//! What one more device, or one more GiB on each, would bring.
+//! Gain from one more device, or one more GiB on each.
 
 use super::{Plan, PlanOptions, plan};
 use crate::profile::Profile;
@@ -11,16 +11,15 @@ pub(super) const GIB: Bytes = Bytes(1 << 30);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct More {
-    /// What there is more of, such as `one more device`.
+    /// The addition, such as `one more device`.
     pub what: String,
-    /// The step of the plan for it; that of this plan where nothing better is found.
+    /// The step of the plan with it; that of this plan if nothing better is found.
     pub step: Micros,
 }
 
-/// The steps of plans for the same mini-batch with one more device in each replica, as fast as the
-/// fastest and with as much memory, and with one more GiB on each device where memory has a limit.
-/// No device is added where they are divided among nodes or processes: what is added there is a
-/// node.
+/// Returns the steps of plans for the same mini-batch with one more device in each replica, as fast as the
+/// fastest and with as much memory, and with one more GiB on each device if memory has a limit. No device is
+/// added if devices are divided among nodes or processes: those grow by nodes.
 ///
 /// # Complexity
 /// A plan for each.

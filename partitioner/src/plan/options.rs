@@ -1,4 +1,4 @@
-//! What to plan for.
+//! Options of a plan.
 
 use super::PlanError;
 use crate::builtin::ScheduleKind;
@@ -8,46 +8,44 @@ use crate::solve::When;
 use crate::tree::{MOST_LEAVES, can_have_leaves};
 use crate::words::count;
 
-/// The most micro-batches that a plan has.
+/// Most micro-batches of a plan.
 pub(super) const MAX_MICRO: usize = 1 << 16;
-/// The most devices times micro-batches: every schedule of these is held while the best
-/// is looked for.
+/// Most devices times micro-batches: every schedule of these is held in memory during the search.
 const MAX_CELLS: usize = 1 << 20;
-/// The most chunks per device that are tried where none are asked for.
+/// Most chunks per device that are tried if not asked for.
 const MAX_CHUNKS: usize = 4;
 
-/// Machine, mini-batch and what is fixed in advance.
+/// Machine, mini-batch and the choices fixed in advance.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlanOptions {
     /// The devices and links.
     pub machine: Machine,
-    /// Micro-batches in a mini-batch, of which each replica takes as many; none: to be chosen.
+    /// Micro-batches in a mini-batch, divided equally among replicas; none: to be chosen.
     pub micro_batches: Option<usize>,
-    /// Samples in a mini-batch; none: `micro_batches` micro-batches of the profile's size,
-    /// or, where those are to be chosen, four a device (of those of every replica).
+    /// Samples in a mini-batch; none: `micro_batches` micro-batches of the profile's size, or, if
+    /// those are to be chosen, four per device (of every replica).
     pub batch: Option<usize>,
-    /// The schedule; none or [`Auto`](ScheduleKind::Auto): the fastest that trains, be it
-    /// built-in or computed for the costs.
+    /// The schedule; none or [`Auto`](ScheduleKind::Auto): the fastest training schedule, built-in or
+    /// computed for the costs.
     pub schedule: Option<ScheduleKind>,
     /// Stages per device; none: to be chosen.
     pub chunks: Option<usize>,
     /// Whether stages recompute.
     pub recompute: When,
-    /// Whether stages offload their activations, where the machine has a link to the host's
-    /// memory.
+    /// Whether stages offload their activations, if the machine has a link to the host's memory.
     pub offload: When,
-    /// Whether there are CUDA graphs, where the profile says what the host does.
+    /// Whether CUDA graphs are used, if the profile has the host's times.
     pub cuda_graphs: When,
-    /// Bytes of optimizer state per byte of parameters. Where d replicas have a d-th of it each
-    /// (a sharded optimizer, ZeRO-1) that is what counts; what they exchange is as much.
+    /// Bytes of optimizer state per byte of parameters. If d replicas have a d-th of it each (a
+    /// sharded optimizer, ZeRO-1), a d-th is given here; they exchange as much.
     pub optimizer_state: f64,
     /// Leaves of the tree in which gradients are summed, a power of two: with more than one, the
     /// stages have several sets of gradients ([`gradient_sets`](crate::tree::gradient_sets)).
     pub tree: usize,
 }
 
-/// Gradients are added up over replicas in a tree, of which each has an equal branch.
+/// Checks that replicas can have equal branches of the tree in which gradients are added.
 pub(super) fn check_replicas(replicas: usize) -> Result<(), PlanError> {
     if can_have_leaves(replicas) {
         return Ok(());
@@ -59,7 +57,7 @@ pub(super) fn check_replicas(replicas: usize) -> Result<(), PlanError> {
     )))
 }
 
-/// That so many micro-batches of a mini-batch of so many samples have `fewest` each.
+/// Checks that `micro` micro-batches of `samples` samples have `fewest` each.
 pub(super) fn check_fewest(fewest: usize, samples: usize, micro: usize) -> Result<(), PlanError> {
     let own = samples / micro;
     if own >= fewest {
@@ -80,7 +78,7 @@ pub(super) fn check_fewest(fewest: usize, samples: usize, micro: usize) -> Resul
 }
 
 impl PlanOptions {
-    /// Everything to be chosen, for an `AdamW` optimizer.
+    /// Creates options with everything to be chosen, for an `AdamW` optimizer.
     pub fn new(machine: Machine) -> Self {
         Self {
             machine,
@@ -96,8 +94,8 @@ impl PlanOptions {
         }
     }
 
-    /// Samples in a mini-batch: as asked for, or as many micro-batches as asked for (four a device)
-    /// of `size`, those of the profile's micro-batch.
+    /// Returns the samples of a mini-batch: as asked for, or the micro-batches asked for (four per
+    /// device) times `size`, the profile's micro-batch.
     ///
     /// # Errors
     /// [`PlanError::Options`] for numbers that no plan can have.
@@ -166,11 +164,11 @@ impl PlanOptions {
         Ok(samples)
     }
 
-    /// That micro-batches can have the fewest samples that the model trains on; `samples` is a
-    /// mini-batch.
+    /// Checks that micro-batches can have the fewest samples that the model can train on; `samples`
+    /// is a mini-batch.
     pub(super) fn check_fewest(&self, profile: &Profile, samples: usize) -> Result<(), PlanError> {
         let replicas = self.machine.replicas();
-        // A count that is left open is the number of replicas at least.
+        // An open count is at least the number of replicas.
         let micro = self.micro_batches.unwrap_or(replicas);
         check_fewest(profile.fewest_samples(), samples, micro)
     }
@@ -201,9 +199,9 @@ impl PlanOptions {
         }
     }
 
-    /// The numbers of micro-batches of a replica to try: about a half, one, two, four and eight a
-    /// device, and no split; as long as every micro-batch has `fewest` samples, and no more than were
-    /// `measured` where any number of them makes so few.
+    /// Returns the numbers of micro-batches of a replica to try: about half, one, two, four and eight
+    /// times the devices, and no split; as long as every micro-batch has `fewest` samples, and at
+    /// most those `measured` if any number permits that.
     pub(super) fn micro_counts(
         &self,
         samples: usize,
@@ -213,9 +211,9 @@ impl PlanOptions {
         if let Some(micro) = self.micro_batches {
             return vec![micro / replicas];
         }
-        // Of the replica that has fewest.
+        // The replica with the fewest samples.
         let most = samples / replicas / fewest;
-        // The replica that has most.
+        // The replica with the most samples.
         let samples = samples.div_ceil(replicas);
         let devices = self.machine.devices().len();
         let mut counts = vec![
@@ -230,8 +228,8 @@ impl PlanOptions {
         counts.push(samples.div_ceil(measured));
         let most = most.min((MAX_CELLS / devices).clamp(1, MAX_MICRO));
         counts.retain(|&micro| micro <= most);
-        // All of ⌈samples / micro⌉ samples: a count that would leave the last ones empty is taken
-        // as the one that leaves none.
+        // All have ⌈samples / micro⌉ samples: a count that would leave the last ones empty is
+        // replaced by one that leaves none.
         for micro in &mut counts {
             *micro = samples.div_ceil(samples.div_ceil(*micro));
         }

@@ -1,8 +1,6 @@
-//! How to better a combination that fits: other cuts, and other choices of what stages do with their
-//! activations.
+//! Local search for better cuts, and for better recomputes and offloads, of a combination that fits.
 //!
-//! Of most of them only the step is simulated: what is not faster needs no timeline, and no look at its
-//! memory.
+//! Usually only the step is simulated: a slower one needs no timeline, and no check of its memory.
 
 use super::candidate::{PlanCandidate, costs, fits};
 use crate::check::CheckedSchedule;
@@ -11,20 +9,20 @@ use crate::simulate::{Program, simulate};
 use crate::solve::{Problem, Solution, SolveError};
 use crate::units::{Bytes, Micros};
 
-/// How many actions may be simulated to polish a cut for one machine.
+/// Limit of simulated actions to polish a cut for one machine.
 const POLISH_ACTIONS: usize = 8_000_000;
-/// Where there are no more cuts than this, all of them are tried.
+/// With at most this many cuts, all of them are tried.
 const ALL_CUTS: usize = 4000;
-/// Steps that are this much apart, relative to them, are the same but for what f64 rounds in sums of
-/// another order.
+/// Relative difference up to which steps count as equal: sums in another order differ by rounding in
+/// f64.
 const SAME_STEP: f64 = 1e-12;
-/// Where stages have no more choices than this of what to do with activations, all are tried.
+/// With at most this many combinations of recompute and offload, all are tried.
 const ALL_WAYS: usize = 256;
 
 impl Problem {
-    /// The cut with the shortest simulated step under `schedule` that is found from that of the
-    /// smallest bottleneck ([`solve`](Self::solve)): the two differ where devices have several stages
-    /// or what stages wait for is not the slowest of them.
+    /// Returns the cut with the shortest simulated step under `schedule` that is found from the cut of
+    /// the smallest bottleneck ([`solve`](Self::solve)): the two differ if devices have several stages
+    /// or if stages do not wait for the slowest.
     ///
     /// # Errors
     /// Those of [`solve`](Self::solve).
@@ -34,13 +32,13 @@ impl Problem {
 }
 
 impl PlanCandidate {
-    /// Looks for the shortest simulated step, among cuts and then among what stages do with
-    /// their activations.
+    /// Searches for the shortest simulated step, among cuts and then among recomputes and offloads of
+    /// stages.
     pub(super) fn polish(&self) -> Self {
         self.polish_within(POLISH_ACTIONS)
     }
 
-    /// The same where no more than so many actions are simulated for either.
+    /// Same as `polish`, with at most `most` simulated actions for either.
     pub(super) fn polish_within(&self, most: usize) -> Self {
         let best = Polish::of(&self.problem, &self.schedule, self.solution.clone(), most).best;
         let (problem, schedule) = (self.problem.clone(), self.schedule.clone());
@@ -48,8 +46,8 @@ impl PlanCandidate {
     }
 }
 
-/// Whether stages do the same with their activations and some do more, or nothing changes: as the cut
-/// fits, that is no faster but by whose turn it happens to be.
+/// Whether `now` only adds recomputes or offloads, or nothing changes: since the cut fits, that is
+/// faster only by chance, through the order of turns.
 fn only_adds(before: &[(bool, bool)], now: &[(bool, bool)]) -> bool {
     let mut pairs = before.iter().zip(now);
     pairs.all(|(before, now)| *before == (false, false) || before == now)
@@ -59,10 +57,10 @@ struct Polish<'a> {
     problem: &'a Problem,
     schedule: &'a CheckedSchedule,
     program: Program,
-    /// How many actions may be simulated.
+    /// Limit of simulated actions.
     most: usize,
     best: Solution,
-    /// Of the best.
+    /// Step of the best.
     step: Micros,
 }
 
@@ -89,8 +87,8 @@ impl<'a> Polish<'a> {
         plan.iter().map(|(_, list)| list.len()).sum()
     }
 
-    /// Among all cuts where they are few, else by moving single cuts by a layer as long as the
-    /// step shrinks, or fewer bytes travel in the same step.
+    /// Improves the cut: among all cuts if they are few, else by moving single cuts by a layer as long
+    /// as the step shrinks, or fewer bytes travel in the same step.
     fn cut_better(mut self) -> Self {
         let (layers, stages) = {
             let partition = &self.best.partition;
@@ -104,8 +102,8 @@ impl<'a> Polish<'a> {
         self
     }
 
-    /// Looks for what stages do best with their activations: among all choices where they are
-    /// few, else by changing single stages as long as the step shrinks.
+    /// Improves recomputes and offloads: among all combinations if they are few, else by changing
+    /// single stages as long as the step shrinks.
     fn with_better_ways(mut self) -> Self {
         let stages = self.best.partition.stages();
         let ways = self.problem.ways();
@@ -147,7 +145,7 @@ impl<'a> Polish<'a> {
         }
     }
 
-    /// Takes the same cut where stages do this with their activations, if that fits and is faster.
+    /// Takes the same cut with these recomputes and offloads, if that fits and is faster.
     fn take_if_faster(&mut self, ways: &[(bool, bool)]) {
         if only_adds(&self.best.ways(), ways) {
             return;
@@ -188,14 +186,14 @@ impl<'a> Polish<'a> {
                     continue;
                 };
                 left -= 1;
-                // To the bit here, so that no two cuts take turns.
+                // Exact comparison, so that no two cuts alternate.
                 let best = (self.step, self.best.traffic);
                 improved |= self.take_if(solution, |step, traffic| (step, traffic) < best);
             }
         }
     }
 
-    /// The best with one cut moved by a layer, if that keeps to the memory of the stages.
+    /// Returns the best with one cut moved by a layer, if that fits the memory of the stages.
     fn moved(&self, cut: usize, forward: bool) -> Option<Solution> {
         let partition = &self.best.partition;
         let mut balance = partition.balance();
@@ -210,7 +208,7 @@ impl<'a> Polish<'a> {
         self.problem.evaluate(&moved).ok()
     }
 
-    /// Takes another solution, if its step, with what travels in it, is wanted and it fits.
+    /// Takes another solution, if its step and traffic are wanted and it fits.
     fn take_if(&mut self, solution: Solution, wanted: impl Fn(Micros, Bytes) -> bool) -> bool {
         let costs = costs(self.problem, &solution);
         let step = self.program.makespan(&costs);

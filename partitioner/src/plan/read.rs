@@ -1,4 +1,4 @@
-//! `plan.json` to a [`Plan`].
+//! Parser of `plan.json`.
 
 use std::path::Path;
 
@@ -20,15 +20,15 @@ use crate::profile::{Doubts, LinkFields, MAX_BATCH, MAX_LAYERS, MAX_TEXT};
 use crate::schedule::Schedule;
 use crate::words::count;
 
-/// The longest step, in microseconds: three decades.
+/// Longest step, in microseconds: three decades.
 const MAX_STEP: u64 = 1_000_000_000_000_000;
-/// The highest peak of a device.
+/// Highest peak of a device.
 const MAX_PEAK: u64 = 1 << 60;
-/// The most runners-up.
+/// Most runners-up.
 const MAX_ALTERNATIVES: usize = 10_000;
-/// The longest list of actions, in bytes.
+/// Longest list of actions, in bytes.
 const MAX_ROW: usize = 1 << 25;
-/// The most chunks per device.
+/// Most chunks per device.
 const MAX_CHUNKS: u64 = 1 << 12;
 
 const FORMAT: FileFormat = FileFormat {
@@ -53,7 +53,7 @@ type Peak = Whole<0, MAX_PEAK>;
 struct PlanFields {
     #[serde(rename = "version")]
     _version: IgnoredAny,
-    // Plans of the first builds have neither of these two.
+    // Plans of the first builds have neither.
     model: Option<ModelId>,
     doubts: Option<Doubts>,
     precision: Option<Text<MAX_TEXT>>,
@@ -62,14 +62,14 @@ struct PlanFields {
     balance: List<Layers, 1, MAX_LAYERS>,
     placement: List<Whole<0, { MAX_DEVICES as u64 }>, 1, MAX_LAYERS>,
     recompute: List<bool, 1, MAX_LAYERS>,
-    // Left out where no stage does, as in plans of the first builds.
+    // Omitted if no stage offloads, as in plans of the first builds.
     offload: Option<List<bool, 1, MAX_LAYERS>>,
     cuda_graphs: Option<bool>,
     schedule: NamedSchedule,
-    // Left out where there is one of either, as in plans of the first builds.
+    // Omitted if there is one of either, as in plans of the first builds.
     replicas: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     nodes: Option<Object<NodesFields>>,
-    // Plans for a cluster.
+    // For clusters only.
     tensor_parallel: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     neighbours: Option<NamedNeighbours>,
     shard_optimizer: Option<bool>,
@@ -79,7 +79,7 @@ struct PlanFields {
     micro_batches: Micro,
     chunks: Chunks,
     micro_batch_size: Whole<1, { MAX_BATCH as u64 * 64 }>,
-    // Not in plans of the first builds.
+    // Missing in plans of the first builds.
     batch: Option<Whole<1, { MAX_BATCH as u64 * 64 }>>,
     bottleneck_us: Time,
     step_us: Time,
@@ -109,19 +109,19 @@ struct MoreFields {
 struct AlternativeFields {
     schedule: NamedSchedule,
     chunks: Chunks,
-    // Left out where they are those of the plan.
+    // Omitted if equal to those of the plan.
     replicas: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     devices: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     neighbours: Option<NamedNeighbours>,
     micro_batches: Micro,
     balance: List<Layers, 0, MAX_LAYERS>,
     recomputing: Whole<0, { MAX_LAYERS as u64 }>,
-    // Null where no cut fits, but never left out.
+    // Null if no cut fits, but never omitted.
     #[serde(deserialize_with = "Option::deserialize")]
     step_us: Option<Time>,
     #[serde(deserialize_with = "Option::deserialize")]
     bubble_fraction: Option<Fraction>,
-    // Plans of the first builds do not have it.
+    // Missing in plans of the first builds.
     peak_bytes: Option<List<Peak, 0, MAX_DEVICES>>,
     reason: Text<{ 1 << 16 }>,
 }
@@ -163,7 +163,7 @@ impl Plan {
         Self::from_json(text, &path.display().to_string())
     }
 
-    /// Reads a plan from JSON; `file` is what errors call it.
+    /// Parses a plan from JSON; errors call it `file`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -233,7 +233,7 @@ impl Plan {
 }
 
 impl PlanFields {
-    /// That the lists fit each other, or the field and the rule that it breaks.
+    /// Checks that the lists match; the error has the field and the rule.
     fn check(&self) -> Result<(), (String, String)> {
         let (stages, devices) = (self.balance.0.len(), self.peak_bytes.0.len());
         let chunks = self.chunks.size();
@@ -292,7 +292,7 @@ impl PlanFields {
     }
 }
 
-/// The lists of a computed schedule, one text a device; they must be legal, and as many as the
+/// Parses the lists of a computed schedule, one text per device; they must be legal, and match the
 /// plan's stages, devices and micro-batches.
 fn computed(
     rows: &[String],

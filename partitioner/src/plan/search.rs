@@ -12,28 +12,27 @@ use crate::schedule::Shape;
 use crate::solve::{Problem, Shortfall, SolveError, When};
 use crate::units::Bytes;
 
-/// How many misfits with several stages a device are looked into when nothing fits.
+/// Number of misfits with several stages per device that are analysed if nothing fits.
 const SEARCHED: usize = 4;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
-/// Every combination is cut for the smallest bottleneck, exactly, and simulated; for the
-/// fastest of each schedule all cuts are then simulated, or, where there are more than a
-/// thousand, each cut is moved by a layer as long as the simulated step shrinks, and a
-/// schedule is computed for the costs of the fastest ([`auto`](crate::auto())). Where the
-/// profile says what the host does, all is tried with CUDA graphs too; where there is a link to
-/// the host's memory, without offload too. The exchange of gradients between replicas is part of
-/// the step that is simulated, and of no cut's bottleneck. Whether a stage
-/// recomputes or offloads its activations is first what its memory asks for, and then, for the
-/// fastest, changed stage by stage as long as that helps.
+/// Every combination is cut for the smallest bottleneck, exactly, and simulated; for the fastest of
+/// each schedule all cuts are then simulated, or, if there are too many (over 4,000), each cut is
+/// moved by a layer as long as the simulated step shrinks, and a schedule is computed for the costs
+/// of the fastest ([`auto`](crate::auto())). If the profile has the host's times, all is tried with
+/// CUDA graphs too; if there is a link to the host's memory, without offload too. The exchange of
+/// gradients between replicas is part of the simulated step, but not of a cut's bottleneck. Stages
+/// first recompute or offload as their memory requires; for the fastest, this is then changed stage
+/// by stage as long as that helps.
 ///
-/// Cuts are exact for the bottleneck, which decides the step where there are many
-/// micro-batches. The step itself is only searched for locally where there are many cuts:
-/// with one or two micro-batches, links slower than the layers, or devices that share
-/// cores, a cut with a larger bottleneck can give a shorter step that is then not found.
+/// Cuts are exact for the bottleneck, which determines the step if there are many micro-batches.
+/// The step itself is only searched locally if there are many cuts: with one or two micro-batches,
+/// links slower than the layers, or devices that share cores, a cut with a larger bottleneck can
+/// give a shorter step that is then not found.
 ///
 /// # Errors
-/// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or
+/// [`PlanError::NoneFits`] with the missing bytes, [`PlanError::NoSchedule`], or
 /// [`PlanError::Options`].
 ///
 /// # Determinism
@@ -92,8 +91,8 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
 }
 
 impl PlanOptions {
-    /// Each job without graphs and with them, without offload and with it, as far as they are to
-    /// be tried.
+    /// Returns each job without graphs and with them, without offload and with it, as far as they
+    /// are tried.
     fn with_and_without(&self, jobs: Vec<PlanJob>, profile: &Profile) -> Vec<PlanJob> {
         let offload: &[bool] = match self.offload {
             When::Always => &[true],
@@ -120,11 +119,11 @@ impl PlanOptions {
         jobs.into_iter().flat_map(job).collect()
     }
 
-    /// Checks what needs no profile: that some schedule exists for these options and a
-    /// model of `layers` layers.
+    /// Checks without a profile that some schedule exists for these options and a model of `layers`
+    /// layers.
     ///
     /// # Errors
-    /// As [`plan()`], but for memory.
+    /// Those of [`plan()`], except for memory.
     pub fn check(&self, layers: usize) -> Result<(), PlanError> {
         let (jobs, mut reason) = jobs(layers, self, (self.samples(1)?, (1, usize::MAX)));
         for job in jobs {
@@ -143,12 +142,12 @@ impl PlanOptions {
 
 enum JobOutcome {
     Fits(Box<PlanCandidate>),
-    /// No cut fits; with what is missing where that is soon known.
+    /// No cut fits; with the missing memory if known.
     Misfit(Option<Shortfall>),
     Refused(String),
 }
 
-/// Of mini-batches of so many samples, of which a micro-batch has so many at least.
+/// Returns the jobs for a mini-batch; `samples` limits the sizes of micro-batches.
 fn jobs(
     layers: usize,
     options: &PlanOptions,
@@ -224,7 +223,7 @@ fn shortfall(problem: &Problem) -> Option<Shortfall> {
         .cloned()
 }
 
-/// Runs a job on each item, on all cores; results in the items' order.
+/// Runs a job on each item, on all cores; returns the results in the items' order.
 pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
@@ -252,7 +251,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R +
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The best of each schedule and number of chunks, then those that do not fit.
+/// Returns the best of each schedule and number of chunks, then those that do not fit.
 fn alternatives(
     best: &PlanCandidate,
     others: &[PlanCandidate],
@@ -270,7 +269,7 @@ fn alternatives(
     let fullest = |peaks: &[Bytes]| peaks.iter().copied().max();
     let held = best.contender(fullest(&best.peaks()));
     for other in others.iter().filter(|other| is_new(&other.job)) {
-        // Schedules of several chunks are others' twins where they have one.
+        // A schedule of several chunks may equal another one.
         if listed.iter().any(|own| own.is_twin_of(other)) {
             continue;
         }
@@ -315,14 +314,14 @@ fn alternatives(
     alternatives
 }
 
-/// Why nothing is left: what comes nearest to fitting, or why there is no schedule.
+/// Returns why nothing is left: the nearest misfit, or why there is no schedule.
 fn nothing(
     profile: &Profile,
     options: &PlanOptions,
     misfits: Vec<(PlanJob, Option<Shortfall>)>,
     reason: String,
 ) -> PlanError {
-    // What a device with several stages lacks takes a search: only where nothing else is known.
+    // The shortage of a device with several stages takes a search: only if nothing else is known.
     let search = !misfits.iter().any(|(_, shortfall)| shortfall.is_some());
     let searched = if search { SEARCHED } else { 0 };
     let explain = |job: &PlanJob| {

@@ -47,12 +47,12 @@ fn a_plan_is_what_its_own_simulation_says() {
     );
 }
 
-/// It holds other micro-batches at a time than the schedule that it was computed from.
+/// A computed schedule has other micro-batches in flight than the schedule it was computed from.
 #[test]
 fn a_plan_with_a_computed_schedule_is_what_its_own_simulation_says() {
     let times = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0];
     let layers = profile(&times).layers().to_vec();
-    // As with most layers, the input half of a backward leaves more than the forward.
+    // As in most layers, the input half of a backward holds more than the forward.
     let layers = layers.into_iter().map(|layer| LayerProfile {
         footprint: Footprint {
             after_input: Some(Bytes(6 << 20)),
@@ -116,8 +116,8 @@ fn memory_decides_between_recompute_and_refusal() {
     let mut options = options(2);
     options.schedule = Some(ScheduleKind::OneFOneB);
     options.micro_batches = Some(4);
-    // A layer: 4 MiB with gradients and AdamW's state, and 4 MiB for each in flight. Three
-    // layers with two in flight: 36 MiB, or with recompute 24 MiB and the inputs.
+    // A layer takes 4 MiB with gradients and AdamW's state, and 4 MiB for each micro-batch in
+    // flight. Three layers with two in flight: 36 MiB, or with recompute 24 MiB and the inputs.
     options.machine = options
         .machine
         .with_memory(&["30MiB".parse().unwrap()])
@@ -181,7 +181,7 @@ fn the_number_of_micro_batches_is_chosen() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// No simpler choice is faster: what the plan is for.
+    /// No simpler choice is faster than the plan.
     #[test]
     fn no_built_in_with_an_even_cut_is_faster(
         times in prop::collection::vec(1_u32..20, 4..9),
@@ -228,7 +228,7 @@ fn options_for_which_no_schedule_exists_are_refused_without_a_profile() {
 
 #[test]
 fn plans_know_of_more_devices_than_cores() {
-    // Which cut is best depends on when stages have to wait for a turn.
+    // The best cut depends on waits for turns.
     let profile = profile(&[1.0; 9]);
     let mut options = options(3);
     options.schedule = Some(ScheduleKind::OneFOneB);
@@ -249,7 +249,7 @@ fn plans_know_of_more_devices_than_cores() {
         step(&even.partition) > even.step,
         "cores that are shared cost time"
     );
-    // Never less than what all cores need for all the work.
+    // Never less than the time of all cores for all the work.
     assert!(shared.step.get() >= 9.0 * 3.0 * 4.0 / 2.0);
     let all = Partition::all(9, 3, 100).unwrap();
     assert_eq!(all.len(), 28);
@@ -257,14 +257,14 @@ fn plans_know_of_more_devices_than_cores() {
     assert_eq!(shared.step, best);
 }
 
-/// For 14 devices and 128 samples only 7 micro-batches and fewer were tried: what splits the
-/// samples unevenly was left out, and nothing near it came in its place.
+/// Regression: for 14 devices and 128 samples only up to 7 micro-batches were tried: counts that
+/// split the samples unevenly were left out without a replacement near them.
 #[test]
 fn numbers_of_micro_batches_that_do_not_split_evenly_have_neighbours_that_are_tried() {
     let counts = options(14).micro_counts(128, (1, 128));
     assert_eq!(counts, [1, 7, 13, 26, 43, 64]);
     assert_eq!(options(4).micro_counts(64, (1, 64)), [1, 2, 4, 8, 16, 32]);
-    // No more samples than were measured, where that can be.
+    // No more samples than were measured, if possible.
     assert_eq!(options(4).micro_counts(64, (1, 10)), [7, 8, 16, 32]);
     assert_eq!(options(4).micro_counts(64, (8, 4)), [1, 2, 4, 8]);
     for samples in 1..300 {
@@ -275,7 +275,7 @@ fn numbers_of_micro_batches_that_do_not_split_evenly_have_neighbours_that_are_tr
     }
 }
 
-/// A block of a transformer that is as long as its activations are on their way to the host.
+/// A transformer whose blocks compute as long as their activations take to the host.
 fn deep(blocks: usize) -> Profile {
     let layer = |name: String, us: f64, gib: u64| {
         let time = |share: f64| Micros::new(us * share).unwrap();
@@ -292,8 +292,8 @@ fn deep(blocks: usize) -> Profile {
     Profile::new("cuda:0", 1, layers).unwrap()
 }
 
-/// The fastest cut with offload is not always the fastest step, so a plan was slower than the
-/// one without.
+/// Regression: the fastest cut with offload does not always give the fastest step, so a plan was
+/// slower than the one without.
 #[test]
 fn leaving_offload_open_is_never_slower_than_forbidding_it() {
     let mut offloading = 0;

@@ -1,25 +1,25 @@
-//! Why a plan loses against another: what its step has more of.
+//! Explains why a plan loses against another, by the parts of the step.
 //!
-//! A step is what its busiest device computes, what that device waits, and what replicas still
-//! exchange after the last action. So the difference of two steps is the sum of three differences,
-//! of which the large ones are named.
+//! A step consists of the busiest device's computing, that device's waits, and the exchange of
+//! replicas after the last action. So the difference of two steps is the sum of three differences, of
+//! which the large ones are named.
 
 use crate::timeline::Timeline;
 use crate::units::{Bytes, Micros};
 use crate::words::count;
 
-/// Steps that are this much apart, relative to them, are the same but for what f64 rounds.
+/// Relative difference up to which steps count as equal, because of rounding in f64.
 pub(super) const SAME: f64 = 1e-9;
-/// The share of the difference from which a part of it is named.
+/// Least share of the difference for a part to be named.
 const NAMED: f64 = 0.1;
 
-/// What a step consists of.
+/// Parts of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Parts {
     pub(super) step: Micros,
-    /// What the busiest device computes.
+    /// Computing time of the busiest device.
     busy: Micros,
-    /// What replicas exchange after the last action.
+    /// Exchange of replicas after the last action.
     exposed: Micros,
 }
 
@@ -42,8 +42,8 @@ impl Parts {
         self.step.get() - self.busy.get() - self.exposed.get()
     }
 
-    /// What `self` has more of than `best`, the largest first, and then what it has less of: together
-    /// they are by how much it is slower, but for what is too little to be named.
+    /// Returns the parts that `self` has more of than `best`, the largest first, and then those it
+    /// has less of: together they are its excess, apart from unnamed small parts.
     fn more_than(&self, best: &Self) -> Vec<String> {
         let slower = self.step.get() - best.step.get();
         let mut more = [
@@ -64,7 +64,7 @@ impl Parts {
     }
 }
 
-/// A plan that is held against another.
+/// Properties of a plan for a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contender {
     pub(super) parts: Parts,
@@ -72,18 +72,18 @@ pub(super) struct Contender {
     pub(super) recomputing: usize,
     /// Stages that offload.
     pub(super) offloading: usize,
-    /// Stages that recompute single micro-batches, and those that offload them.
+    /// Stages that recompute single micro-batches, and stages that offload them.
     pub(super) singly: [usize; 2],
-    /// Stages a device.
+    /// Stages per device.
     pub(super) chunks: usize,
     /// Cards in use.
     pub(super) cards: usize,
-    /// The peak of the fullest device, where it is known.
+    /// The peak of the fullest device, if known.
     pub(super) peak: Option<Bytes>,
 }
 
 impl Contender {
-    /// Why it loses against `best`.
+    /// Returns why it loses against `best`.
     pub(super) fn loses_to(&self, best: &Self) -> String {
         let (own, least) = (self.parts.step.get(), best.parts.step.get());
         let slower = own / least.max(f64::MIN_POSITIVE) - 1.0;
@@ -136,13 +136,13 @@ impl Contender {
     }
 }
 
-/// `1 stage recomputes`, `2 stages recompute`.
+/// Formats a number of stages: `1 stage recomputes`, `2 stages recompute`.
 fn stages(number: usize, what: &str) -> String {
     let verb = if number == 1 { "s" } else { "" };
     format!("{} {what}{verb}", count(number, "stage"))
 }
 
-/// A number, where it is nothing as a word.
+/// Formats a number; 0 as a word.
 fn number(number: usize) -> String {
     match number {
         0 => "none".to_owned(),
@@ -150,7 +150,7 @@ fn number(number: usize) -> String {
     }
 }
 
-/// A share with a digit behind the point, or as many as it takes to be none of zeros.
+/// Formats a share with one decimal, or as many as it takes to show a nonzero digit.
 fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     let digits = match percent {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The reason was `idle 0.6 % instead of 0.6 %`.
+    /// Regression: the reason was `idle 0.6 % instead of 0.6 %`.
     #[test]
     fn every_difference_is_told_in_digits_that_show_it() {
         let best = contender(1000.0, 900.0, 20.0);
@@ -199,7 +199,7 @@ mod tests {
             why,
             "10.0 % slower: 80.0 µs more work, 15.0 µs more exposed all-reduce"
         );
-        // Only what there is more of was named, and that was more than the steps are apart.
+        // Regression: only excess parts were named, and they exceeded the steps' difference.
         let computes = contender(1010.0, 930.0, 20.0);
         assert_eq!(
             computes.loses_to(&best),
@@ -237,7 +237,7 @@ mod tests {
             other.loses_to(&best),
             "as fast: 2 stages a device instead of 1, 2.0 MiB more memory, 1 stage recomputes instead of none"
         );
-        // "Instead of none" was said where the best recomputes, though not all micro-batches.
+        // Regression: "instead of none", although the best recomputes some micro-batches.
         let best = Contender {
             singly: [3, 0],
             ..best

@@ -1,4 +1,4 @@
-//! A [`Plan`] to `plan.json`.
+//! Writer of `plan.json`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::machine::Neighbours;
 use crate::profile::link_value;
 
 impl Plan {
-    /// The plan as JSON.
+    /// Returns the plan as JSON.
     pub fn to_json(&self) -> String {
         let mut value = json!({
             "version": PLAN_VERSION,

@@ -1,9 +1,9 @@
-//! The same layers in one stage that has all the cores.
+//! Costs of the same layers in one stage with all cores.
 
 use super::{LayerProfile, Profile};
 use crate::json::ReadError;
 
-/// What the layers cost where one stage computes with all the cores that the devices share.
+/// Costs of the layers if one stage uses all the cores that the devices share.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AllCores {
     pub(super) threads: usize,
@@ -11,11 +11,11 @@ pub(super) struct AllCores {
 }
 
 impl Profile {
-    /// The same with what the layers cost in one stage of `threads` intra-op threads, for plans to
-    /// compare a pipeline of CPU devices with: where there are few micro-batches, it cannot win.
+    /// Sets the costs of the layers in one stage of `threads` intra-op threads, for plans to
+    /// compare a pipeline of CPU devices with: with few micro-batches, a pipeline cannot win.
     ///
     /// # Errors
-    /// As of [`Profile::new`], and if these are not the same layers or if there is no thread.
+    /// Those of [`Profile::new`], and if these are not the same layers or if `threads` is 0.
     pub fn with_all_cores(
         mut self,
         threads: usize,
@@ -25,12 +25,12 @@ impl Profile {
         self.checked("profile")
     }
 
-    /// The intra-op threads of the one stage, where that was measured, too.
+    /// The intra-op threads of the one stage, if it was measured.
     pub fn all_cores(&self) -> Option<usize> {
         self.all_cores.as_ref().map(|own| own.threads)
     }
 
-    /// The profile of the one stage, where that was measured, too.
+    /// The profile of the one stage, if it was measured.
     pub fn on_all_cores(&self) -> Option<Self> {
         let AllCores { threads, layers } = self.all_cores.clone()?;
         let how = format!("{threads} threads in one stage");

@@ -1,4 +1,4 @@
-//! What a layer's numbers may be.
+//! Limits of a layer's numbers.
 
 use super::{
     LayerProfile, LayerTimes, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, MAX_THREADS, MAX_TOTAL,
@@ -9,7 +9,7 @@ use crate::units::Bytes;
 
 type Getter<T> = fn(&LayerProfile) -> T;
 
-/// The fields of a layer in bytes. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
+/// Byte fields of a layer. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
 const BYTE_FIELDS: [(&str, Getter<Bytes>); 8] = [
     ("parameter_bytes", |layer| layer.parameters),
     ("activation_bytes", |layer| layer.footprint.activations),
@@ -28,7 +28,7 @@ const BYTE_FIELDS: [(&str, Getter<Bytes>); 8] = [
 ];
 
 impl Profile {
-    /// Checks what must hold of any profile, however it came about.
+    /// Checks the rules of any profile, from any source.
     pub(super) fn checked(self, file: &str) -> Result<Self, ReadError> {
         let error = |field: String, rule: String| Err(ReadError::new(file, field, rule));
         if !(1..=MAX_BATCH).contains(&self.batch) {

@@ -3,36 +3,35 @@
 use crate::json::MAX_BYTES;
 use crate::units::Bytes;
 
-/// What a layer takes of memory for one micro-batch of some size, parameters apart.
+/// Memory of a layer for one micro-batch of some size, without parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// What the layer keeps from its forward to its backward.
+    /// Bytes that the layer keeps from its forward to its backward.
     #[doc(alias = "stash")]
     #[doc(alias = "saved tensors")]
     pub activations: Bytes,
-    /// What of that, and of gradients, it keeps from the gradient of its input to that of
-    /// its weights, where these are two; the activations where it was not measured.
+    /// Bytes of activations and gradients that it keeps from its input gradient to its weight
+    /// gradient, if these are separate; the activations if not measured.
     pub after_input: Option<Bytes>,
-    /// What of the activations is the loss function's own, behind the last layer: a stage that
-    /// recomputes its layers keeps it all the same.
+    /// Part of the activations that belongs to the loss function, after the last layer: a stage
+    /// that recomputes its layers keeps it nevertheless.
     pub loss: Bytes,
-    /// What is sent to the next layer: its output and the skips that pass by; the gradients
-    /// that come back are as large.
+    /// Bytes sent to the next layer: its output and passing skips; the gradients that come back are
+    /// as large.
     #[doc(alias = "p2p")]
     pub output: Bytes,
-    /// What the layer needs besides while it runs, and frees again.
+    /// Additional bytes that the layer needs while it runs.
     #[doc(alias = "workspace")]
     pub temporary: Bytes,
-    /// The same until the input half of the backward is done; `temporary` where it was not
-    /// measured.
+    /// Same as `temporary` for the input half of the backward; `temporary` if not measured.
     pub input_temporary: Option<Bytes>,
-    /// The same of the weight half, on top of what is kept for it; `temporary` where it was
-    /// not measured.
+    /// Same as `temporary` for the weight half, in addition to the bytes kept for it; `temporary`
+    /// if not measured.
     pub weight_temporary: Option<Bytes>,
 }
 
 impl Footprint {
-    /// The first of its fields that is beyond what a profile may name.
+    /// Returns the first field that exceeds the limit of a profile.
     pub(super) fn too_large(&self) -> Option<(&'static str, Bytes)> {
         [
             ("activation_bytes", self.activations),

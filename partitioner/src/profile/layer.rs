@@ -9,18 +9,18 @@ use crate::units::{Bytes, Micros};
 pub struct LayerTimes {
     /// Forward.
     pub forward: Micros,
-    /// Gradient of the input alone.
+    /// Input gradient only.
     pub backward_input: Micros,
-    /// Gradient of the weights alone, after the input's.
+    /// Weight gradient only, after the input gradient.
     pub backward_weight: Micros,
-    /// Both gradients in one go; the sum of the two where it was not measured.
+    /// Both gradients in one pass; the sum of the two if not measured.
     pub backward: Option<Micros>,
-    /// The forward once more before a backward; the forward's time where it was not measured.
+    /// Recompute of the forward before a backward; the forward's time if not measured.
     pub recompute: Option<Micros>,
 }
 
 impl LayerTimes {
-    /// Forward and the two halves of the backward.
+    /// Creates times from the forward and the two halves of the backward.
     pub const fn new(forward: Micros, backward_input: Micros, backward_weight: Micros) -> Self {
         Self {
             forward,
@@ -31,13 +31,13 @@ impl LayerTimes {
         }
     }
 
-    /// The time of a backward that gives both gradients.
+    /// Time of a joint backward.
     pub fn joint(&self) -> Micros {
         self.backward
             .unwrap_or(self.backward_input + self.backward_weight)
     }
 
-    /// The time of a recompute.
+    /// Time of a recompute.
     pub fn again(&self) -> Micros {
         self.recompute.unwrap_or(self.forward)
     }
@@ -57,20 +57,20 @@ pub struct LayerProfile {
     pub footprint: Footprint,
     /// Times for other micro-batch sizes, by increasing size in samples.
     pub curve: Vec<(usize, LayerTimes)>,
-    /// Bytes for some of the curve's sizes, by increasing size in samples. (A gradient of
-    /// the weights, say, is as large for any size.)
+    /// Bytes for some of the curve's sizes, by increasing size in samples. (A weight gradient, for
+    /// example, has the same size for any micro-batch.)
     pub footprints: Vec<(usize, Footprint)>,
-    /// How far the measurements were apart, where it is known.
+    /// Spread of the measurements, if known.
     pub spread: Option<Spread>,
-    /// On an asynchronous device: how long the host's thread submits each, whatever the
-    /// micro-batch's size.
+    /// On an asynchronous device: times of the host's thread to submit each pass, for any size of
+    /// micro-batch.
     pub host: Option<LayerTimes>,
-    /// Why its passes cannot be put into CUDA graphs, where they cannot.
+    /// Why its passes cannot run as CUDA graphs, if so.
     pub no_graph: Option<String>,
 }
 
 impl LayerProfile {
-    /// A layer that costs nothing but time.
+    /// Creates a layer that costs only time.
     pub fn new(name: impl Into<String>, times: LayerTimes) -> Self {
         Self {
             name: name.into(),
@@ -79,7 +79,7 @@ impl LayerProfile {
         }
     }
 
-    /// The same with memory: parameters, activations and output.
+    /// Sets the bytes of parameters, activations and output.
     #[must_use]
     pub fn with_bytes(mut self, parameters: Bytes, activations: Bytes, output: Bytes) -> Self {
         self.parameters = parameters;
@@ -88,28 +88,28 @@ impl LayerProfile {
         self
     }
 
-    /// The same with memory that it needs while it runs.
+    /// Sets the bytes that it needs while it runs.
     #[must_use]
     pub fn with_temporary(mut self, temporary: Bytes) -> Self {
         self.footprint.temporary = temporary;
         self
     }
 
-    /// The same with what it keeps between the halves of its backward.
+    /// Sets the bytes that it keeps between the halves of its backward.
     #[must_use]
     pub fn with_after_input(mut self, bytes: Bytes) -> Self {
         self.footprint.after_input = Some(bytes);
         self
     }
 
-    /// The same with what of its activations is the loss function's behind it.
+    /// Sets the part of its activations that belongs to the loss function after it.
     #[must_use]
     pub fn with_loss(mut self, bytes: Bytes) -> Self {
         self.footprint.loss = bytes;
         self
     }
 
-    /// The same with memory that it needs while it runs where the backward is in halves.
+    /// Sets the bytes that it needs while the halves of its backward run.
     #[must_use]
     pub fn with_halves_temporary(mut self, input: Bytes, weight: Bytes) -> Self {
         self.footprint.input_temporary = Some(input);
@@ -117,21 +117,21 @@ impl LayerProfile {
         self
     }
 
-    /// The same with how far its measurements were apart.
+    /// Sets the spread of its measurements.
     #[must_use]
     pub fn with_spread(mut self, spread: Spread) -> Self {
         self.spread = Some(spread);
         self
     }
 
-    /// The same with what the host's thread takes to submit its passes.
+    /// Sets the times of the host's thread to submit its passes.
     #[must_use]
     pub fn with_host(mut self, times: LayerTimes) -> Self {
         self.host = Some(times);
         self
     }
 
-    /// The same with the reason why its passes cannot be put into CUDA graphs.
+    /// Sets the reason why its passes cannot run as CUDA graphs.
     #[must_use]
     pub fn without_graphs(mut self, why: impl Into<String>) -> Self {
         let why = why.into();
@@ -140,7 +140,7 @@ impl LayerProfile {
         self
     }
 
-    /// The same with times for other micro-batch sizes, in any order.
+    /// Sets times for other micro-batch sizes, in any order.
     #[must_use]
     pub fn with_curve(mut self, mut curve: Vec<(usize, LayerTimes)>) -> Self {
         curve.sort_by_key(|&(batch, _)| batch);
@@ -148,7 +148,7 @@ impl LayerProfile {
         self
     }
 
-    /// The same with bytes for some of the curve's sizes, in any order.
+    /// Sets bytes for some of the curve's sizes, in any order.
     #[must_use]
     pub fn with_footprints(mut self, mut footprints: Vec<(usize, Footprint)>) -> Self {
         footprints.sort_by_key(|&(batch, _)| batch);

@@ -1,7 +1,7 @@
-//! What a model's layers cost, as measured: `profile.json`.
+//! Measured costs of a model's layers: `profile.json`.
 //!
-//! All amounts are those of one micro-batch of `batch` samples. For other sizes times and
-//! bytes follow the layer's measured curve where it has one, else they scale linearly.
+//! All amounts are those of one micro-batch of `batch` samples. For other sizes times and bytes
+//! follow the layer's measured curve if it has one, else they scale linearly.
 
 mod all_cores;
 mod check;
@@ -33,24 +33,24 @@ pub use scale::LayerCost;
 pub use scale_to::ScaleError;
 pub use spread::Spread;
 
-/// The version of `profile.json` that this build reads and writes.
+/// Version of `profile.json` that this build reads and writes.
 pub const PROFILE_VERSION: u64 = 1;
-/// What a CUDA graph's replay takes the host with its copies, where that was not measured: a
-/// launch of a graph and of the few kernels around it, some 4 µs each.
+/// Host time of a CUDA graph's replay with its copies, if not measured: launches of a graph and of
+/// the few kernels around it, some 4 µs each.
 pub const GRAPH_REPLAY_MICROS: f64 = 25.0;
-/// The most layers of a profile.
+/// Most layers of a profile.
 pub const MAX_LAYERS: usize = 100_000;
-/// The largest micro-batch of a profile, in samples.
+/// Largest micro-batch of a profile, in samples.
 pub const MAX_BATCH: usize = 1 << 24;
-/// The most points of a layer's curve.
+/// Most points of a layer's curve.
 const MAX_POINTS: usize = 64;
-/// The most bytes of a name or a remark.
+/// Most bytes of a name or a remark.
 pub(crate) const MAX_TEXT: usize = 4096;
-/// The most threads of a stage.
+/// Most threads of a stage.
 const MAX_THREADS: usize = 1 << 16;
-/// The most doubts about a profile's measurements.
+/// Most doubts about a profile's measurements.
 const MAX_DOUBTS: usize = 64;
-/// The most bytes that all layers together may name for one field.
+/// Most bytes of one field over all layers.
 const MAX_TOTAL: u64 = 1 << 53;
 
 /// A model's layers with their measured costs.
@@ -93,7 +93,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile of `layers` measured on `device` with micro-batches of `batch` samples.
+    /// Creates a profile of `layers` measured on `device` with micro-batches of `batch` samples.
     ///
     /// # Errors
     /// A [`ReadError`] that names the field and the rule, as when reading a file: no layer or
@@ -123,22 +123,22 @@ impl Profile {
         profile.checked("profile")
     }
 
-    /// The same with the size of the model's input for one micro-batch.
+    /// Sets the size of the model's input for one micro-batch.
     #[must_use]
     pub fn with_input(mut self, input: Bytes) -> Self {
         self.input = Bytes(input.0.min(MAX_BYTES));
         self
     }
 
-    /// The same with the fewest samples that a micro-batch may have in training, from 1 to
-    /// [`MAX_BATCH`]: a batch norm, say, makes nothing of a single value of a channel.
+    /// Sets the fewest samples of a micro-batch in training, from 1 to [`MAX_BATCH`]: a batch norm,
+    /// for example, cannot train on a single value per channel.
     #[must_use]
     pub fn with_fewest_samples(mut self, samples: usize) -> Self {
         self.fewest_samples = samples.clamp(1, MAX_BATCH);
         self
     }
 
-    /// The same with the version of libtorch, and with how it was measured.
+    /// Sets the version of libtorch and a description of the measurement.
     #[must_use]
     pub fn with_origin(mut self, libtorch: Option<String>, measured: Option<String>) -> Self {
         let short = |text: String| text.chars().take(MAX_TEXT / 4).collect();
@@ -147,35 +147,35 @@ impl Profile {
         self
     }
 
-    /// The same with the type of numbers that layers computed in, such as `bf16`.
+    /// Sets the number type of the layers' computations, such as `bf16`.
     #[must_use]
     pub fn with_precision(mut self, name: &str) -> Self {
         self.precision = Some(name.chars().take(MAX_TEXT / 4).collect());
         self
     }
 
-    /// The same with whose kernels the layers computed with, where that is not libtorch's own choice.
+    /// Sets the kernels of the layers' computations, if not libtorch's own choice.
     #[must_use]
     pub fn with_kernels(mut self, name: &str) -> Self {
         self.kernels = Some(name.chars().take(MAX_TEXT / 4).collect());
         self
     }
 
-    /// The same with the model that was measured.
+    /// Sets the measured model.
     #[must_use]
     pub fn with_model(mut self, model: ModelId) -> Self {
         self.model = Some(model);
         self
     }
 
-    /// The same with the link between two of the devices.
+    /// Sets the link between two of the devices.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {
         self.link = Some(storable(link));
         self
     }
 
-    /// The same with the link between a device and the host's memory.
+    /// Sets the link between a device and the host's memory.
     #[must_use]
     pub fn with_host_link(mut self, link: HostLink) -> Self {
         self.host_link = Some(HostLink {
@@ -185,15 +185,14 @@ impl Profile {
         self
     }
 
-    /// The same with what the replay of a CUDA graph takes the host.
+    /// Sets the host time of the replay of a CUDA graph.
     #[must_use]
     pub fn with_graph_replay(mut self, time: Micros) -> Self {
         self.graph_replay = Some(Micros::saturating(time.get().min(MAX_MICROS)));
         self
     }
 
-    /// The same with what speaks against the measurements, a sentence each; none where
-    /// nothing does.
+    /// Sets the doubts about the measurements, a sentence each; empty if there are none.
     #[must_use]
     pub fn with_doubts(mut self, doubts: Vec<String>) -> Self {
         let short = |doubt: String| doubt.chars().take(MAX_TEXT / 4).collect();
@@ -201,17 +200,17 @@ impl Profile {
         self
     }
 
-    /// The kind of device that was measured, such as `cpu`.
+    /// The kind of measured device, such as `cpu`.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The same where layers were measured on a CUDA device.
+    /// The measured device, if it is a CUDA device.
     pub fn accelerator(&self) -> Option<&str> {
         self.device.starts_with("cuda").then_some(&self.device)
     }
 
-    /// Samples in the micro-batch that was measured.
+    /// Samples in the measured micro-batch.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -221,81 +220,80 @@ impl Profile {
         &self.layers
     }
 
-    /// The size of the model's input for one micro-batch; 0 where it is not known.
+    /// The size of the model's input for one micro-batch; 0 if unknown.
     pub fn input(&self) -> Bytes {
         self.input
     }
 
-    /// The fewest samples that a micro-batch may have in training; 1 where nothing is known of it.
+    /// The fewest samples of a micro-batch in training; 1 if unknown.
     pub fn fewest_samples(&self) -> usize {
         self.fewest_samples
     }
 
-    /// The version of libtorch, where it is known.
+    /// The version of libtorch, if known.
     pub fn libtorch(&self) -> Option<&str> {
         self.libtorch.as_deref()
     }
 
-    /// How it was measured, where it is known.
+    /// Description of the measurement, if known.
     pub fn measured(&self) -> Option<&str> {
         self.measured.as_deref()
     }
 
-    /// The type of numbers that layers computed in, where it is known.
+    /// The number type of the layers' computations, if known.
     pub fn precision(&self) -> Option<&str> {
         self.precision.as_deref()
     }
 
-    /// Whose kernels the layers computed with, where that was not libtorch's own choice.
+    /// The kernels of the layers' computations, if not libtorch's own choice.
     pub fn kernels(&self) -> Option<&str> {
         self.kernels.as_deref()
     }
 
-    /// The model that was measured, where it is known.
+    /// The measured model, if known.
     pub fn model(&self) -> Option<&ModelId> {
         self.model.as_ref()
     }
 
-    /// The link between two of the devices, where it was measured.
+    /// The link between two of the devices, if measured.
     pub fn link(&self) -> Option<Link> {
         self.link
     }
 
-    /// The link between a device and the host's memory, where it was measured.
+    /// The link between a device and the host's memory, if measured.
     pub fn host_link(&self) -> Option<HostLink> {
         self.host_link
     }
 
-    /// What the replay of a CUDA graph takes the host with its copies;
-    /// [`GRAPH_REPLAY_MICROS`] where it was not measured.
+    /// Host time of the replay of a CUDA graph with its copies; [`GRAPH_REPLAY_MICROS`] if not
+    /// measured.
     pub fn graph_replay(&self) -> Micros {
         (self.graph_replay).unwrap_or(Micros::saturating(GRAPH_REPLAY_MICROS))
     }
 
-    /// Whether it says what the host does: of every layer.
+    /// Whether the host's times are known for every layer.
     pub fn knows_host(&self) -> bool {
         self.layers.iter().all(|layer| layer.host.is_some())
     }
 
-    /// Whether any layer can be put into CUDA graphs, as far as is known.
+    /// Whether any layer can run as a CUDA graph, as far as known.
     pub fn captures(&self) -> bool {
         let captures = |layer: &LayerProfile| layer.host.is_some() && layer.no_graph.is_none();
         self.layers.iter().any(captures)
     }
 
-    /// What speaks against the measurements; none where they were not examined.
+    /// Doubts about the measurements; none if they were not examined.
     pub fn doubts(&self) -> Option<&[String]> {
         self.doubts.as_deref()
     }
 
-    /// Parameter bytes per layer: what [`Partition::by_weight`](crate::Partition::by_weight)
-    /// takes.
+    /// Parameter bytes per layer, for [`Partition::by_weight`](crate::Partition::by_weight).
     pub fn parameter_bytes(&self) -> Vec<u64> {
         self.layers.iter().map(|layer| layer.parameters.0).collect()
     }
 }
 
-/// The link as a file can hold it.
+/// Clamps the link to values that a file can hold.
 fn storable(link: Link) -> Link {
     let latency = Micros::saturating(link.latency().get().min(MAX_MICROS));
     let bandwidth = link.bandwidth().map(|bytes| Bytes(bytes.0.min(MAX_BYTES)));

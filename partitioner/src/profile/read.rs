@@ -1,4 +1,4 @@
-//! `profile.json` to a [`Profile`].
+//! Parser of `profile.json`.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::units::Bytes;
 type Amount = Whole<0, MAX_BYTES>;
 type Time = Number<MICROS_LIMIT>;
 type Batch = Whole<1, { MAX_BATCH as u64 }>;
-/// What speaks against the measurements of a profile, or of what was made from it.
+/// Doubts about the measurements of a profile, or of a plan made from it.
 pub(crate) type Doubts = List<Text<MAX_TEXT>, 0, MAX_DOUBTS>;
 
 const FORMAT: FileFormat = FileFormat {
@@ -60,7 +60,7 @@ struct ProfileFields {
     layers: List<Object<LayerFields>, 1, MAX_LAYERS>,
 }
 
-/// In one stage that has all the cores.
+/// Costs in one stage with all cores.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AllCoresFields {
@@ -68,7 +68,7 @@ struct AllCoresFields {
     layers: List<Object<LayerFields>, 1, MAX_LAYERS>,
 }
 
-/// Between two of the devices.
+/// Link between two of the devices.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LinkFields {
@@ -76,7 +76,7 @@ pub(crate) struct LinkFields {
     bytes_per_second: Option<Whole<1, MAX_BYTES>>,
 }
 
-/// Between a device and the host's memory.
+/// Links between a device and the host's memory.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostLinkFields {
@@ -84,7 +84,7 @@ struct HostLinkFields {
     to_device: Object<LinkFields>,
 }
 
-/// What the host's thread takes of a layer.
+/// Times of the host's thread for a layer.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "units are in the file's names")]
@@ -152,7 +152,7 @@ impl Profile {
         Self::from_json(text, &path.display().to_string())
     }
 
-    /// Reads a profile from JSON; `file` is what errors call it.
+    /// Parses a profile from JSON; errors call it `file`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -200,7 +200,7 @@ fn layers(
     fields.into_iter().enumerate().map(layer).collect()
 }
 
-/// None is nothing.
+/// Returns the amount, 0 for none.
 fn bytes(amount: Option<Amount>) -> Bytes {
     amount.map_or(Bytes::ZERO, Amount::bytes)
 }
@@ -282,7 +282,7 @@ impl LayerFields {
         })
     }
 
-    /// Its three fields go together.
+    /// Reads the spread, whose three fields go together.
     fn spread(&self) -> Result<Option<Spread>, Broken> {
         let missing = |field: &str| (field.to_owned(), "is missing".to_owned());
         let alone = |field: &str| Err((field.to_owned(), "must come with repeats".to_owned()));
@@ -310,7 +310,7 @@ impl PointFields {
         )
     }
 
-    /// All bytes go with those of the activations.
+    /// Reads the bytes, all of which require those of the activations.
     fn footprint(&self) -> Result<Option<Footprint>, Broken> {
         let Some(activations) = self.activation_bytes else {
             let others = [

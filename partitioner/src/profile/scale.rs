@@ -4,50 +4,49 @@ use super::{Footprint, LayerProfile, LayerTimes, Profile};
 use crate::cost::StageTimes;
 use crate::units::{Bytes, Micros};
 
-/// What one layer costs for one micro-batch of a given size.
+/// Costs of one layer for one micro-batch of a given size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerCost {
     /// Forward.
     pub forward: Micros,
-    /// Gradient of the input alone.
+    /// Input gradient only.
     pub input: Micros,
-    /// Gradient of the weights alone.
+    /// Weight gradient only.
     pub weight: Micros,
-    /// Both gradients in one go.
+    /// Both gradients in one pass.
     pub backward: Micros,
-    /// The forward once more.
+    /// Recompute of the forward.
     pub recompute: Micros,
-    /// Parameters (whatever the size).
+    /// Parameters (independent of the size).
     pub parameters: Bytes,
-    /// What is kept from the forward to the backward.
+    /// Bytes kept from the forward to the backward.
     pub activations: Bytes,
-    /// What is kept from the gradient of the input to that of the weights.
+    /// Bytes kept from the input gradient to the weight gradient.
     pub after_input: Bytes,
-    /// What of the activations is the loss function's, and stays where layers recompute.
+    /// Part of the activations that belongs to the loss function, and stays where layers recompute.
     pub loss: Bytes,
-    /// What goes to the next layer.
+    /// Bytes sent to the next layer.
     pub output: Bytes,
-    /// What is needed while the layer runs.
+    /// Bytes needed only while the layer runs.
     pub temporary: Bytes,
-    /// The same until the input half of a backward is done.
+    /// Same as `temporary`, for the input half of a backward.
     pub input_temporary: Bytes,
-    /// The same of the weight half.
+    /// Same as `temporary`, for the weight half.
     pub weight_temporary: Bytes,
-    /// What the host's thread takes; nothing where that is no matter.
+    /// Times of the host's thread; zeros if they do not matter.
     pub host: StageTimes,
-    /// Whether its passes can be put into CUDA graphs.
+    /// Whether its passes can run as CUDA graphs.
     pub captures: bool,
 }
 
 impl Profile {
-    /// The costs of each layer for a micro-batch of `batch` samples.
+    /// Returns the costs of each layer for a micro-batch of `batch` samples.
     ///
-    /// Between two measured sizes a time lies on the straight line between them. Below the
-    /// smallest and above the largest the line is continued, but a micro-batch never takes
-    /// longer than a larger measured one, nor less than its share of a larger or than the
-    /// whole of a smaller measured one. Bytes likewise. Without a curve both are
-    /// proportional to the size.
+    /// Times between two measured sizes are interpolated linearly. Below the smallest and above the
+    /// largest size the line is extrapolated, but a micro-batch never takes longer than a larger
+    /// measured one, nor less than its share of a larger or than the whole of a smaller measured
+    /// one. Bytes likewise. Without a curve both are proportional to the size.
     pub fn costs(&self, batch: usize) -> Vec<LayerCost> {
         self.layers
             .iter()
@@ -55,7 +54,7 @@ impl Profile {
             .collect()
     }
 
-    /// The size of the model's input for a micro-batch of `batch` samples.
+    /// Returns the size of the model's input for a micro-batch of `batch` samples.
     pub fn input_for(&self, batch: usize) -> Bytes {
         scaled(self.input, self.batch, batch)
     }
@@ -107,7 +106,7 @@ fn host(times: &LayerTimes) -> StageTimes {
     }
 }
 
-/// The measured points with that of the profile's own size among them.
+/// Returns the measured points, including that of the profile's own size.
 fn with_own<T: Copy>(others: &[(usize, T)], measured: usize, own: T) -> Vec<(usize, T)> {
     let mut points = others.to_vec();
     let index = points.partition_point(|&(size, _)| size < measured);
@@ -115,13 +114,13 @@ fn with_own<T: Copy>(others: &[(usize, T)], measured: usize, own: T) -> Vec<(usi
     points
 }
 
-/// `bytes · batch / measured`, rounded up.
+/// Returns `bytes · batch / measured`, rounded up.
 fn scaled(bytes: Bytes, measured: usize, batch: usize) -> Bytes {
     let product = u128::from(bytes.0) * batch as u128;
     Bytes(u64::try_from(product.div_ceil(measured as u128)).unwrap_or(u64::MAX))
 }
 
-/// The amount for `batch` samples on the line through the measured points (at least one).
+/// Returns the amount for `batch` samples on the line through the measured points (at least one).
 fn interpolate<T>(points: &[(usize, T)], batch: usize, of: impl Fn(&T) -> f64) -> f64 {
     let at = |index: usize| {
         let (size, amounts) = &points[index];

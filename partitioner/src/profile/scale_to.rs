@@ -1,4 +1,4 @@
-//! A profile scaled to another device, by what was measured there.
+//! Scaling of a profile to another device, by measurements there.
 
 use super::{LayerProfile, LayerTimes, Profile};
 use crate::units::Micros;
@@ -7,20 +7,20 @@ use crate::units::Micros;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScaleError {
-    /// No layer is in both, or none that takes time.
+    /// No layer that takes time is in both.
     #[error(
         "it has none of the {layers} layers of the profile that is to be scaled (such as `{first}`): \
          measure some of them there, under the same names"
     )]
     NoLayer {
-        /// Layers of the profile that is to be scaled.
+        /// Layers of the profile to scale.
         layers: usize,
-        /// The name of the first.
+        /// The name of the first one.
         first: String,
     },
 }
 
-/// How many times as long times are there.
+/// Ratios of times there to times here.
 #[derive(Clone, Copy, Debug)]
 struct Ratio {
     forward: f64,
@@ -30,7 +30,7 @@ struct Ratio {
 }
 
 impl Ratio {
-    /// Of sums of times; one for the others where nothing is known of a time.
+    /// Returns the ratios of sums of times; a time without data gets the ratio of the whole.
     fn of(here: LayerTimes, there: LayerTimes) -> Self {
         let whole = ratio(
             here.forward + here.joint(),
@@ -76,14 +76,14 @@ fn sum(all: &[LayerTimes]) -> LayerTimes {
 }
 
 impl Profile {
-    /// The same model's costs on the device of another profile, in which some of its layers were
-    /// measured, under the same names: forward, input and weight gradient each as many times as
-    /// long as they are there, at this profile's size of micro-batch. A layer that is in both goes by itself,
-    /// the others by the sum of those that are. Bytes stay; what the host does, links and doubts are the other
+    /// Returns the same model's costs on the device of another profile, in which some of its layers were
+    /// measured under the same names: forward, input and weight gradient are each multiplied by the ratio of
+    /// the times, at this profile's size of micro-batch. A layer in both profiles has its own ratio, the
+    /// others that of the sum of those layers. Bytes stay; the host's times, links and doubts are the other
     /// device's.
     ///
     /// # Errors
-    /// [`ScaleError`] where no layer is in both.
+    /// [`ScaleError`] if no layer is in both.
     ///
     /// # Examples
     /// ```
@@ -161,7 +161,7 @@ fn scaled(layer: &LayerProfile, ratio: Ratio, host: Option<LayerTimes>) -> Layer
             .map(|(size, times)| (*size, ratio.apply(*times)))
             .collect(),
         host,
-        // It is that of the other device.
+        // The spread belongs to the other device.
         spread: None,
         ..layer.clone()
     }

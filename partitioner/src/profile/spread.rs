@@ -1,13 +1,12 @@
-//! How far measurements of a layer are apart.
+//! Spread of a layer's measurements.
 
-/// The most repeats that are written down: also a `usize` of 32 bits has room for them.
+/// Most repeats that are stored: they fit a 32-bit `usize`, too.
 pub(super) const MAX_REPEATS: usize = u32::MAX as usize;
-/// The widest spread: what is timed is a million times as long as its median.
+/// Widest spread: a million times the median.
 pub(super) const SPREAD_LIMIT: u64 = 1_000_000;
 const MAX_SPREAD: f64 = SPREAD_LIMIT as f64;
 
-/// How far the measurements of a layer's times are apart, for micro-batches of the
-/// profile's size.
+/// Spread of the measurements of a layer's times, for micro-batches of the profile's size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     repeats: usize,
@@ -16,11 +15,11 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// So many measurements of each time; the distance of the quartiles of the forward
-    /// and of the joint backward, as shares of their medians. What is out of range (0 to
-    /// a million) becomes the nearest that is in it.
+    /// Creates the spread of `repeats` measurements of each time: the interquartile ranges of the
+    /// forward and of the joint backward, relative to their medians, clamped to the range from 0 to
+    /// a million.
     pub fn new(repeats: usize, forward: f64, backward: f64) -> Self {
-        // A quotient of zeros says nothing against the zero.
+        // 0/0 counts as no spread.
         let share = |value: f64| {
             if value.is_nan() {
                 0.0
@@ -35,17 +34,17 @@ impl Spread {
         }
     }
 
-    /// Measurements of each time.
+    /// Number of measurements of each time.
     pub const fn repeats(&self) -> usize {
         self.repeats
     }
 
-    /// Distance of the forward's quartiles over its median.
+    /// Interquartile range of the forward over its median.
     pub const fn forward(&self) -> f64 {
         self.forward
     }
 
-    /// The same of the joint backward.
+    /// Same as `forward`, for the joint backward.
     pub const fn backward(&self) -> f64 {
         self.backward
     }

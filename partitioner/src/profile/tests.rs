@@ -46,7 +46,7 @@ fn a_profile_survives_writing_and_reading() {
     let profile = sample();
     let text = profile.to_json();
     assert_eq!(Profile::from_json(&text, "p").unwrap(), profile);
-    // Layers stay one a line, so that a diff of two profiles can be read.
+    // Layers are written one per line, so that a diff of two profiles is readable.
     assert_eq!(
         text.lines()
             .filter(|line| line.contains("\"forward_us\""))
@@ -55,7 +55,7 @@ fn a_profile_survives_writing_and_reading() {
     );
 }
 
-/// What is wrong with the sample once `from` is `to`.
+/// Returns the error of the sample with `from` replaced by `to`.
 fn broken(from: &str, to: &str) -> String {
     let text = sample().to_json();
     assert!(text.contains(from), "{from} is not in {text}");
@@ -278,7 +278,7 @@ fn deep_wide_and_long_input_is_refused() {
     );
 }
 
-/// A text that a file holds, or a name that is no field, may be as long as the file.
+/// A text in a file, or a name that is no field, may be as long as the file.
 #[test]
 fn errors_are_short_and_without_control_characters() {
     let long = "x\\u001b".repeat(100_000);
@@ -338,7 +338,7 @@ fn times_follow_the_curve() {
         [4, 6, 8, 12, 16].map(forward),
         [80.0, 90.0, 100.0, 140.0, 180.0]
     );
-    // Continued below and above.
+    // Extrapolated below and above.
     assert_eq!([2, 48].map(forward), [70.0, 820.0]);
 }
 
@@ -350,7 +350,7 @@ fn bytes_follow_the_curve() {
         temporary: Bytes(temporary),
         ..Footprint::default()
     };
-    // A gradient of 1000 bytes, and 3 for each sample.
+    // A gradient of 1000 bytes, and 3 bytes per sample.
     let layer = LayerProfile::new("x", flat)
         .with_bytes(Bytes(1000), Bytes(80), Bytes(8))
         .with_temporary(Bytes(1024))
@@ -387,7 +387,7 @@ fn the_same_layers_on_all_cores_are_written_and_read() {
 }
 
 proptest! {
-    /// Any damage to the text is an error or gives another valid profile: no panic.
+    /// Any damage to the text gives an error or another valid profile, but no panic.
     #[test]
     fn damaged_text_never_panics(
         edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>(), 0..3), 1..6),
@@ -407,7 +407,7 @@ proptest! {
         }
     }
 
-    /// What is measured comes back as it was, whatever was measured.
+    /// Measurements survive writing and reading unchanged.
     #[test]
     fn links_and_spreads_survive_writing_and_reading(
         bandwidth in proptest::option::of(any::<u64>()),
@@ -425,7 +425,7 @@ proptest! {
         prop_assert_eq!(read, Ok(profile));
     }
 
-    /// Any value in any field is an error or a valid profile.
+    /// Any value in any field gives an error or a valid profile.
     #[test]
     fn strange_values_never_panic(
         field in 0_usize..40,

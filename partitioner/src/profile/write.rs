@@ -1,4 +1,4 @@
-//! A [`Profile`] to `profile.json`.
+//! Writer of `profile.json`.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::cost::{HostLink, Link};
 use crate::units::Bytes;
 
 impl Profile {
-    /// The profile as JSON, one layer a line; optional fields only where they say something.
+    /// Returns the profile as JSON, one layer per line; optional fields only if they have a value.
     pub fn to_json(&self) -> String {
         let mut head = Map::new();
         head.insert("version".into(), json!(PROFILE_VERSION));

@@ -1,17 +1,17 @@
-//! Which of a device's stages is which of its chunks.
+//! Numbering of a device's stages as chunks.
 
 use crate::ids::{DeviceId, StageId};
 use crate::timeline::Timeline;
 use std::collections::BTreeSet;
 
-/// The stages of each device, the lowest first: that is the device's chunk 0.
+/// Stages of each device, the lowest first: that is chunk 0 of the device.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     stages: Vec<Vec<StageId>>,
 }
 
 impl Chunks {
-    /// Those of a timeline's actions.
+    /// Collects the stages of a timeline's actions.
     ///
     /// # Complexity
     /// Linear in the number of spans, times the logarithm of the chunks.
@@ -26,7 +26,7 @@ impl Chunks {
         }
     }
 
-    /// The most that a device has; 0 where there is no action.
+    /// Largest number of chunks of a device; 0 without actions.
     pub(super) fn count(&self) -> usize {
         self.stages.iter().map(Vec::len).max().unwrap_or_default()
     }
@@ -41,7 +41,7 @@ impl Chunks {
         self.stages.get(device.index()).map_or(&[], Vec::as_slice)
     }
 
-    /// Which chunk of `device` the stage is; 0 for one that the device does not have.
+    /// Number of the chunk that the stage is on `device`; 0 if the device does not have it.
     pub(super) fn chunk(&self, device: DeviceId, stage: StageId) -> usize {
         self.of(device).binary_search(&stage).unwrap_or_default()
     }

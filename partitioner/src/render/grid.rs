@@ -1,15 +1,14 @@
-//! The timeline as papers draw it: one column per unit of time.
+//! The timeline as in papers: one column per unit of time.
 
 use super::chunks::Chunks;
 use crate::ids::DeviceId;
 use crate::timeline::Timeline;
 use crate::units::Micros;
 
-/// One row a device and one column per `unit` of time, each with the action that
-/// runs in the middle of it, or `A` where it is idle and gradients are exchanged. The stage is
-/// left out where each device has one.
-/// Meant for times that are multiples of `unit`; empty when `unit` is 0 or the
-/// grid would have more than a million cells.
+/// Draws one row per device and one column per `unit` of time, each with the action that runs in
+/// the middle of it, or `A` if the device is idle and gradients are exchanged. The stage is omitted
+/// if each device has one. Meant for times that are multiples of `unit`; empty when `unit` is 0 or
+/// the grid would have more than a million cells.
 pub fn grid(timeline: &Timeline, unit: Micros) -> String {
     let columns = (timeline.makespan().get() / unit.get()).ceil();
     let cells = columns * timeline.devices() as f64;
@@ -58,7 +57,7 @@ fn row(
             label.clone_into(cell);
         }
     };
-    // Actions come on top.
+    // Drawn first: actions cover them.
     for exchange in timeline.exchanges_on(device) {
         put(
             &format!("{}A", exchange.stage),

@@ -10,8 +10,8 @@ use crate::units::{Bytes, Micros};
 use crate::words::{count, two_decimals};
 use std::cmp::Reverse;
 
-/// A page with the picture of [`svg`](super::svg()), the details of the action under
-/// the pointer, the legend, and a table of each device's busy and idle time. The time axis can be
+/// Returns a page with the picture of [`svg`](super::svg()), the details of the action under the
+/// pointer, the legend, and a table of each device's busy and idle time. The time axis can be
 /// stretched. Loads nothing; readable in light and dark and in black and white, by keyboard and by
 /// screen reader.
 pub fn html(timeline: &Timeline, title: &str) -> String {
@@ -28,8 +28,8 @@ pub fn html(timeline: &Timeline, title: &str) -> String {
     page.finish()
 }
 
-/// A page about a simulation: that of [`html`] with what is to be said of it, the micro-batches in
-/// flight, and the memory of each device over the step, where the costs tell any.
+/// HTML page about a simulation: that of [`html`] with notes, the micro-batches in flight, and the
+/// memory of each device over the step, if the costs have any.
 #[derive(Clone, Debug)]
 pub struct SimulationPage<'a> {
     simulation: &'a Simulation,
@@ -41,7 +41,7 @@ pub struct SimulationPage<'a> {
 }
 
 impl<'a> SimulationPage<'a> {
-    /// A page about one step.
+    /// Creates a page about one step.
     pub fn new(simulation: &'a Simulation, title: &str) -> Self {
         Self {
             simulation,
@@ -53,7 +53,7 @@ impl<'a> SimulationPage<'a> {
         }
     }
 
-    /// The same of so many steps in a row, of which none waits for the one before
+    /// Sets the number of steps in a row, without barriers
     /// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)).
     #[must_use]
     pub fn with_steps(mut self, steps: usize) -> Self {
@@ -61,28 +61,28 @@ impl<'a> SimulationPage<'a> {
         self
     }
 
-    /// The same with the memory that each device has, where that is known.
+    /// Adds the memory of each device, if known.
     #[must_use]
     pub fn with_limits(mut self, limits: &[Option<Bytes>]) -> Self {
         self.limits = limits.to_vec();
         self
     }
 
-    /// The same with sentences on what the numbers do not tell by themselves.
+    /// Adds sentences that explain the numbers.
     #[must_use]
     pub fn with_notes(mut self, notes: Vec<String>) -> Self {
         self.notes = notes;
         self
     }
 
-    /// The same with sentences on what ought to be changed: they stand out.
+    /// Adds sentences about problems: they stand out.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;
         self
     }
 
-    /// The whole page. Loads nothing, and is readable as that of [`html`] is.
+    /// Returns the whole page. Loads nothing, and is as readable as that of [`html`].
     pub fn html(&self) -> String {
         let timeline = &self.simulation.timeline;
         let mut page = Page::new("simulation", &self.title);
@@ -124,7 +124,7 @@ impl<'a> SimulationPage<'a> {
     }
 }
 
-/// The most micro-batches that each device has in flight.
+/// Returns the most micro-batches in flight on each device.
 pub(super) fn in_flight(simulation: &Simulation) -> Vec<f64> {
     let schedule = simulation.schedule();
     let devices = (0..schedule.schedule().devices()).map(DeviceId);
@@ -132,7 +132,7 @@ pub(super) fn in_flight(simulation: &Simulation) -> Vec<f64> {
     each.collect()
 }
 
-/// The highest peak, of equals the first, with the share that it is of its device's memory.
+/// Returns the highest peak, the first among equals, with its share of the device's memory.
 pub(super) fn peak_memory(peaks: &[Bytes], limit: impl Fn(DeviceId) -> Option<Bytes>) -> Fact {
     let fullest = (0..peaks.len()).max_by_key(|&device| (peaks[device], Reverse(device)));
     let device = fullest.unwrap_or_default();
@@ -174,7 +174,7 @@ fn actions(timeline: &Timeline) -> Fact {
     Fact::new("Actions", actions.to_string(), format!("on {devices}"))
 }
 
-/// The device with the most micro-batches in flight, of equals the first.
+/// Returns the device with the most micro-batches in flight, the first among equals.
 fn most_in_flight(in_flight: &[f64]) -> Fact {
     let devices = 0..in_flight.len();
     let most = devices.max_by(|&a, &b| in_flight[a].total_cmp(&in_flight[b]).then(b.cmp(&a)));
@@ -185,7 +185,7 @@ fn most_in_flight(in_flight: &[f64]) -> Fact {
     Fact::new("In flight", two_decimals(most), note)
 }
 
-/// Where a maximum is: on one of several devices, or on `every` one.
+/// Describes the place of a maximum: one of several devices, or `every` one.
 fn place(device: usize, every: bool) -> String {
     if every {
         "on every device".to_owned()
@@ -206,14 +206,14 @@ fn picture(timeline: &Timeline, steps: usize) -> String {
         )
 }
 
-/// How much of the exchanges of gradients comes on top of the actions, where there are any.
+/// Returns the part of the exchanges that follows the actions, if there are any.
 pub(super) fn exposed(timeline: &Timeline) -> Option<Fact> {
     let note = "of the step, after the last action".to_owned();
     let fact = Fact::new("Exposed all-reduce", timeline.exposed().to_string(), note);
     (!timeline.exchanges().is_empty()).then_some(fact)
 }
 
-/// How long a device does nothing but exchange gradients.
+/// Returns how long a device only exchanges gradients.
 fn exposed_on(timeline: &Timeline, device: DeviceId) -> Micros {
     let spans = timeline.spans_on(device);
     let mut exchanges: Vec<(Micros, Micros)> = timeline
@@ -223,7 +223,7 @@ fn exposed_on(timeline: &Timeline, device: DeviceId) -> Micros {
     exchanges.sort();
     let (mut alone, mut done) = (Micros::ZERO, Micros::ZERO);
     for (start, end) in exchanges {
-        // Those of several stages may be at the same time.
+        // Exchanges of several stages may overlap.
         let start = start.max(done);
         if end > start {
             let during =
@@ -235,13 +235,13 @@ fn exposed_on(timeline: &Timeline, device: DeviceId) -> Micros {
     alone
 }
 
-/// The idle share as a fact.
+/// Returns the idle share as a fact.
 pub(super) fn bubble(share: f64) -> Fact {
     let note = "device time that is idle".to_owned();
     Fact::new("Bubble", percent(share), note)
 }
 
-/// Each device's busy and idle time, and how many micro-batches it has in flight where that is known.
+/// Returns the table of busy and idle time per device, with the micro-batches in flight if known.
 pub(super) fn devices(timeline: &Timeline, in_flight: Option<&[f64]>) -> String {
     let exchanges = !timeline.exchanges().is_empty();
     let mut columns = vec![

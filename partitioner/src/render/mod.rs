@@ -1,5 +1,4 @@
-//! Timelines for the eye: one exporter a file. Pages of a profile and of a measured
-//! step look like one family.
+//! Rendering of timelines: one exporter per file. All pages share one style.
 
 mod chunks;
 mod compare;

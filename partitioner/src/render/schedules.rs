@@ -1,4 +1,4 @@
-//! Schedules side by side, as a page.
+//! Comparison of schedules as a page.
 
 use super::html::in_flight;
 use super::page::{
@@ -11,52 +11,52 @@ use crate::units::{Bytes, Micros};
 use crate::words::two_decimals;
 use std::fmt::Write as _;
 
-/// Actions of all pictures of a page together, at most: more are hardly opened by a browser.
+/// Most actions in all pictures of a page: browsers hardly open more.
 const MOST_ACTIONS: usize = 50_000;
 
 const ONE_AXIS: &str =
     "All timelines of this page have one time axis; a dashed line is where a step ends.";
 
-/// A schedule among others.
+/// A schedule of the comparison.
 #[derive(Clone, Debug)]
 pub struct Compared<'a> {
-    /// What it is called.
+    /// Name of the schedule.
     pub name: String,
-    /// What it is predicted to do.
+    /// Prediction for the schedule.
     pub simulation: &'a Simulation,
-    /// What is to be said of it, if anything: that it does not fit, say.
+    /// Note, if any, such as that it does not fit.
     pub note: String,
-    /// Whether it fits the memory; true where nobody asks.
+    /// Whether it fits the memory; true if not asked for.
     pub fits: bool,
-    /// Whether it is the best, or as good as that.
+    /// Whether it is the best, or equally good.
     pub is_best: bool,
-    /// More of its numbers, each below the name of its column; the same ones of all schedules.
+    /// Further numbers, each with the name of its column; the same columns for all schedules.
     pub more: Vec<(&'static str, String)>,
 }
 
-/// A page of schedules.
+/// HTML page that compares schedules.
 #[derive(Clone, Debug)]
 pub struct SchedulesPage<'a> {
-    /// What is compared.
+    /// Title: the compared setting.
     pub title: String,
-    /// In this order.
+    /// The schedules, in this order.
     pub schedules: Vec<Compared<'a>>,
-    /// The memory of every device, where that is limited.
+    /// Memory limit of every device, if any.
     pub limit: Option<Bytes>,
-    /// What the order is, such as `the fastest first`.
+    /// Description of the order, such as `the fastest first`.
     pub order: &'static str,
-    /// What the best are, such as `the fastest`.
+    /// Description of the best, such as `the fastest`.
     pub best: &'static str,
-    /// Why other schedules are not there, a sentence each.
+    /// Reasons why other schedules are missing, a sentence each.
     pub refused: Vec<String>,
-    /// What the numbers do not tell by themselves: the times that they are made of, say.
+    /// Explanations of the numbers, such as the times they are based on.
     pub notes: Vec<String>,
 }
 
 impl SchedulesPage<'_> {
-    /// The page: a table with bars, the timeline of the first, and below it those of the others,
-    /// folded away. Pictures end where there would be too many actions. Loads nothing; readable in
-    /// light and dark and by screen reader, as [`html`](super::html()) is.
+    /// Returns the page: a table with bars, the timeline of the first schedule, and below it those of the
+    /// others, folded away. Pictures stop at the limit of actions. Loads nothing; readable in light and dark
+    /// and by screen reader, like [`html`](super::html()).
     pub fn html(&self) -> String {
         let mut page = Page::new("comparison of schedules", &self.title);
         let Some(first) = self.schedules.first() else {
@@ -113,7 +113,7 @@ impl SchedulesPage<'_> {
         format!("<div class=\"rank\">\n{}{hint}</div>\n", table.finish())
     }
 
-    /// The first, with what is as good; of one that does not fit, say, nothing is the best.
+    /// Returns the first schedule, with equally good ones; one that does not fit is not called the best.
     fn first(&self, first: &Compared<'_>) -> Fact {
         if !first.is_best {
             return Fact::new("First", escaped(&first.name), escaped(&first.note));
@@ -128,8 +128,8 @@ impl SchedulesPage<'_> {
     }
 }
 
-/// Timelines of all but the first, folded away, of at most so many actions together. Of equals, as `auto` has
-/// with the schedule that it takes, one is drawn.
+/// Draws timelines of all but the first, folded away, with at most `room` actions together. Of equal ones,
+/// such as `auto` and the schedule that it takes, one is drawn.
 fn pictures(schedules: &[Compared<'_>], mut room: usize, end: Micros) -> String {
     let mut pictures = String::new();
     for (place, own) in schedules.iter().enumerate().skip(1) {
@@ -159,7 +159,7 @@ fn pictures(schedules: &[Compared<'_>], mut room: usize, end: Micros) -> String 
     pictures
 }
 
-/// The name, and below it what is to be said.
+/// Returns the name, with the note below it.
 fn head(own: &Compared<'_>) -> String {
     let name = escaped(&own.name);
     match own.note.as_str() {
@@ -168,10 +168,10 @@ fn head(own: &Compared<'_>) -> String {
     }
 }
 
-/// Which columns there are, and what their bars are relative to.
+/// Columns that exist, and scales of their bars.
 struct Columns {
     longest: Micros,
-    /// The highest peak or the limit; none where nothing is known of memory.
+    /// The highest peak or the limit; none if memory is unknown.
     fullest: Option<Bytes>,
     limit: Option<Bytes>,
     more: Vec<&'static str>,
@@ -226,7 +226,7 @@ impl Columns {
     }
 }
 
-/// That of the fullest device.
+/// Returns the peak of the fullest device.
 fn peak(own: &Compared<'_>) -> Bytes {
     let peaks = own.simulation.peak_bytes().into_iter();
     peaks.max().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The familiar timeline as text: one row a device.
+//! The timeline as text: one row per device.
 
 use super::chunks::Chunks;
 use crate::ids::{DeviceId, StageId};
@@ -7,13 +7,12 @@ use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 use std::fmt::Write as _;
 
-/// One row a device, in at most `width` columns (at least 20), readable without
-/// colour: an action starts with its name where that fits, and goes on with its
-/// kind's sign (F `>`, B `<`, I `-`, W `=`, R `~`); `.` is idle. The stage is
-/// left out where each device has one; where devices have several and it does not fit everywhere, letters
-/// of all but the device's first stage are lower case. Where a device is idle and gradients of its stage
-/// are exchanged between replicas stands `A` and `:`. Below: the time axis, the bubble, and the
-/// signs.
+/// Draws one row per device, in at most `width` columns (at least 20), readable without colour: an action
+/// starts with its name if that fits, and goes on with its kind's sign (F `>`, B `<`, I `-`, W `=`, R
+/// `~`); `.` is idle. The stage is omitted if each device has one; if devices have several and it does
+/// not fit everywhere, letters of all but the device's first stage are lower case. `A` and `:` mark
+/// exchanges of gradients between replicas while the device is idle. Below: the time axis, the bubble,
+/// and the signs.
 pub fn text(timeline: &Timeline, width: usize) -> String {
     let page = Page::new(width, timeline.devices(), timeline.makespan());
     let mut picture = page.rows(timeline);
@@ -26,7 +25,7 @@ pub fn text(timeline: &Timeline, width: usize) -> String {
     picture
 }
 
-/// Items with room between them in lines of at most so many columns, but for those that fit none.
+/// Joins items, with space between them, into lines of at most `width` columns; longer items are dropped.
 pub(super) fn in_lines(items: &[String], width: usize) -> String {
     let (mut lines, mut line) = (String::new(), String::new());
     for item in items.iter().filter(|own| own.chars().count() <= width) {
@@ -43,13 +42,13 @@ pub(super) fn in_lines(items: &[String], width: usize) -> String {
     lines + &line + "\n"
 }
 
-/// Whether letters of a row are lower case, behind its name.
+/// Whether a row has lower-case letters after its name.
 fn has_small(rows: &str) -> bool {
     let mut bars = rows.lines().filter_map(|row| row.split_once('|'));
     bars.any(|(_, bars)| bars.contains(|c: char| c.is_ascii_lowercase()))
 }
 
-/// Where rows begin and end, and which time is at their end.
+/// Layout of rows, and the time at their end.
 pub(super) struct Page {
     margin: usize,
     columns: usize,
@@ -72,12 +71,12 @@ impl Page {
         self.margin + self.columns + 1
     }
 
-    /// Columns of a microsecond.
+    /// Columns per microsecond.
     fn scale(&self) -> f64 {
         self.columns as f64 / self.end.get().max(f64::MIN_POSITIVE)
     }
 
-    /// Whether all actions have room for their names with the stage, and something between them.
+    /// Whether all actions have room for their names with the stage, and a gap between them.
     fn has_whole_names(&self, timeline: &Timeline) -> bool {
         let scale = self.scale();
         let fits = |span: &Span| {
@@ -87,11 +86,11 @@ impl Page {
         timeline.spans().iter().all(fits)
     }
 
-    /// The signs of the kinds that occur, and how actions are called in the rows of a picture.
+    /// Returns the signs of the kinds that occur, and the meaning of the names in a picture.
     pub(super) fn legend(&self, timeline: &Timeline, picture: &str) -> Vec<String> {
         let mut items = signs(timeline);
         if Chunks::new(timeline).one_each() {
-            // Names are a letter and a number.
+            // Names have a letter and a number only.
         } else if self.has_whole_names(timeline) {
             items.push("2F0 forward of micro-batch 0 on stage 2".to_owned());
         } else if has_small(picture) {
@@ -101,7 +100,7 @@ impl Page {
         items
     }
 
-    /// One row a device.
+    /// Draws one row per device.
     pub(super) fn rows(&self, timeline: &Timeline) -> String {
         let names = Names {
             chunks: Chunks::new(timeline),
@@ -118,7 +117,7 @@ impl Page {
         rows
     }
 
-    /// Begin and end of the time axis.
+    /// Draws start and end of the time axis.
     pub(super) fn axis(&self) -> String {
         let (margin, end) = (self.margin, self.end.to_string());
         let axis = format!(
@@ -130,13 +129,13 @@ impl Page {
     }
 }
 
-/// The cells from a time to another.
+/// Returns the cells between two times.
 fn cells_of(start: Micros, end: Micros, scale: f64) -> (usize, usize) {
     let cell = |time: Micros| (time.get() * scale).round() as usize;
     (cell(start), cell(end))
 }
 
-/// The signs of the kinds that occur.
+/// Returns the signs of the kinds that occur.
 fn signs(timeline: &Timeline) -> Vec<String> {
     let mut legend = Vec::new();
     for kind in ActionKind::ALL {
@@ -158,14 +157,14 @@ fn signs(timeline: &Timeline) -> Vec<String> {
     legend
 }
 
-/// How actions of a picture are called.
+/// Form of the names in a picture.
 struct Names {
     chunks: Chunks,
-    /// With their stage, all of them.
+    /// Whether all names include the stage.
     are_whole: bool,
 }
 
-/// The sign that fills an action of a kind.
+/// Returns the sign that fills an action of a kind.
 const fn sign(kind: ActionKind) -> char {
     match kind {
         ActionKind::Forward => '>',
@@ -176,7 +175,7 @@ const fn sign(kind: ActionKind) -> char {
     }
 }
 
-/// `scale` is in columns a microsecond.
+/// `scale` is in columns per microsecond.
 fn row(timeline: &Timeline, device: DeviceId, columns: usize, scale: f64, names: &Names) -> String {
     let mut cells = vec!['.'; columns];
     for span in timeline.spans_on(device) {
@@ -209,9 +208,9 @@ fn row(timeline: &Timeline, device: DeviceId, columns: usize, scale: f64, names:
 }
 
 impl Names {
-    /// The longest form of a name that leaves room in `width` columns: with the stage where all have
-    /// it, without it, the letter alone, nothing. Without the stage, letters of a device's later stages
-    /// are lower case.
+    /// Returns the longest form of a name that fits `width` columns: with the stage if all have it,
+    /// without it, the letter alone, nothing. Without the stage, letters of a device's later stages are
+    /// lower case.
     fn label(&self, full: &str, width: usize, of: (DeviceId, StageId)) -> String {
         let chunks = &self.chunks;
         let short = full.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -222,7 +221,7 @@ impl Names {
             0 => short.to_owned(),
             _ => short.to_lowercase(),
         };
-        // Where names begin with letters they are told from each other without a sign between them.
+        // Names that begin with letters need no sign between them.
         let close = usize::from(!chunks.one_each());
         let names = [(&short[..], close), (&short[..1], 1)];
         let fits = (names.into_iter()).find(|(name, more)| name.len() + more <= width);

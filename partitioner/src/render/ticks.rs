@@ -2,10 +2,10 @@
 
 use crate::units::{Bytes, Micros};
 
-/// The least of 1, 2 and 5 times the powers of ten that divides `end` into at most so many parts; none
-/// of nothing. A mantissa from 1 on, so that the power says how many decimals a number needs.
+/// Returns the least step, 1, 2 or 5 times a power of ten, that divides `end` into at most `parts` parts;
+/// none for 0. The mantissa is at least 1, so the power gives the number of decimals.
 fn step(end: f64, parts: f64) -> Option<(f64, i32)> {
-    // A step that misses by a last bit is no smaller one.
+    // A step that misses by the last bit counts as large enough.
     const ALMOST: f64 = 1.0 - 1e-12;
     let part = end / parts * ALMOST;
     if !part.is_normal() || part < 0.0 {
@@ -22,8 +22,8 @@ fn step(end: f64, parts: f64) -> Option<(f64, i32)> {
     })
 }
 
-/// Round numbers from 0 to `end`, at most `parts` of them beside the 0, each with the decimals that all
-/// of them need and with the unit behind it.
+/// Returns round numbers from 0 to `end`, at most `parts` in addition to 0, each with the decimals that all
+/// of them need and the unit.
 fn named(end: f64, parts: u32, unit: &str) -> Vec<(f64, String)> {
     let zero = (0.0, "0".to_owned());
     let Some((step, power)) = step(end, f64::from(parts)) else {
@@ -40,7 +40,7 @@ fn named(end: f64, parts: u32, unit: &str) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// Round times from 0 to `end`, in one unit.
+/// Returns round times from 0 to `end`, in one unit.
 pub(super) fn times(end: Micros, parts: u32) -> Vec<(Micros, String)> {
     let (unit, name) = match end.get() {
         end if end < 1e3 => (1.0, "µs"),
@@ -53,7 +53,7 @@ pub(super) fn times(end: Micros, parts: u32) -> Vec<(Micros, String)> {
         .collect()
 }
 
-/// Amounts of memory from 0 to `end` that are powers of two apart, at most `parts` of them beside the 0, in
+/// Returns amounts of memory from 0 to `end`, a power of two apart, at most `parts` in addition to 0, in
 /// one unit.
 pub(super) fn amounts(end: Bytes, parts: u32) -> Vec<(Bytes, String)> {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -64,10 +64,10 @@ pub(super) fn amounts(end: Bytes, parts: u32) -> Vec<(Bytes, String)> {
     let power = end.get().ilog2() / 10;
     let unit = (1_u64 << (10 * power)) as f64;
     let (length, name) = (end.get() as f64 / unit, UNITS[power as usize]);
-    // At most so many beside the 0: a part of the length is more than one part in `parts + 1`.
+    // At most `parts` in addition to 0: a step exceeds one part in `parts + 1`.
     let least = length / (f64::from(parts) + 1.0);
     let step = 2.0_f64.powf(least.log2().floor() + 1.0);
-    // Parts of a byte are none.
+    // No fractions of a byte.
     let step = if power == 0 { step.max(1.0) } else { step };
     let digits = (-step.log2()).max(0.0) as usize;
     let tick = |number: u32| {
@@ -81,7 +81,7 @@ pub(super) fn amounts(end: Bytes, parts: u32) -> Vec<(Bytes, String)> {
     std::iter::once(zero).chain((1..=count).map(tick)).collect()
 }
 
-/// Round shares from 0 to the first that is `highest` or more, in percent.
+/// Returns round shares from 0 to the first that is at least `highest`, in percent.
 pub(super) fn shares(highest: f64, parts: u32) -> Vec<(f64, String)> {
     let percent = 100.0 * highest;
     let end = step(percent, f64::from(parts)).map_or(0.0, |(step, _)| {
@@ -100,7 +100,7 @@ mod tests {
         labels.collect::<Vec<_>>().join(", ")
     }
 
-    /// They were at fifths of the length: 6.60 ms, 13.20 ms, 19.80 ms; and steps of 1 were 1.0.
+    /// Regression: ticks at fifths of the length: 6.60 ms, 13.20 ms, 19.80 ms; and 1.0 for 1.
     #[test]
     fn times_are_round_and_have_the_decimals_they_need() {
         for (end, wanted) in [
@@ -121,7 +121,7 @@ mod tests {
         assert!(times(Micros::saturating(f64::MAX), 8).len() > 1);
     }
 
-    /// It was 1.5 GiB, 1.0 GiB, 512.0 MiB; and 0 and 5 GiB alone of 8.
+    /// Regression: ticks were 1.5 GiB, 1.0 GiB, 512.0 MiB; and only 0 and 5 GiB of 8.
     #[test]
     fn amounts_of_an_axis_have_one_unit() {
         for (end, wanted) in [
@@ -138,7 +138,7 @@ mod tests {
         assert!(amounts(Bytes(u64::MAX), 3).len() > 1);
     }
 
-    /// They were fifths of whatever was above the highest: 0, 6, 12, 18, 24, 30 %.
+    /// Regression: ticks were fifths of a value above the highest: 0, 6, 12, 18, 24, 30 %.
     #[test]
     fn shares_are_round_and_reach_the_highest() {
         for (highest, wanted) in [

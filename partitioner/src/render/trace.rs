@@ -4,9 +4,8 @@ use crate::schedule::ActionKind;
 use crate::timeline::Timeline;
 use std::fmt::Write as _;
 
-/// The timeline as trace event JSON, one named thread per device, times in
-/// microseconds. Exchanges of gradients, which overlap with actions, are on a second thread of
-/// the device.
+/// Returns the timeline as trace event JSON, one named thread per device, times in microseconds.
+/// Exchanges of gradients, which overlap with actions, are on a second thread of the device.
 ///
 /// *Source*: "Trace Event Format", complete events (`ph` = `X`) and metadata
 /// events (`ph` = `M`).
@@ -58,7 +57,7 @@ pub fn chrome_trace(timeline: &Timeline) -> String {
     json
 }
 
-/// The category by which a viewer filters.
+/// Category by which a viewer filters.
 const fn category(kind: ActionKind) -> &'static str {
     match kind {
         ActionKind::Forward => "forward",

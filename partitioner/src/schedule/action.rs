@@ -1,4 +1,4 @@
-//! What a device does next.
+//! Actions of a device.
 
 use crate::ids::{MicroId, StageId};
 use crate::value_error::ValueError;
@@ -22,7 +22,7 @@ pub enum ActionKind {
     /// `W`: the weight half of the backward (wgrad); no other stage waits for it.
     #[doc(alias = "wgrad")]
     BackwardWeight,
-    /// `R`: the forward once more, for what the backward needs.
+    /// `R`: recompute of the forward, for the backward's inputs.
     #[doc(alias = "activation checkpointing")]
     Recompute,
 }
@@ -53,25 +53,25 @@ impl ActionKind {
         Self::ALL.into_iter().find(|kind| kind.letter() == letter)
     }
 
-    /// Whether the action gives the gradient of the stage's inputs (B, I).
+    /// Whether the action makes the gradient of the stage's inputs (B, I).
     pub const fn gives_input_gradient(self) -> bool {
         matches!(self, Self::Backward | Self::BackwardInput)
     }
 
-    /// Whether the action reads the activations that the micro-batch's forward has left on the
-    /// stage (R, B, I).
+    /// Whether the action reads the activations that the micro-batch's forward left on the stage
+    /// (R, B, I).
     pub const fn consumes_activations(self) -> bool {
         matches!(self, Self::Recompute | Self::Backward | Self::BackwardInput)
     }
 
-    /// Whether the action adds to the gradients of the weights, and so is the
-    /// last one of its micro-batch on the stage (B, W).
+    /// Whether the action adds to the gradients of the weights, and so is the last one of its
+    /// micro-batch on the stage (B, W).
     pub const fn accumulates(self) -> bool {
         matches!(self, Self::Backward | Self::BackwardWeight)
     }
 }
 
-/// One thing that a device does: a kind of work of one stage on one micro-batch.
+/// One unit of work of a device: a kind of action of one stage on one micro-batch.
 ///
 /// Written and read as `{stage}{letter}{micro}`:
 /// ```
@@ -101,7 +101,7 @@ impl Action {
         }
     }
 
-    /// The same stage and micro-batch, another kind.
+    /// Same stage and micro-batch, with another kind.
     #[must_use]
     pub const fn with(self, kind: ActionKind) -> Self {
         Self { kind, ..self }
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Option<Action> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
     let letter = text[at..].chars().next()?;
     let micro = &text[at + letter.len_utf8()..];
-    // `usize::from_str` would take a sign.
+    // `usize::from_str` would accept a sign.
     if !micro.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }

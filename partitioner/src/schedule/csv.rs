@@ -1,15 +1,15 @@
-//! Schedules as CSV, the way PyTorch's pipelining writes and reads them.
+//! Schedules as CSV, in the format of PyTorch's pipelining.
 //!
-//! One row a device, one cell an action, empty cells for bubbles. Cells:
+//! One row per device, one cell per action, empty cells for bubbles. Cells:
 //! - `2F0`, `0B1`, `0I3`, `0W3`: computation, `{stage}{letter}{micro-batch}`, and
 //!   our own `0R3` for a recompute;
-//! - `0OFFLOAD3`, our own: the activations of this forward go to the host's memory until they are
+//! - `0OFFLOAD3`, our own: the activations of this forward are offloaded to the host until they are
 //!   needed;
 //! - `(0F1;7B0)OVERLAP_F_B`: a forward and a backward as one unit;
-//! - `1SEND_F3`, `2RECV_F3`, `1SEND_B3`, `0RECV_B3`: communication; it follows from
-//!   the computation, so that reading leaves it out;
-//! - `0UNSHARD`, `0RESHARD`, `0REDUCE_GRAD`: sharded parameters, which we do not
-//!   have: left out as well.
+//! - `1SEND_F3`, `2RECV_F3`, `1SEND_B3`, `0RECV_B3`: communication; it follows from the
+//!   computation, so it is skipped when read;
+//! - `0UNSHARD`, `0RESHARD`, `0REDUCE_GRAD`: sharded parameters, which we do not have: skipped as
+//!   well.
 //!
 //! *Source*: `torch/distributed/pipelining/schedules.py`, `_Action` and
 //! `_PipelineScheduleRuntime._dump_csv` / `_load_csv`.
@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
-    /// A cell that is no action.
+    /// A cell that is not an action.
     #[error(
         "row {row}, cell {cell}: `{text}` is no action; actions look like 2F0, 0I3, 0W3, 1SEND_F3, \
          (0F1;7B0)OVERLAP_F_B or 0UNSHARD"
@@ -35,7 +35,7 @@ pub enum CsvError {
         /// Its first characters.
         text: String,
     },
-    /// An action without a meaning that we could keep.
+    /// An action that we cannot represent.
     #[error("row {row}, cell {cell}: `{text}`: {reason}")]
     Unsupported {
         /// The row.
@@ -44,7 +44,7 @@ pub enum CsvError {
         cell: usize,
         /// Its first characters.
         text: String,
-        /// What we would have to do.
+        /// The requirement that we cannot meet.
         reason: &'static str,
     },
     /// A stage or micro-batch number beyond any pipeline.
@@ -66,14 +66,14 @@ pub enum CsvError {
         /// The first row too many.
         row: usize,
     },
-    /// Not a single action that computes.
+    /// The file has no computation.
     #[error("there is no action in it")]
     Empty,
 }
 
 impl Schedule {
-    /// Reads a schedule from CSV. Stages and micro-batches are as many as the
-    /// highest numbers in it say; legality is [`Schedule::check`]'s matter.
+    /// Parses a schedule in CSV. The highest numbers in it determine the numbers of stages and
+    /// micro-batches; legality is left to [`Schedule::check`].
     ///
     /// # Errors
     /// [`CsvError`] with the row and the cell.
@@ -121,7 +121,7 @@ impl Schedule {
         Ok(schedule.with_offloads(offloads))
     }
 
-    /// The schedule's computation as CSV, overlapped pairs as such, and what it has offloaded.
+    /// Writes the schedule's computation as CSV, including overlapped pairs and offloads.
     pub fn to_csv(&self) -> String {
         self.write_csv(|row, action, before| {
             let of = (action.stage, action.micro);
@@ -131,7 +131,7 @@ impl Schedule {
         })
     }
 
-    /// Writes row by row; `around` may put cells before and after an action.
+    /// Writes row by row; `around` may add cells before and after an action.
     pub(crate) fn write_csv(&self, around: impl Fn(&mut Vec<String>, Action, bool)) -> String {
         let mut text = String::new();
         for (device, list) in self.iter() {
@@ -159,8 +159,7 @@ impl Schedule {
     }
 }
 
-/// The cells of a line that are not empty, by number; quotes as CSV writers put
-/// them are taken off.
+/// Returns the nonempty cells of a line, by number, without the quotes of CSV writers.
 fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split(',')
         .enumerate()
@@ -187,11 +186,11 @@ struct Row {
     offloads: Vec<(StageId, MicroId)>,
 }
 
-/// A cell taken apart.
+/// A parsed cell.
 enum Cell {
     Run(Action),
     Offload(StageId, MicroId),
-    /// It has a meaning, but nothing is to be run for it.
+    /// A valid cell that requires no action.
     Skip,
 }
 
@@ -228,7 +227,7 @@ impl Row {
             .iter()
             .map(|action| action.kind)
             .collect();
-        // Anything else in brackets is done one after the other.
+        // Other actions in brackets run one after the other.
         if kinds == [ActionKind::Forward, ActionKind::Backward] {
             self.pairs.push(start);
         }
@@ -245,7 +244,7 @@ impl Row {
             "F" | "B" | "I" | "W" | "R" | "OFFLOAD" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" => {
                 true
             }
-            // PyTorch lets these have a micro-batch or none.
+            // In PyTorch, these may have a micro-batch.
             "UNSHARD" | "RESHARD" | "REDUCE_GRAD" => false,
             "OVERLAP_F_B" => {
                 return Err(self.unsupported(text, "an OVERLAP_F_B names its actions in brackets"));

@@ -1,15 +1,15 @@
-//! Several steps in a row, of which none waits for the one before.
+//! Several steps in a row, without a barrier between them.
 
 use super::{Action, Schedule};
 use crate::ids::MicroId;
 
 impl Schedule {
-    /// `steps` steps in a row with no barrier between them: every device does its list so many
-    /// times. Micro-batch i of step k has the number k·m + i.
+    /// Returns `steps` steps in a row without a barrier: every device runs its list `steps` times.
+    /// Micro-batch i of step k has the number k·m + i.
     ///
-    /// A stage's first forward of a step stands behind its last backward of the step before, so
-    /// that it can update its weights in between, whatever other devices are at: what Zero Bubble
-    /// calls post-validation (Qi et al. 2024, section 4).
+    /// A stage's first forward of a step follows its last backward of the step before, so it can
+    /// update its weights in between, independently of other devices: Zero Bubble's post-validation
+    /// (Qi et al. 2024, section 4).
     ///
     /// # Examples
     /// ```
@@ -64,7 +64,7 @@ mod tests {
     use crate::{Costs, Micros, ScheduleKind, Shape, simulate};
 
     proptest! {
-        /// Whatever is legal once is legal several times, and no step takes longer than alone.
+        /// A legal schedule is legal several times in a row, and no step takes longer than alone.
         #[test]
         fn steps_in_a_row_are_legal_and_take_no_longer(
             kind in prop::sample::select(&ScheduleKind::ALL),

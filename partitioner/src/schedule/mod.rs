@@ -1,7 +1,7 @@
-//! Schedules: which device does what, in which order.
+//! Schedules: the actions of each device, in order.
 //!
 //! A schedule is data: a list of [`Action`]s per device. The built-in ones are in
-//! [`builtin`](crate::builtin), whether one can be run says [`check`](crate::check).
+//! [`builtin`](crate::builtin); [`check`](crate::check) decides whether a schedule can run.
 
 mod action;
 mod csv;
@@ -19,29 +19,28 @@ use std::collections::BTreeSet;
 
 use crate::ids::{DeviceId, MicroId, StageId};
 
-/// The largest number of stages of a legal schedule.
+/// Largest number of stages of a legal schedule.
 pub const MAX_STAGES: usize = 1 << 16;
 
-/// The largest number of stages times micro-batches of a legal schedule: beyond
-/// any pipeline (512 devices and 8,192 micro-batches), and what keeps broken input
-/// from asking for gigabytes.
+/// Largest number of stages times micro-batches of a legal schedule: larger than any pipeline (512
+/// devices and 8,192 micro-batches), and small enough that broken input cannot use gigabytes.
 pub const MAX_CELLS: usize = 1 << 22;
 
-/// How large a schedule is asked for.
+/// Size of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "pipeline parallel size")]
 #[doc(alias = "virtual pipeline")]
 pub struct Shape {
-    /// p: how many devices.
+    /// p: number of devices.
     pub devices: usize,
-    /// v: how many stages each device has.
+    /// v: number of stages per device.
     pub chunks: usize,
-    /// m: into how many micro-batches the mini-batch is split.
+    /// m: number of micro-batches of the mini-batch.
     pub micro_batches: usize,
 }
 
 impl Shape {
-    /// p devices with one stage each, m micro-batches.
+    /// Shape of p devices with one stage each, and m micro-batches.
     pub const fn new(devices: usize, micro_batches: usize) -> Self {
         Self {
             devices,
@@ -50,7 +49,7 @@ impl Shape {
         }
     }
 
-    /// The same with v chunks per device.
+    /// Sets v chunks per device.
     #[must_use]
     pub const fn with_chunks(self, chunks: usize) -> Self {
         Self { chunks, ..self }
@@ -62,23 +61,23 @@ impl Shape {
     }
 }
 
-/// A list of actions per device. Anything can be written down as a schedule;
-/// only [`Schedule::check`] says whether it can be run.
+/// A list of actions per device. Any lists make a `Schedule`; only [`Schedule::check`] decides
+/// whether it can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     name: String,
     stages: usize,
     micro_batches: usize,
     devices: Vec<Vec<Action>>,
-    /// Per device the places of forwards that start a pair; empty without any.
+    /// Per device, the indices of forwards that start a pair; empty without pairs.
     pairs: Vec<Vec<usize>>,
-    /// Which micro-batches are offloaded, on which stage, where the schedule itself says so.
+    /// Stages and micro-batches that are offloaded, if the schedule lists them.
     offloads: BTreeSet<(StageId, MicroId)>,
 }
 
 impl Schedule {
-    /// A schedule over `stages` stages and `micro_batches` micro-batches with one
-    /// list of actions per device.
+    /// Creates a schedule over `stages` stages and `micro_batches` micro-batches with one list of
+    /// actions per device.
     pub fn new(
         name: impl Into<String>,
         stages: usize,
@@ -95,11 +94,10 @@ impl Schedule {
         }
     }
 
-    /// The same with overlapped pairs: per device, in increasing order, the places
-    /// of forwards that run together with the joint backward that follows them
-    /// (`OVERLAP_F_B` in PyTorch's words). A pair is one unit of work: it starts
-    /// when the inputs of both are there, and both results leave at its end. Who
-    /// runs the two one after the other may let the first result leave earlier.
+    /// Sets overlapped pairs: per device, in increasing order, the indices of forwards that run
+    /// together with the joint backward that follows (`OVERLAP_F_B` in PyTorch). A pair is one unit
+    /// of work: it starts when the inputs of both are ready, and both outputs leave at its end. An
+    /// engine that runs the two one after the other may send the first output earlier.
     #[must_use]
     #[doc(alias = "OVERLAP_F_B")]
     pub fn with_pairs(self, pairs: Vec<Vec<usize>>) -> Self {
@@ -110,18 +108,18 @@ impl Schedule {
         }
     }
 
-    /// The places of `device`'s list that start an overlapped pair.
+    /// Returns the indices in `device`'s list that start an overlapped pair.
     pub fn pairs(&self, device: DeviceId) -> &[usize] {
         self.pairs.get(device.index()).map_or(&[], Vec::as_slice)
     }
 
-    /// The backward that is one unit of work with the forward at this place.
+    /// Returns the backward that forms a pair with the forward at this index.
     pub(crate) fn partner(&self, device: DeviceId, position: usize) -> Option<Action> {
         self.pairs(device).binary_search(&position).ok()?;
         self.actions(device).get(position + 1).copied()
     }
 
-    /// What the schedule is called.
+    /// Name of the schedule.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -141,7 +139,7 @@ impl Schedule {
         self.devices.len()
     }
 
-    /// What `device` does, in order; nothing for a device that does not exist.
+    /// The actions of `device`, in order; none for a device that does not exist.
     pub fn actions(&self, device: DeviceId) -> &[Action] {
         self.devices.get(device.index()).map_or(&[], Vec::as_slice)
     }

@@ -1,5 +1,4 @@
-//! Activation offload: what is in the host's memory between forward and backward, and when
-//! it comes back.
+//! Activation offload: what is in the host's memory between forward and backward, and its return.
 //!
 //! With p = 2, m = 3, 1F1B, on the first device:
 //! ```text
@@ -17,22 +16,21 @@ use super::{Action, ActionKind, Schedule};
 use crate::ids::{DeviceId, MicroId, StageId};
 use std::collections::{BTreeSet, HashSet};
 
-/// What moves between a device and the host while one action runs, each by its stage
-/// and micro-batch.
+/// Transfers between a device and the host while one action runs, each by stage and micro-batch.
 #[doc(alias = "offload")]
 #[doc(alias = "prefetch")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OffloadMove {
-    /// The activations that are copied back meanwhile; the device's next action needs them.
+    /// Activations that are copied back meanwhile; the device's next action needs them.
     pub prefetched: Option<(StageId, MicroId)>,
-    /// The activations that the device no longer holds when the action ends.
+    /// Activations that the device releases when the action ends.
     pub released: Option<(StageId, MicroId)>,
 }
 
 impl Schedule {
-    /// The same where these activations are offloaded, each by its stage and micro-batch, and no
-    /// others: whatever stages do with those of all micro-batches. None: the schedule does not say,
-    /// and stages that offload do so with all.
+    /// Sets the offloads to these activations, by stage and micro-batch, and no others, even for
+    /// stages that offload all micro-batches. Empty: the schedule does not decide, and stages that
+    /// offload do so for all.
     ///
     /// # Examples
     /// ```
@@ -54,13 +52,12 @@ impl Schedule {
         }
     }
 
-    /// What the schedule itself has offloaded, by stage and micro-batch; empty where it does not
-    /// say.
+    /// Offloads that the schedule lists, by stage and micro-batch; empty if it does not decide.
     pub fn offloads(&self) -> &BTreeSet<(StageId, MicroId)> {
         &self.offloads
     }
 
-    /// Of each stage, how many micro-batches the schedule itself has offloaded.
+    /// Returns the number of listed offloads of each stage.
     pub fn offload_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.stages()];
         for (stage, _) in &self.offloads {
@@ -71,14 +68,14 @@ impl Schedule {
         counts
     }
 
-    /// Whether a stage that offloads does so with the activations of this micro-batch.
+    /// Whether a stage that offloads does so for this micro-batch.
     fn may_leave(&self, of: (StageId, MicroId)) -> bool {
         self.offloads.is_empty() || self.offloads.contains(&of)
     }
 
-    /// For each action of `device`'s list, what moves between device and host meanwhile if
-    /// every stage offloads what it can; where the schedule says what is offloaded
-    /// ([`with_offloads`](Self::with_offloads)), of that.
+    /// Returns, for each action of `device`'s list, the transfers between device and host
+    /// meanwhile, if every stage offloads as much as possible, or, if the schedule lists offloads
+    /// ([`with_offloads`](Self::with_offloads)), those.
     ///
     /// # Complexity
     /// Linear in the number of actions.
@@ -105,7 +102,7 @@ impl Schedule {
                 .filter(|next| next.kind.consumes_activations())
                 .map(of)
         };
-        // What is on the host, or on its way there.
+        // Activations that are on the host, or on their way there.
         let mut offloaded = HashSet::new();
         let mut leaving = None;
         let moves = |(at, action): (usize, &Action)| {
@@ -164,7 +161,7 @@ mod tests {
         assert!(cases > 100, "{cases}");
     }
 
-    /// Where the first action of that kind of each stage and micro-batch is.
+    /// Returns the index of the first action that consumes the activations.
     fn consumed(list: &[Action], of: (StageId, MicroId)) -> Option<usize> {
         list.iter()
             .position(|a| (a.stage, a.micro) == of && a.kind.consumes_activations())
@@ -234,8 +231,8 @@ mod tests {
         });
     }
 
-    /// At no time is more of a device's than the micro-batches of the present action, the
-    /// one before and the one behind.
+    /// A device never holds offloaded activations of more than the micro-batches of the present
+    /// action, the previous one and the next one.
     #[test]
     fn never_more_than_one_is_ahead() {
         each(|case, list, moves| {

@@ -1,9 +1,9 @@
-//! Which device owns which stage.
+//! Placement of stages on devices.
 
 use super::Shape;
 use crate::ids::{DeviceId, StageId};
 
-/// How the v·p stages lie on the p devices.
+/// Placement of the v·p stages on the p devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "stage to rank mapping")]
 pub enum Placement {
@@ -16,7 +16,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The device of `stage` among `devices` devices.
+    /// Returns the device of `stage` among `devices` devices.
     pub fn device(self, stage: StageId, devices: usize) -> DeviceId {
         let (chunk, rank) = (stage.index() / devices, stage.index() % devices);
         match self {
@@ -25,7 +25,7 @@ impl Placement {
         }
     }
 
-    /// The stage that is chunk number `chunk` of `device`.
+    /// Returns the stage that is chunk number `chunk` of `device`.
     pub fn stage(self, chunk: usize, device: DeviceId, devices: usize) -> StageId {
         let rank = match self {
             Self::Vee if chunk % 2 == 1 => devices - 1 - device.index(),
@@ -34,7 +34,7 @@ impl Placement {
         StageId(chunk * devices + rank)
     }
 
-    /// The device of every stage of `shape`.
+    /// Returns the device of every stage of `shape`.
     pub fn devices(self, shape: Shape) -> Vec<DeviceId> {
         (0..shape.stages())
             .map(|stage| self.device(StageId(stage), shape.devices))

@@ -1,25 +1,23 @@
-//! Recomputes as actions of their own.
+//! Recomputes as separate actions.
 //!
 //! With p = 2, m = 3, 1F1B, recomputing all micro-batches but the last of stage 0:
 //! ```text
 //! 0F0 0F1 0B0 0F2 0B1 0B2   becomes   0F0 0F1 0R0 0B0 0F2 0R1 0B1 0B2
 //! ```
-//! A device does its list in order, so that it comes to `0R0` while the gradient
-//! for `0B0` may still be under way: the recompute fills what would have been idle.
+//! A device runs its list in order, so it may reach `0R0` while the gradient for `0B0` is still in
+//! transfer: the recompute fills idle time.
 
 use super::{Action, ActionKind, Schedule};
 use crate::ids::{MicroId, StageId};
 use std::collections::HashSet;
 
 impl Schedule {
-    /// The same with an `R` directly before the `B` or `I` of every stage and
-    /// micro-batch for which `recomputed` says so, or before the forward of the
-    /// overlapped pair that the `B` belongs to: a pair stays one unit, and only
-    /// waits for the gradient once the recompute is done.
+    /// Adds an `R` directly before the `B` or `I` of every stage and micro-batch for which
+    /// `recomputed` is true, or before the forward of the overlapped pair that the `B` belongs to: a
+    /// pair remains one unit, and waits for the gradient only after the recompute.
     ///
-    /// A micro-batch that has an `R` already keeps it where it is. What is in flight,
-    /// and whether the schedule is legal, stays as it was; a schedule without any
-    /// backward stays as it is.
+    /// An existing `R` stays where it is. Micro-batches in flight and legality do not change; a
+    /// schedule without backwards stays as it is.
     ///
     /// # Complexity
     /// Linear in the number of actions.
@@ -54,7 +52,7 @@ impl Schedule {
         Self { devices, ..self }.with_pairs(pairs)
     }
 
-    /// Of each stage, how many micro-batches have a recompute of their own.
+    /// Returns the number of micro-batches with a separate recompute, by stage.
     pub fn recompute_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.stages];
         for (stage, _) in present(self) {
@@ -66,7 +64,7 @@ impl Schedule {
     }
 }
 
-/// What the schedule recomputes already.
+/// Returns the existing recomputes of the schedule.
 fn present(schedule: &Schedule) -> HashSet<(StageId, MicroId)> {
     let all = schedule.iter().flat_map(|(_, list)| list);
     all.filter(|action| action.kind == ActionKind::Recompute)
@@ -74,8 +72,8 @@ fn present(schedule: &Schedule) -> HashSet<(StageId, MicroId)> {
         .collect()
 }
 
-/// `list` with the recomputes that `before` wants before an action, and where its
-/// `pairs` are then.
+/// Returns `list` with the recomputes that `before` adds before an action, and the new indices of
+/// `pairs`.
 fn insert(
     list: &[Action],
     pairs: &[usize],
@@ -98,7 +96,7 @@ fn insert(
         places.push(longer.len());
         longer.push(action);
     }
-    // A place beyond the list's end is no pair, and must not become one.
+    // An index beyond the list's end is no pair, and must not become one.
     let grown = longer.len() - list.len();
     let moved = |&at: &usize| places.get(at).copied().unwrap_or(at.saturating_add(grown));
     (longer, pairs.iter().map(moved).collect())

@@ -1,4 +1,4 @@
-//! When values arrive where they are waited for.
+//! Arrival times of values.
 
 use super::ports::Ports;
 use crate::check::CheckedSchedule;
@@ -7,23 +7,23 @@ use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
 
-/// The values between stages, with the links that they occupy on their way.
+/// Values between stages, with the links that they occupy.
 pub(crate) struct Arrivals<'a> {
     schedule: &'a CheckedSchedule,
-    /// None: transfers take no time.
+    /// None if transfers take no time.
     costs: Option<&'a Costs>,
-    /// When the input of (stage, micro-batch) is there.
+    /// Arrival of the input of (stage, micro-batch).
     input: Vec<Micros>,
-    /// When the gradient of the output of (stage, micro-batch) is there.
+    /// Arrival of the gradient of the output of (stage, micro-batch).
     gradient: Vec<Micros>,
     /// By device: when its link to each device that it has sent to is free. There are few of them.
     links: Vec<Vec<(DeviceId, Micros)>>,
-    /// What goes over cards that devices share instead.
+    /// Shared network cards, for values that use them instead.
     ports: Option<Ports<'a>>,
 }
 
 impl<'a> Arrivals<'a> {
-    /// Nothing has been sent; transfers take the times of the edges of `costs`.
+    /// Starts without any values sent; transfers take the times of the edges of `costs`.
     pub(crate) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs) -> Self {
         Self {
             costs: Some(costs),
@@ -32,7 +32,7 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// Nothing has been sent; transfers take no time.
+    /// Starts without any values sent; transfers take no time.
     pub(crate) fn at_once(schedule: &'a CheckedSchedule) -> Self {
         let plan = schedule.schedule();
         let cells = plan.stages() * plan.micro_batches();
@@ -50,7 +50,7 @@ impl<'a> Arrivals<'a> {
         stage.index() * self.schedule.schedule().micro_batches() + action.micro.index()
     }
 
-    /// When what `action` needs from other stages is there.
+    /// Returns when the inputs of `action` from other stages arrive.
     pub(crate) fn ready(&self, action: Action) -> Micros {
         let cell = self.cell(action.stage, action);
         match action.kind {
@@ -60,9 +60,9 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// Sends on what `action` gave at `end`, if another stage waits for it. The
-    /// actions of a device must be told in their order, and where devices share cards
-    /// those of all devices in the order of time.
+    /// Sends the output of `action`, made at `end`, if another stage waits for it. The actions of a
+    /// device must be sent in their order, and, if devices share cards, those of all devices in the
+    /// order of time.
     pub(crate) fn send(&mut self, device: DeviceId, action: Action, end: Micros) {
         let stage = action.stage.index();
         match action.kind {
@@ -80,7 +80,7 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// When a value that is ready at `end` on `device` is at stage `to`.
+    /// Returns when a value made at `end` on `device` arrives at stage `to`.
     fn transfer(&mut self, device: DeviceId, to: StageId, edge: StageId, end: Micros) -> Micros {
         let target = self.schedule.device_of(to);
         if target == device {
@@ -113,8 +113,8 @@ impl<'a> Arrivals<'a> {
         &mut links[place].1
     }
 
-    /// From when on the process of a device takes values, as that of another device knows: its word
-    /// that it has begun is a message, too.
+    /// Returns when one process knows that another takes values: the announcement of its start is a
+    /// message, too.
     fn taken_from(&self, from: DeviceId, to: DeviceId, latency: Micros) -> Micros {
         let joins = |device| self.costs.and_then(|costs| costs.joins(device));
         match (joins(from), joins(to)) {
@@ -123,7 +123,7 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// The cards, with what they have carried.
+    /// Returns the cards, with their traffic.
     pub(super) fn into_ports(self) -> Option<Ports<'a>> {
         self.ports
     }

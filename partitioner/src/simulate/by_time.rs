@@ -1,5 +1,5 @@
-//! From one end of an action to the next, where values of several devices share a card and so
-//! wait for each other in the order in which they become ready.
+//! Simulation from event to event, for devices that share a network card: their values wait for
+//! each other in the order in which they become ready.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,14 +16,14 @@ struct Run<'a, 'b, 'c, D> {
     schedule: &'a CheckedSchedule,
     clock: &'b mut Clock<'c, D>,
     progress: Progress<'a>,
-    /// The place in its list at which each device is, and whether it is at work there.
+    /// By device: index of the next action in its list, and whether it is running.
     heads: Vec<(usize, bool)>,
-    /// When what devices do ends, the first one on top.
+    /// Ends of running actions, the earliest on top.
     ends: BinaryHeap<Reverse<(Micros, usize)>>,
     spans: Vec<Span>,
 }
 
-/// What each device does.
+/// Returns the spans of all devices.
 ///
 /// # Complexity
 /// O(actions · log devices).
@@ -41,7 +41,7 @@ pub(super) fn spans<D: Fn(Action) -> Micros>(
         spans: Vec::new(),
     };
     (0..devices).for_each(|device| run.begin(device));
-    // A checked schedule goes on until every action has been done.
+    // A checked schedule continues until every action is done.
     while let Some(Reverse((end, device))) = run.ends.pop() {
         run.end(device, end);
     }
@@ -49,7 +49,7 @@ pub(super) fn spans<D: Fn(Action) -> Micros>(
 }
 
 impl<D: Fn(Action) -> Micros> Run<'_, '_, '_, D> {
-    /// Begins the next action of a device, if the device is free and what it needs is sent.
+    /// Begins the next action of a device, if the device is free and the action's inputs are sent.
     fn begin(&mut self, device: usize) {
         let (plan, id) = (self.schedule.schedule(), DeviceId(device));
         let (head, working) = self.heads[device];
@@ -71,7 +71,7 @@ impl<D: Fn(Action) -> Micros> Run<'_, '_, '_, D> {
         self.ends.push(Reverse((end, device)));
     }
 
-    /// A device's action has ended.
+    /// Ends a device's action.
     fn end(&mut self, device: usize, end: Micros) {
         let (plan, id) = (self.schedule.schedule(), DeviceId(device));
         let (head, _) = self.heads[device];
@@ -164,7 +164,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// Cards that nothing goes over change nothing: time goes on as without them.
+        /// Unused cards change nothing: times are as without them.
         #[test]
         fn the_order_of_time_gives_the_same_times((schedule, costs) in case()) {
             let devices = schedule.schedule().devices();
@@ -174,7 +174,7 @@ mod tests {
             prop_assert_eq!(alone, found);
         }
 
-        /// Two devices on a node each have the cards for themselves.
+        /// Two devices on separate nodes share no card.
         #[test]
         fn two_devices_with_a_card_each_share_nothing((schedule, costs) in case()) {
             prop_assume!(schedule.schedule().devices() <= 2);

@@ -1,4 +1,4 @@
-//! When each device is free, and what it does next.
+//! Times of devices, links and hosts during a simulation.
 
 use super::arrivals::Arrivals;
 use super::host::{HostThreads, Submitted};
@@ -10,14 +10,14 @@ use crate::ids::DeviceId;
 use crate::schedule::Action;
 use crate::units::Micros;
 
-/// `duration` says how long an action takes.
+/// State of a simulation; `duration` returns the time of an action.
 pub(super) struct Clock<'a, D> {
     schedule: &'a CheckedSchedule,
-    /// When each device is free.
+    /// Time at which each device is free.
     free: Vec<Micros>,
     arrivals: Arrivals<'a>,
     duration: D,
-    /// By device: the first of an overlapped pair, whose result leaves with the second's.
+    /// By device: the first of an overlapped pair, whose output leaves with the second's.
     held: Vec<Option<Action>>,
     hosts: Option<HostThreads<'a>>,
     offload: Option<OffloadLinks<'a>>,
@@ -33,7 +33,7 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
         }
     }
 
-    /// Of the devices and the links between them alone.
+    /// Creates a clock of the devices and the links between them only.
     pub(super) fn of_devices(schedule: &'a CheckedSchedule, costs: &'a Costs, duration: D) -> Self {
         Self {
             schedule,
@@ -49,8 +49,8 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
         }
     }
 
-    /// Start and end of the `action` at `position` of its device's list, all of whose
-    /// predecessors have been run. With a partner it waits for the partner's input too.
+    /// Returns start and end of the `action` at `position` of its device's list, all of whose
+    /// predecessors have run. With a partner it also waits for the partner's input.
     pub(super) fn run(
         &mut self,
         device: DeviceId,
@@ -80,8 +80,8 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
         (start, end)
     }
 
-    /// Sends what the `action` at `position` has given, which ended at `end`: with a partner not
-    /// before that one ends. *Returns* the actions whose results are on their way now.
+    /// Sends the output of the `action` at `position`, which ended at `end`; the first of a pair
+    /// waits for its partner. *Returns* the actions whose outputs are now in transfer.
     pub(super) fn send(
         &mut self,
         device: DeviceId,
@@ -102,7 +102,7 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
         gone.into_iter().flatten()
     }
 
-    /// The cards that devices share, with what they have carried.
+    /// Returns the cards that devices share, with their traffic.
     pub(super) fn into_ports(self) -> Option<Ports<'a>> {
         self.arrivals.into_ports()
     }

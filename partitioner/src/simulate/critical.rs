@@ -1,4 +1,4 @@
-//! The critical path: what the makespan consists of.
+//! The critical path of the makespan.
 
 use crate::check::CheckedSchedule;
 use crate::ids::StageId;
@@ -11,23 +11,23 @@ use crate::units::Micros;
 pub struct CriticalStep {
     /// The action.
     pub span: Span,
-    /// How long its input was under way (or waited for a busy link) before it,
-    /// while its device was idle.
+    /// Time for which its input was in transfer (or waited for a busy link) before it, while its
+    /// device was idle.
     pub transfer: Micros,
 }
 
-/// A chain of actions from time 0 to the end of the step, each of which starts as
-/// soon as the one before and its transfer allow.
+/// A chain of actions from time 0 to the end of the step, each of which starts as soon as the
+/// previous one and its transfer permit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// The actions in order of time.
     pub steps: Vec<CriticalStep>,
-    /// How long after the last of them gradients are still exchanged between replicas.
+    /// Time after the last of them in which replicas still exchange gradients.
     pub exchange: Micros,
 }
 
 impl CriticalPath {
-    /// How much of the path is work of `stage`.
+    /// Returns the work of `stage` on the path.
     pub fn work(&self, stage: StageId) -> Micros {
         let of_stage = self
             .steps
@@ -36,7 +36,7 @@ impl CriticalPath {
         of_stage.map(|step| step.span.duration()).sum()
     }
 
-    /// How much of the path is spent in transfers.
+    /// Returns the time of transfers on the path.
     pub fn transfers(&self) -> Micros {
         self.steps.iter().map(|step| step.transfer).sum()
     }
@@ -49,8 +49,8 @@ pub(super) fn path(schedule: &CheckedSchedule, timeline: &Timeline) -> CriticalP
     let exchange = last.map_or(Micros::ZERO, |at| timeline.makespan() - spans[at].end);
     let mut steps = Vec::new();
     let mut here = last;
-    // Going back, each step is at an earlier place of its device's list or at an
-    // action that this one depends on: no span comes twice.
+    // Going back, each step is earlier in its device's list or an input of this action: no span
+    // occurs twice.
     while let Some(at) = here {
         let span = spans[at];
         let before = at
@@ -71,8 +71,8 @@ pub(super) fn path(schedule: &CheckedSchedule, timeline: &Timeline) -> CriticalP
     CriticalPath { steps, exchange }
 }
 
-/// The action that ends last, or, where an exchange ends after it, the one that gave its last
-/// gradients.
+/// Returns the action that ends last or, if an exchange ends after it, the action that made that
+/// exchange's last gradients.
 fn last(timeline: &Timeline) -> Option<usize> {
     let spans = timeline.spans();
     let latest = |all: &mut dyn Iterator<Item = usize>| {
@@ -89,12 +89,11 @@ fn last(timeline: &Timeline) -> Option<usize> {
     latest(&mut all().filter(gave)).or_else(|| latest(&mut all()))
 }
 
-/// Finds the span that gave what another one needs.
+/// Finds the span that made the input of another one.
 struct Sources<'a> {
     schedule: &'a CheckedSchedule,
     spans: &'a [Span],
-    /// By stage and micro-batch: the span of the forward and of what gave the
-    /// gradient.
+    /// By stage and micro-batch: the span of the forward, and of the action that made the gradient.
     forward: Vec<usize>,
     gradient: Vec<usize>,
 }
@@ -124,8 +123,8 @@ impl<'a> Sources<'a> {
         stage * self.schedule.schedule().micro_batches() + action.micro.index()
     }
 
-    /// The latest of the spans on other stages that the one at `at`, or the
-    /// partner that starts with it, waits for.
+    /// Returns the latest of the spans on other stages whose output the one at `at`, or its
+    /// partner, waits for.
     fn latest(&self, at: usize) -> Option<usize> {
         let first = self.spans[..at].partition_point(|s| s.device < self.spans[at].device);
         let plan = self.schedule.schedule();

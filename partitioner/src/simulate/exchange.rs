@@ -1,8 +1,8 @@
-//! Gradients that replicas exchange, each stage's once a step.
+//! Exchange of gradients between replicas, once per stage and step.
 //!
-//! A stage's exchange begins when its last backward (B or W) has ended on all replicas, which do
-//! the same at the same time. It goes over the links while the device goes on with actions of
-//! other stages; a link has one exchange at a time, the one that was ready first.
+//! A stage's exchange begins when its last backward (B or W) has ended on all replicas, which run
+//! simultaneously. It uses the links while the device goes on with actions of other stages; a link
+//! carries one exchange at a time, in the order of readiness.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::schedule::ActionKind;
 use crate::timeline::{Exchange, Span};
 use crate::units::Micros;
 
-/// The exchanges of a step of these actions; `ports` has carried all values.
+/// Returns the exchanges of a step with these actions; `ports` has carried all values.
 pub(super) fn exchanges(
     schedule: &CheckedSchedule,
     costs: &Costs,
@@ -24,7 +24,7 @@ pub(super) fn exchanges(
     if !costs.has_exchange() {
         return Vec::new();
     }
-    // When each device's link can take the next exchange.
+    // Time at which each device's link can take the next exchange.
     let mut links: HashMap<DeviceId, Micros> = HashMap::new();
     let mut exchange = |(ready, stage): (Micros, StageId)| {
         let (device, times) = (schedule.device_of(stage), costs.exchange(stage));
@@ -47,7 +47,7 @@ pub(super) fn exchanges(
     ready(costs, spans).into_iter().map(&mut exchange).collect()
 }
 
-/// When the gradients of each stage that has any to exchange are complete, the first one first.
+/// Returns when the gradients of each stage that exchanges any are complete, the first one first.
 fn ready(costs: &Costs, spans: &[Span]) -> Vec<(Micros, StageId)> {
     let mut last: HashMap<StageId, Micros> = HashMap::new();
     for span in spans {

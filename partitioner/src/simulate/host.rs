@@ -1,6 +1,6 @@
-//! The threads of the host that submit work to asynchronous devices.
+//! Host threads that submit work to asynchronous devices.
 //!
-//! Each device has one. It goes through the device's list: it waits until the threads of other
+//! Each device has one, which goes through the device's list: it waits until the threads of other
 //! devices have posted the inputs (which their devices may still have to compute), submits the
 //! action's kernels, which takes its time, and posts the outputs.
 
@@ -12,7 +12,7 @@ use crate::units::Micros;
 
 use super::arrivals::Arrivals;
 
-/// When an action's first kernel is submitted, and its last.
+/// Times at which an action's first kernel and its last one are submitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Submitted {
     pub(super) begin: Micros,
@@ -21,9 +21,9 @@ pub(super) struct Submitted {
 
 pub(super) struct HostThreads<'a> {
     costs: &'a Costs,
-    /// When each device's thread is free.
+    /// Time at which each device's thread is free.
     free: Vec<Micros>,
-    /// A message is there when it is posted.
+    /// Messages arrive as soon as they are posted.
     posted: Arrivals<'a>,
 }
 
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// The makespan of GPipe where forwards and backwards take a device and its host so long.
+    /// Returns GPipe's makespan for these times of forward and backward, of device and host.
     fn makespan(devices: usize, micro: usize, device: [f64; 2], host: [f64; 2]) -> f64 {
         let costs = Costs::new(vec![times(device[0], device[1]); devices]);
         let costs = (0..devices).fold(costs, |costs, stage| {
@@ -89,8 +89,8 @@ mod tests {
         assert_eq!(makespan(2, 1, [10.0, 10.0], [50.0, 50.0]), 200.0);
     }
 
-    /// It is ahead from the second action on, and what it does for the first the device
-    /// does meanwhile.
+    /// The host is ahead from the second action on, and the device overlaps with its submission of
+    /// the first.
     #[test]
     fn a_host_that_is_faster_than_its_device_costs_nothing() {
         let device = [100.0, 200.0];
@@ -100,8 +100,8 @@ mod tests {
         }
     }
 
-    /// The first forward is submitted in 50 of its 100; the second waits for nobody, and the
-    /// backwards, of which each takes the host longer, for the host alone.
+    /// The first forward of 100 is submitted in 50; the second waits for nothing, and the
+    /// backwards, which take the host longer, wait for the host only.
     #[test]
     fn a_host_that_is_ahead_falls_behind_where_actions_are_small() {
         // Host: F0 0-50, F1 50-100, B0 100-400, B1 400-700. Device: F0 0-100, F1 100-200,

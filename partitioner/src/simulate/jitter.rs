@@ -1,14 +1,14 @@
-//! What it costs that actions do not always take the same time.
+//! Cost of action times that vary.
 
 use super::{Simulation, timeline_of};
 use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
 use crate::value_error::ValueError;
 
-/// How action times vary: what a device does with a micro-batch in one pass, forward or backward, takes
-/// its time multiplied by a random factor, from a log-normal distribution with mean 1. All chunks of the
-/// device and both halves of a backward have the same factor, so that a schedule that cuts the same work
-/// into more actions does not average any of it away.
+/// Variation of action times: the time of one pass of a micro-batch on a device, forward or backward, is
+/// multiplied by a random factor from a log-normal distribution with mean 1. All chunks of the device and
+/// both halves of a backward have the same factor, so that a schedule that cuts the same work into more
+/// actions does not average it away.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[doc(alias = "straggler")]
 pub struct Jitter {
@@ -17,7 +17,7 @@ pub struct Jitter {
     seed: u64,
 }
 
-/// Steps whose actions took jittery times.
+/// Steps with random action times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JitteredSteps {
     exact: Micros,
@@ -27,9 +27,9 @@ pub struct JitteredSteps {
 }
 
 impl Jitter {
-    /// Factors whose standard deviation is `share` (0.05 is 5 %), over so many runs: at least
-    /// one. The same seed gives a device, micro-batch and pass the same factor in every schedule, so
-    /// that schedules are compared with the same luck.
+    /// Creates factors with standard deviation `share` (0.05 is 5 %), over `runs` runs: at least one. The
+    /// same seed gives a device, micro-batch and pass the same factor in every schedule, so that schedules
+    /// are compared with the same random numbers.
     ///
     /// # Errors
     /// [`ValueError::Parse`] when `share` is not from 0 to 1.
@@ -65,21 +65,21 @@ impl Jitter {
         self.share
     }
 
-    /// How many steps are simulated.
+    /// Number of simulated steps.
     pub fn runs(&self) -> usize {
         self.runs
     }
 
-    /// What the factors are drawn from.
+    /// Seed of the factors.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The factor of `action`, which `device` does, in a run.
+    /// Returns the factor of `action` on `device` in a run.
     fn factor(&self, run: usize, device: u32, action: Action) -> f64 {
-        // A forward that is done again is part of the backward pass.
+        // A recompute is part of the backward pass.
         let is_forward = action.kind == ActionKind::Forward;
-        // The second of two runs mirrors the first, so that little of the mean is luck (antithetic variates,
+        // The second of two runs mirrors the first, to reduce the error of the mean (antithetic variates,
         // Hammersley and Morton 1956).
         let numbers = [
             (run / 2) as u64,
@@ -90,7 +90,7 @@ impl Jitter {
         let bits = numbers
             .iter()
             .fold(mixed(self.seed), |bits, &number| mixed(bits ^ number));
-        // Box and Muller: a normal number from two that are uniform in (0, 1].
+        // Box and Muller: a normal number from two uniform ones in (0, 1].
         let [radius, angle] = [bits, mixed(bits)].map(uniform);
         let side = if run.is_multiple_of(2) { 1.0 } else { -1.0 };
         let normal = side * (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
@@ -112,11 +112,10 @@ fn uniform(bits: u64) -> f64 {
 }
 
 impl Simulation {
-    /// The same schedule in steps whose action times vary. Transfers, hosts and exchanges do
-    /// not.
+    /// Simulates the schedule in steps with random action times. Transfers, hosts and exchanges do not vary.
     ///
     /// # Complexity
-    /// A simulation a run.
+    /// One simulation per run.
     pub fn jittered(&self, jitter: &Jitter) -> JitteredSteps {
         let owner = self.schedule.owner();
         let step = |run: usize| {
@@ -152,19 +151,19 @@ impl JitteredSteps {
         sum * (1.0 / self.makespans.len().max(1) as f64)
     }
 
-    /// The step that a share of all steps does not exceed: 0.5 is the median.
+    /// Returns the step that a share of all steps does not exceed: 0.5 is the median.
     pub fn quantile(&self, share: f64) -> Micros {
         let rank = (share.clamp(0.0, 1.0) * self.makespans.len() as f64).ceil() as usize;
         let place = rank.saturating_sub(1);
         self.makespans.get(place).copied().unwrap_or_default()
     }
 
-    /// The share of the devices' time in which they are idle, over all steps.
+    /// Idle share of the devices' time, over all steps.
     pub fn bubble_fraction(&self) -> f64 {
         self.bubble_fraction
     }
 
-    /// By how much the mean step is longer than one without jitter, as a share of that one.
+    /// Relative excess of the mean step over one without jitter.
     pub fn slowdown(&self) -> f64 {
         self.mean().get() / self.exact.get().max(f64::MIN_POSITIVE) - 1.0
     }
@@ -200,13 +199,13 @@ mod tests {
         assert_ne!(steps(1), steps(2));
     }
 
-    /// On one device actions add up: the mean stays, and 400 independent times of 1 ms and as many
-    /// of 2 ms have a standard deviation of 5 % of √(400 (1 + 4)) ms.
+    /// On one device actions add up: the mean stays, and 400 independent times of 1 ms and as many of 2 ms
+    /// have a standard deviation of 5 % of √(400 (1 + 4)) ms.
     #[test]
     fn factors_have_the_mean_and_the_deviation_that_they_say() {
         let simulation = simulation(1, 400);
         let steps = simulation.jittered(&Jitter::new(0.05, 400, 9).unwrap());
-        // Independent runs would miss it by some 9e-5.
+        // Independent runs would have an error of some 9e-5.
         assert!(steps.slowdown().abs() < 1e-5, "{}", steps.slowdown());
         let mean = steps.mean().get();
         let squares = steps
@@ -221,7 +220,7 @@ mod tests {
         );
     }
 
-    /// More and shorter actions averaged jitter away, and the luck of 200 steps counted as a bubble.
+    /// Regression: shorter actions averaged jitter away, and noise of the mean counted as a bubble.
     #[test]
     fn on_one_device_every_schedule_has_the_same_jittered_steps_and_no_bubble() {
         let unit = Micros::new(840.0).unwrap();

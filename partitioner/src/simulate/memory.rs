@@ -1,4 +1,4 @@
-//! A device's memory over time.
+//! Memory of a device over time.
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -8,24 +8,24 @@ use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
 use std::collections::{HashMap, HashSet};
 
-/// The memory that a device uses from a point in time on.
+/// Memory in use on a device from a point in time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLevel {
-    /// When the device reaches this level.
+    /// Time at which the level begins.
     pub time: Micros,
-    /// The bytes in use from then on.
+    /// Bytes in use from then on.
     pub bytes: Bytes,
 }
 
-/// What an action changes.
+/// Change of memory by an action.
 pub(crate) struct Change {
-    /// Taken at its start.
+    /// Bytes taken at its start.
     pub(crate) takes: Bytes,
-    /// Given back at its end.
+    /// Bytes released at its end.
     pub(crate) gives: Bytes,
 }
 
-/// The levels of `device`.
+/// Returns the levels of `device`.
 pub(super) fn levels(
     schedule: &CheckedSchedule,
     costs: &Costs,
@@ -74,7 +74,7 @@ pub(super) fn levels(
     levels
 }
 
-/// What `action` leaves behind for the stage before.
+/// Bytes that `action` leaves for the previous stage.
 fn sent(costs: &Costs, action: Action) -> Bytes {
     match action.kind {
         ActionKind::Backward | ActionKind::BackwardInput if action.stage.index() > 0 => {
@@ -84,7 +84,7 @@ fn sent(costs: &Costs, action: Action) -> Bytes {
     }
 }
 
-/// When stages take the gradients that `device` sent them, in order, with the bytes.
+/// Returns when stages take the gradients that `device` sent them, in order, with their bytes.
 fn taken(
     schedule: &CheckedSchedule,
     costs: &Costs,
@@ -114,7 +114,7 @@ fn taken(
     taken
 }
 
-/// The highest level of each stage by itself, without what waits to be taken.
+/// Returns the peak of each stage by itself, without gradients waiting for another stage.
 pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Bytes> {
     let plan = schedule.schedule();
     let mut gradients = Gradients::new(plan.stages());
@@ -151,7 +151,7 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
     peaks
 }
 
-/// What moves between a device and the host's memory, by action.
+/// Transfers between a device and the host's memory, by action.
 struct OffloadMoves<'a> {
     schedule: &'a Schedule,
     costs: &'a Costs,
@@ -179,7 +179,7 @@ impl<'a> OffloadMoves<'a> {
         self.moves.get(&action).copied().unwrap_or_default()
     }
 
-    /// The bytes that are prefetched while the action runs, and that are released at its end.
+    /// Returns the bytes prefetched while the action runs, and those released at its end.
     fn of(&self, action: Action) -> (Bytes, Bytes) {
         let bytes = |of: Option<(StageId, _)>| {
             of.map_or(Bytes::ZERO, |(stage, _)| {
@@ -194,13 +194,13 @@ impl<'a> OffloadMoves<'a> {
     }
 }
 
-/// What a stage takes when a step begins.
+/// Bytes of a stage when a step begins.
 fn at_first(costs: &Costs, stage: StageId) -> Bytes {
     let memory = costs.memory(stage);
     memory.parameters + memory.optimizer + memory.graphs
 }
 
-/// Which stages have gradients of their parameters yet.
+/// Records which stages already have gradients of their parameters.
 struct Gradients(Vec<bool>);
 
 impl Gradients {
@@ -208,7 +208,7 @@ impl Gradients {
         Self(vec![false; stages])
     }
 
-    /// The gradients that are there for the first time once `action` has run.
+    /// Returns the bytes of gradients that exist for the first time after `action`.
     fn made(&mut self, costs: &Costs, action: Action) -> Bytes {
         let makes = matches!(
             action.kind,
@@ -222,7 +222,7 @@ impl Gradients {
     }
 }
 
-/// The recomputes that `device` does as actions of their own.
+/// Returns the separate recomputes of `device`.
 fn recomputed(schedule: &Schedule, device: DeviceId) -> HashSet<Action> {
     let actions = schedule.actions(device).iter().copied();
     actions
@@ -230,8 +230,8 @@ fn recomputed(schedule: &Schedule, device: DeviceId) -> HashSet<Action> {
         .collect()
 }
 
-/// What `action` takes and gives; `apart` says that its micro-batch has a
-/// recompute as an action of its own.
+/// Returns the bytes that `action` takes and releases; `apart` means that its micro-batch has a
+/// separate recompute.
 pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool) -> Change {
     let memory = costs.memory(action.stage);
     let rebuilt = if apart {
@@ -250,7 +250,7 @@ pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool)
         ActionKind::Forward => (memory.activation - dropped, Bytes::ZERO),
         ActionKind::Recompute => (memory.recomputed + dropped, Bytes::ZERO),
         ActionKind::Backward => (rebuilt, all),
-        // What I captures for W may be more than what it frees.
+        // I may capture more for W than it frees.
         ActionKind::BackwardInput => (
             rebuilt + (memory.after_input() - all),
             all - memory.after_input(),

@@ -1,25 +1,24 @@
-//! Predicts when each device does what.
+//! Predicts the times of each device's actions.
 //!
-//! A device does its list in order; an action starts when the device is free and
-//! what it needs has arrived. A value for another device occupies the directed
-//! link between the two for the edge's occupancy, waits while the link is
-//! occupied, and arrives the edge's latency later. Values on a link all come from
-//! one device, which does one thing at a time: the link serves them in the order
-//! in which they were produced, and the simulation needs no queue of events. Only where
-//! devices have to share cores it goes from event to event: see the module `shared`.
+//! A device runs its list in order; an action starts when the device is free and its inputs have
+//! arrived. A value for another device occupies the directed link between the two for the edge's
+//! occupancy, waits while the link is occupied, and arrives the edge's latency later. Values on a
+//! link all come from one device, which runs one action at a time: the link serves them in the
+//! order of production, and the simulation needs no event queue. Only if devices share cores does
+//! it go from event to event: see the module `shared`.
 //!
-//! An asynchronous device does nothing before its host thread has submitted it (module
-//! `host`), and what is offloaded goes over the device's links to the host (module `offload`).
-//! Both can make an action longer than its work: as in a measured timeline, an action lasts
-//! from when its stream has come to it to when its last kernel is over.
+//! An asynchronous device starts no action before its host thread has submitted it (module `host`),
+//! and offloads use the device's links to the host (module `offload`). Both can make an action
+//! longer than its work: as in a measured timeline, an action lasts from when its stream reaches it
+//! until its last kernel ends.
 //!
-//! Between nodes whose devices share a network card, values of several devices wait for each
-//! other (module `ports`), and time goes from one end of an action to the next (module
-//! `by_time`). Replicas do the same at the same time, so that one of them is simulated; their
-//! gradients are added up over all of them when each stage has its own (module `exchange`).
+//! Between nodes whose devices share a network card, values of several devices wait for each other
+//! (module `ports`), and the simulation goes from one end of an action to the next (module
+//! `by_time`). Replicas run simultaneously, so one of them is simulated; each stage's gradients are
+//! all-reduced when they are complete (module `exchange`).
 //!
-//! Several processes begin a step one after the other, as the message that ends the one before
-//! comes to them ([`Costs::with_joins`]), and take no value sooner.
+//! Several processes begin a step one after the other, as the message that ends the previous one
+//! reaches them ([`Costs::with_joins`]), and take no value sooner.
 
 mod arrivals;
 mod by_time;
@@ -52,19 +51,18 @@ use crate::units::{Bytes, Micros};
 use crate::walk::walk;
 use clock::Clock;
 
-/// What a schedule is predicted to do.
+/// Prediction for a schedule.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// When each device does what.
+    /// Times of each device's actions.
     pub timeline: Timeline,
     schedule: CheckedSchedule,
     costs: Costs,
 }
 
-/// Runs `schedule` on paper with `costs`. A stage or edge that the costs do not
-/// have takes no time. Where devices share cores that do not suffice for all of them
-/// ([`Costs::with_cores`]), they take turns, the most urgent first; such devices are CPUs, of
-/// which no host submits anything.
+/// Simulates `schedule` with `costs`. A stage or edge that the costs do not have takes no time. If
+/// devices share too few cores ([`Costs::with_cores`]), they take turns, the most urgent first;
+/// such devices are CPUs, without submission by a host.
 ///
 /// # Complexity
 /// Linear in the number of actions; with too few cores, times the number of devices.
@@ -78,7 +76,7 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
     }
 }
 
-/// The timeline with all that `costs` has but the times of actions.
+/// Returns the timeline with all of `costs` except the times of actions.
 fn timeline_of(
     schedule: &CheckedSchedule,
     costs: &Costs,
@@ -91,9 +89,8 @@ fn timeline_of(
     }
 }
 
-/// The same with a duration for each single action, such as those of a run that
-/// was measured; of `costs` only the transfers count: what devices that share cores take from
-/// each other, and waits for the host, are part of the durations.
+/// Simulates with a duration for each single action, such as those of a measured run; of `costs`
+/// only the transfers count: sharing of cores and waits for the host are part of the durations.
 ///
 /// # Complexity
 /// Linear in the number of actions.
@@ -133,7 +130,7 @@ fn timeline(
     Timeline::with_exchanges(schedule.schedule().devices(), spans, exchanges)
 }
 
-/// What each device does, by device, where values of different devices do not meet on a link.
+/// Returns the spans of all devices, if values of different devices do not meet on a link.
 fn in_any_order(
     schedule: &CheckedSchedule,
     clock: &mut Clock<'_, impl Fn(Action) -> Micros>,
@@ -143,7 +140,7 @@ fn in_any_order(
         .iter()
         .map(|(_, list)| Vec::with_capacity(list.len()))
         .collect();
-    // A checked schedule has been walked to its end before.
+    // Cannot fail: a checked schedule was already walked to its end.
     let _ = walk(plan, schedule.owner(), |device, position, action| {
         let (start, end) = clock.run(device, position, action);
         clock.send(device, position, (action, end)).for_each(drop);
@@ -157,9 +154,8 @@ fn in_any_order(
     spans.into_iter().flatten().collect()
 }
 
-/// The memory of `device` over a timeline of `schedule`, such as one that was
-/// measured, with the bytes that `costs` says: each change of its level, from time 0
-/// on.
+/// Returns the memory of `device` over a timeline of `schedule`, such as a measured one, with the
+/// bytes of `costs`: each change of its level, from time 0 on.
 ///
 /// # Complexity
 /// Linear in the number of the device's actions.
@@ -178,7 +174,7 @@ impl Simulation {
         self.timeline.makespan()
     }
 
-    /// How long each device does not work.
+    /// Returns the idle time of each device.
     pub fn idle(&self) -> Vec<Micros> {
         (0..self.timeline.devices())
             .map(|device| self.timeline.idle(DeviceId(device)))
@@ -195,7 +191,7 @@ impl Simulation {
         &self.costs
     }
 
-    /// The memory of `device` over time: each change of its level, from time 0 on.
+    /// Returns the memory of `device` over time: each change of its level, from time 0 on.
     ///
     /// # Complexity
     /// Linear in the number of the device's actions.
@@ -203,7 +199,7 @@ impl Simulation {
         memory_over(&self.schedule, &self.costs, &self.timeline, device)
     }
 
-    /// The highest level of each device's memory.
+    /// Returns the peak of each device's memory.
     pub fn peak_bytes(&self) -> Vec<Bytes> {
         let peak = |device| {
             self.memory(DeviceId(device))
@@ -216,7 +212,7 @@ impl Simulation {
             .collect()
     }
 
-    /// The highest level of each stage's memory, whatever else its device holds.
+    /// Returns the peak of each stage's memory, independent of other stages on its device.
     ///
     /// # Complexity
     /// Linear in the number of actions.
@@ -224,7 +220,7 @@ impl Simulation {
         memory::stage_peaks(&self.schedule, &self.costs)
     }
 
-    /// What the makespan consists of: the chain of actions and waits without slack.
+    /// Returns the chain of actions and waits without slack that determines the makespan.
     ///
     /// # Complexity
     /// Linear in the number of actions.

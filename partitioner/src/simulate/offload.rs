@@ -1,4 +1,4 @@
-//! The way of offloaded activations to the host's memory and back.
+//! Transfer of offloaded activations to the host's memory and back.
 //!
 //! With links that take as long as a forward, and a backward twice as long (GPipe, m = 3, one
 //! device), where the first backward waits:
@@ -7,10 +7,10 @@
 //! to host         0   1   2
 //! to device               0   1       2
 //! ```
-//! What a forward leaves goes out while it runs, part by part, and behind it. It is the
-//! device's no more at the end of the next action: there the device waits where the link is
-//! slower. It comes back from the beginning of the action before the one that takes it up, and
-//! not before everything that left has arrived; the one that takes it up waits for it.
+//! A forward's activations are sent while it runs, part by part, and after it. They are released at
+//! the end of the next action: there the device waits if the link is slower. They come back from
+//! the start of the action before the consuming one, but only after all sends have arrived; the
+//! consuming action waits for them.
 
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, OffloadTimes};
@@ -27,14 +27,14 @@ pub(super) struct OffloadLinks<'a> {
 /// The two links between a device and the host.
 struct HostLinks {
     moves: Vec<OffloadMove>,
-    /// When each is free.
+    /// Times at which each link is free.
     to_host: Micros,
     to_device: Micros,
-    /// When all that has left is on the host.
+    /// Time at which all sent activations are on the host.
     arrived: Micros,
-    /// The same of what the action before has left.
+    /// Same as `arrived`, for the activations of the previous action.
     leaving: Micros,
-    /// When what the next action takes up is back.
+    /// Time at which the activations for the next action are back.
     back: Micros,
 }
 
@@ -55,8 +55,8 @@ impl<'a> OffloadLinks<'a> {
         }
     }
 
-    /// The device comes to the action at `position`, and is done with all before it at `free`;
-    /// when what the action takes up is back.
+    /// Begins the action at `position`, with all before it done at `free`; returns when the
+    /// action's activations are back.
     pub(super) fn begin(&mut self, device: DeviceId, position: usize, free: Micros) -> Micros {
         let links = &mut self.devices[device.index()];
         let back = std::mem::take(&mut links.back);
@@ -68,7 +68,7 @@ impl<'a> OffloadLinks<'a> {
         back
     }
 
-    /// The action at `position` has run from `start` to `end`; when the device can go on.
+    /// Ends the action at `position`, run from `start` to `end`; returns when the device can go on.
     pub(super) fn end(
         &mut self,
         device: DeviceId,
@@ -77,7 +77,7 @@ impl<'a> OffloadLinks<'a> {
     ) -> Micros {
         let links = &mut self.devices[device.index()];
         let goes_on = std::mem::take(&mut links.leaving).max(end);
-        // What the next action releases is what this one leaves.
+        // The next action releases the activations of this one.
         let next = links.moves.get(position + 1);
         if let Some((stage, _)) = next.and_then(|next| next.released) {
             links.leave(self.costs.offload_under(self.schedule, stage), (start, end));
@@ -87,8 +87,8 @@ impl<'a> OffloadLinks<'a> {
 }
 
 impl HostLinks {
-    /// Equal parts that are made one after the other from `start` to `end`: either the link
-    /// waits for the last one, or from the first one on it is never free.
+    /// Sends equal parts that are made one after the other from `start` to `end`: either the link
+    /// waits for the last one, or it is never free after the first.
     fn leave(&mut self, times: OffloadTimes, (start, end): (Micros, Micros)) {
         let (way, part) = (times.to_host, 1.0 / f64::from(times.pieces.max(1)));
         if way.occupancy == Micros::ZERO && way.latency == Micros::ZERO {
@@ -111,8 +111,8 @@ mod tests {
     use crate::simulate::simulate;
     use crate::units::Micros;
 
-    /// Starts and ends of GPipe with three micro-batches on one device, where a forward takes
-    /// 10 and a backward 20.
+    /// Returns starts and ends of GPipe with three micro-batches on one device, with 10 per forward
+    /// and 20 per backward.
     fn spans(to_host: f64, to_device: f64, pieces: u32) -> Vec<(f64, f64)> {
         let micros = |time| Micros::new(time).unwrap();
         let way = |time| EdgeTimes {
@@ -154,16 +154,16 @@ mod tests {
         assert_eq!(found[3..], [(30.0, 60.0), (60.0, 80.0), (80.0, 100.0)]);
     }
 
-    /// In two parts, of which the first leaves when half of the forward is done: 0 from 5 to
-    /// 15, 1 to 25, 2 to 35, and 0 comes back from 25 to 35.
+    /// In two parts, of which the first leaves when half of the forward is done: 0 from 5 to 15, 1
+    /// to 25, 2 to 35, and 0 comes back from 25 to 35.
     #[test]
     fn parts_leave_as_they_are_made() {
         let found = spans(10.0, 10.0, 2);
         assert_eq!(found[3..], [(30.0, 55.0), (55.0, 75.0), (75.0, 95.0)]);
     }
 
-    /// To the host from 10 to 40, 40 to 70, 70 to 100. After each action the device waits for
-    /// what the one before it has left.
+    /// To the host from 10 to 40, 40 to 70, 70 to 100. After each action the device waits for the
+    /// offload of the previous one.
     #[test]
     fn a_slow_link_holds_forwards_up() {
         let expected = [

@@ -1,29 +1,29 @@
-//! The network cards of nodes, and when each has what to carry.
+//! Network cards of nodes, and their use over time.
 //!
-//! A value leaves over the card of its sender's node and comes in over that of the receiver's, at
-//! the same time. A card carries one value at a time each way, the one that was ready first;
-//! values must be told in that order. (So a value that comes sooner, by a faster link, say, can
-//! be in the way of a more urgent one: a step on better links need not be shorter.)
+//! A value leaves over the card of its sender's node and arrives over that of the receiver's, at
+//! the same time. A card carries one value at a time each way, in the order of readiness; values
+//! must be given in that order. (So a value that is ready sooner, by a faster link for example, can
+//! delay a more urgent one: a step on better links need not be shorter.)
 //!
-//! An exchange of gradients is cut into packets that use what time is left by the values, for
-//! which devices wait: it delays none of them.
+//! An exchange of gradients is cut into packets that use the time left by the values, for which
+//! devices wait: it delays none of them.
 
 use crate::cost::{Cards, Reach};
 use crate::ids::DeviceId;
 use crate::units::Micros;
 
-/// From when to when.
+/// Start and end.
 type Period = (Micros, Micros);
 
 /// The cards of all nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Ports<'a> {
     cards: &'a Cards,
-    /// When each card can send the next value.
+    /// Time at which each card can send the next value.
     sends: Vec<Micros>,
-    /// When it can take in the next one.
+    /// Time at which each card can receive the next value.
     receives: Vec<Micros>,
-    /// When each card is in use in either direction.
+    /// Periods in which each card is in use in either direction.
     used: Vec<Vec<Period>>,
 }
 
@@ -38,12 +38,12 @@ impl<'a> Ports<'a> {
         }
     }
 
-    /// Whether values between two devices go over cards.
+    /// Whether values between two devices use cards.
     pub(super) fn between(&self, from: DeviceId, to: DeviceId) -> bool {
         self.cards.cross(from, to)
     }
 
-    /// Carries a value that is ready at `ready` and takes `occupancy`; when it has passed.
+    /// Carries a value that is ready at `ready` and takes `occupancy`; returns when it has passed.
     pub(super) fn carry(
         &mut self,
         (from, to): (DeviceId, DeviceId),
@@ -68,8 +68,8 @@ impl<'a> Ports<'a> {
         self.cards.of(device).exchanges
     }
 
-    /// Carries gradients between the replicas of a device, after all values; when it begins and
-    /// when it ends. They keep both ways of each card busy for `occupancy`.
+    /// Carries gradients between the replicas of a device, after all values; returns start and end.
+    /// They keep both ways of each card busy for `occupancy`.
     pub(super) fn exchange(
         &mut self,
         device: DeviceId,
@@ -88,7 +88,7 @@ impl<'a> Ports<'a> {
     }
 }
 
-/// Takes `left` of what is free from `ready` on; from when to when that lasts.
+/// Takes `left` of the free time from `ready` on; returns start and end.
 fn fill(used: &mut Vec<Period>, ready: Micros, mut left: Micros) -> Period {
     used.sort_unstable();
     let mut taken: Vec<Period> = Vec::new();
@@ -156,11 +156,11 @@ mod tests {
             ports.carry(way, micros(ready), micros(10.0)).get()
         };
         assert_eq!(carry(0, 2, 0.0), 10.0);
-        // Back at the same time.
+        // Both ways at the same time.
         assert_eq!(carry(2, 0, 1.0), 11.0);
         // From the same node to another one: the card is in use until 10.
         assert_eq!(carry(1, 3, 2.0), 20.0);
-        // To the node that takes in until 20.
+        // To a node that is receiving until 20.
         assert_eq!(carry(2, 3, 11.0), 30.0);
     }
 }

@@ -1,9 +1,9 @@
-//! A schedule that is simulated with many costs: only how long the step is.
+//! A schedule prepared for simulations with many costs, of the step's length only.
 //!
-//! In which order a simulation goes through the actions, and from where each one's input comes,
-//! depends on the schedule alone. So this is found once, and each simulation is one pass over an
-//! array. It adds and compares the same numbers in the same order as [`simulate`](super::simulate()),
-//! so that its steps are the same to the bit.
+//! The order in which a simulation visits the actions, and the sources of their inputs, depend on the
+//! schedule only. So they are found once, and each simulation is one pass over an array. It adds and
+//! compares the same numbers in the same order as [`simulate`](super::simulate()), so its steps are
+//! bit-identical.
 
 use std::collections::HashMap;
 
@@ -14,27 +14,27 @@ use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
 use crate::walk::{unblocks, walk};
 
-/// The cell of what is there from the beginning.
+/// Cell of inputs that exist from the beginning.
 const AT_ONCE: u32 = 0;
 /// No cell, or no link.
 const NONE: u32 = u32::MAX;
 
-/// An action, and where its result goes.
+/// An action, and the destination of its result.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     device: u32,
-    /// Of a result that is only sent: one behind the last, which takes no time.
+    /// For a result that is only sent: one after the last stage, which takes no time.
     stage: u32,
     kind: ActionKind,
-    /// The cell of its input or gradient, and that of an action that is one unit of work with it.
+    /// Cell of its input or gradient, and that of its partner in a pair.
     needs: [u32; 2],
     way: Way,
 }
 
-/// Where a result goes.
+/// Destination of a result.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// The cell of what waits for it, if anything does.
+    /// Cell of the action that waits for it, if any.
     gives: u32,
     /// None on the same device.
     link: u32,
@@ -48,7 +48,7 @@ const NOWHERE: Way = Way {
     edge: 0,
 };
 
-/// A schedule in the order in which it is simulated.
+/// A schedule in simulation order.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     entries: Vec<Entry>,
@@ -56,21 +56,21 @@ pub(crate) struct Program {
     stages: usize,
     cells: usize,
     links: usize,
-    /// Whether the schedule itself says what is offloaded.
+    /// Whether the schedule lists its offloads.
     offloads_singly: bool,
 }
 
-/// A program that is written.
+/// A program under construction.
 struct Writer<'a> {
     schedule: &'a CheckedSchedule,
     entries: Vec<Entry>,
     links: HashMap<(DeviceId, DeviceId), u32>,
-    /// By device: where the result of the first of an overlapped pair goes.
+    /// By device: destination of the result of the first of an overlapped pair.
     held: Vec<Option<Way>>,
 }
 
 impl Writer<'_> {
-    /// The cell of what comes to a stage from the one before (an input) or behind (a gradient).
+    /// Returns the cell of a stage's input, or of its gradient, from the neighbouring stage.
     fn cell(&self, stage: usize, action: Action) -> u32 {
         let plan = self.schedule.schedule();
         let half = plan.stages() * plan.micro_batches();
@@ -144,7 +144,7 @@ impl Program {
             links: HashMap::new(),
             held: vec![None; plan.devices()],
         };
-        // A checked schedule has been walked to its end before.
+        // Cannot fail: a checked schedule was already walked to its end.
         let _ = walk(plan, schedule.owner(), |device, position, action| {
             writer.write(device, position, action);
         });
@@ -158,8 +158,8 @@ impl Program {
         }
     }
 
-    /// How long a step with `costs` is; none where they have what this does not know: hosts,
-    /// offload, cores or cards that are shared, processes, exchanges.
+    /// Returns the length of a step with `costs`; none if they have features not covered here: hosts,
+    /// offload, shared cores or cards, processes, exchanges.
     ///
     /// # Complexity
     /// Linear in the number of actions.

@@ -1,4 +1,4 @@
-//! What would shorten the step most.
+//! Sensitivity of the step to faster parts.
 
 use super::{Simulation, simulate};
 use crate::cost::{Costs, EdgeTimes};
@@ -6,7 +6,7 @@ use crate::ids::StageId;
 use crate::units::Micros;
 use std::cmp::Reverse;
 
-/// What could be made faster.
+/// A part that could be made faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SensitivityTarget {
     /// A stage: move layers away, recompute less, a faster device.
@@ -17,32 +17,32 @@ pub enum SensitivityTarget {
     Exchange,
 }
 
-/// How much making something faster would shorten the step.
+/// Gain from making a part faster.
 #[doc(alias = "what-if")]
 #[doc(alias = "bottleneck")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sensitivity {
-    /// What is made faster.
+    /// The part that is made faster.
     pub target: SensitivityTarget,
-    /// The share by which its times shrink, 0 to 1. The first part of the way
-    /// brings most: beyond this share other things hold the step up.
+    /// Share by which its times shrink, 0 to 1. The gain is largest up to this share: beyond it
+    /// other parts limit the step.
     pub shrink: f64,
     /// That share of a micro-batch's work on the stage (forward and joint backward); zero for
     /// transfers and exchanges.
     pub amount: Micros,
-    /// By how much the step is shorter then.
+    /// Reduction of the step.
     pub saves: Micros,
 }
 
-/// The smallest share that is tried, and how exactly the end of the line is found.
+/// Smallest share that is tried, and accuracy of the end of the line.
 const FIRST: f64 = 1.0 / 1024.0;
 
-/// How many stages are looked at.
+/// Most stages that are examined.
 const STAGES: usize = 8;
 
 impl Simulation {
-    /// What would shorten the step most: each stage that is on the critical path,
-    /// and the transfers, best first, with how far shrinking it pays.
+    /// Returns the parts whose speed-up would shorten the step most: each stage on the critical
+    /// path, and the transfers, best first, with the share up to which shrinking pays.
     ///
     /// # Complexity
     /// About 20 simulations for each of the eight stages with the largest share of
@@ -52,7 +52,7 @@ impl Simulation {
     }
 }
 
-/// Every target that is on the critical path, best first.
+/// Returns every target on the critical path, best first.
 fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     let path = simulation.critical_path();
     let mut work: Vec<(Micros, StageId)> = (0..simulation.costs.stages())
@@ -75,10 +75,10 @@ fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     sensitivities
 }
 
-/// The makespan is a convex function of one target's scale (a maximum of sums; nearly so where
-/// values of several devices overtake each other on a shared card):
-/// going down from 1 it falls along a straight line until something else holds the
-/// step up. Where it leaves that line by a twentieth is found by bisection.
+/// The makespan is a convex function of one target's scale (a maximum of sums; nearly so if values
+/// of several devices overtake each other on a shared card): going down from 1 it falls along a
+/// straight line until another part limits the step. Bisection finds where it deviates from that
+/// line by a twentieth.
 fn measure(simulation: &Simulation, target: SensitivityTarget) -> Sensitivity {
     let now = simulation.makespan().get();
     let saved = |shrink: f64| {

@@ -1,12 +1,12 @@
-//! Devices that are threads of one CPU with fewer cores than they are.
+//! Devices that are threads of one CPU with too few cores.
 //!
-//! They take turns: an action that has begun keeps its core to its end, and of those that
-//! wait for one the most urgent goes first. When an action runs then depends on what the
-//! others do, so that time goes from one end of an action to the next.
+//! They take turns: an action keeps its core to its end, and among waiting actions the most urgent
+//! goes first. So the time of an action depends on the other devices, and the simulation goes from
+//! one end of an action to the next.
 //!
-//! A device gets its core in the moment in which the last value that it needs is sent, as
-//! in the engine, and waits for that value there. So it is, too, where devices of one machine are in
-//! several processes; the first value for one that is not there yet leaves when it has come
+//! A device gets its core at the moment in which its last input is sent, as in the engine, and
+//! waits for the input there. This also holds if devices of one machine are in several processes;
+//! the first value for a process that has not started yet leaves when it has
 //! ([`Costs::with_joins`]).
 
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ use crate::units::Micros;
 use crate::urgency::urgencies;
 use crate::walk::Progress;
 
-/// The action that a device does.
+/// The action that a device runs.
 struct Running {
     action: Action,
     start: Micros,
@@ -32,10 +32,10 @@ struct Running {
 
 #[derive(Default)]
 struct DeviceState {
-    /// Actions begun.
+    /// Number of actions begun.
     begun: usize,
     now: Option<Running>,
-    /// The first of an overlapped pair, whose result leaves with the second's.
+    /// The first of an overlapped pair, whose output leaves with the second's.
     held: Option<Action>,
     spans: Vec<Span>,
 }
@@ -43,7 +43,7 @@ struct DeviceState {
 struct Run<'a, D> {
     schedule: &'a CheckedSchedule,
     at_once: usize,
-    /// By device and place in its list.
+    /// By device and index in its list.
     urgencies: Vec<Vec<u32>>,
     duration: D,
     time: f64,
@@ -52,7 +52,7 @@ struct Run<'a, D> {
     arrivals: Arrivals<'a>,
 }
 
-/// When each device does what.
+/// Returns the times of each device's actions.
 ///
 /// # Complexity
 /// Actions times devices.
@@ -73,7 +73,7 @@ pub(super) fn timeline<D: Fn(Action) -> Micros>(
         progress: Progress::new(schedule.schedule()),
         arrivals: Arrivals::new(schedule, costs),
     };
-    // A checked schedule goes on until every action has been done.
+    // A checked schedule continues until every action is done.
     while run.next_event() {}
     let spans = run.devices.into_iter().flat_map(|device| device.spans);
     let spans: Vec<Span> = spans.collect();
@@ -83,7 +83,7 @@ pub(super) fn timeline<D: Fn(Action) -> Micros>(
 }
 
 impl<D: Fn(Action) -> Micros> Run<'_, D> {
-    /// Lets time go on until something ends; `false`: nothing is left.
+    /// Advances time until an action ends; `false` if nothing is left.
     fn next_event(&mut self) -> bool {
         self.begin();
         let working = self.devices.iter().filter_map(|device| device.now.as_ref());
@@ -101,7 +101,7 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
         true
     }
 
-    /// Begins what can begin now, the most urgent first.
+    /// Begins the actions that can begin now, the most urgent first.
     fn begin(&mut self) {
         let mut can = Vec::new();
         let mut free = self.at_once;
@@ -120,7 +120,7 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
         }
     }
 
-    /// When the device has all that its next action needs; none while that is not sent.
+    /// Returns when the device has all inputs of its next action; none until they are sent.
     fn arrival(&self, index: usize) -> Option<f64> {
         let (plan, id) = (self.schedule.schedule(), DeviceId(index));
         let begun = self.devices[index].begun;

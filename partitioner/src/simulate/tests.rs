@@ -1,4 +1,4 @@
-//! Simulations whose result is known.
+//! Simulations with known results.
 
 use super::*;
 use crate::builtin::ScheduleKind;
@@ -106,7 +106,7 @@ fn what_an_action_works_with_and_what_it_sends_count() {
             .map(|level| (level.time.get(), level.bytes.get()))
             .collect()
     };
-    // Two forwards, then two backwards; nobody waits for what the first stage makes.
+    // Two forwards, then two backwards; nothing waits for the first stage's input gradients.
     let first = [
         (0.0, 110),
         (1.0, 10),
@@ -156,7 +156,7 @@ fn a_recompute_takes_its_buffer_until_the_backward_ends() {
         assert_eq!(simulation.peak_bytes(), simulation.stage_peak_bytes());
         simulation.peak_bytes()[0]
     };
-    // Within the backward, as an action of its own, and until the weight pass.
+    // Within the backward, as a separate action, and until the weight pass.
     assert_eq!(peak("0F0 0F1 0B0 0B1"), Bytes(52));
     assert_eq!(peak("0F0 0F1 0R0 0R1 0B0 0B1"), Bytes(102));
     assert_eq!(peak("0F0 0F1 0I0 0I1 0W0 0W1"), Bytes(102));
@@ -188,7 +188,7 @@ fn the_critical_path_explains_the_makespan() {
             .steps
             .windows(2)
             .all(|two| two[0].span.end <= two[1].span.start);
-        // A pair's forward hands over when its partner ends.
+        // The forward of a pair sends when its partner ends.
         assert!(ordered || kind == ScheduleKind::DualPipeV);
     }
 }
@@ -249,7 +249,7 @@ fn one_core_does_one_thing_after_the_other() {
         ScheduleKind::OneFOneB,
         ScheduleKind::ZbH1,
     ] {
-        // Some device can always work, so that the core is never idle.
+        // Some device can always run, so the core is never idle.
         let makespan = run(kind, 3, 4, &costs).makespan().get();
         assert!(
             (makespan - 3.0 * 4.0 * 9.0).abs() < 1e-6,
@@ -266,7 +266,7 @@ fn devices_without_a_core_wait_and_the_most_urgent_goes_first() {
         let spans = timeline.spans_on(DeviceId(device)).iter();
         spans.map(|span| span.start.get()).collect()
     };
-    // After 0F0 both devices could go on, with two actions to go: the first one does.
+    // After 0F0 both devices could go on, with two actions left: the first one does.
     assert_eq!((starts(0), starts(1)), (vec![0.0, 6.0], vec![12.0, 18.0]));
 }
 
@@ -311,7 +311,7 @@ mod sharing {
             let close = 1e-9 * (1.0 + end);
             prop_assert_eq!(shared.timeline.spans().len(), schedule.schedule().iter().map(|(_, list)| list.len()).sum::<usize>());
             prop_assert!(end >= work / available as f64 - close);
-            // The longest chain and, while it waits, all cores at work (Graham 1969).
+            // The longest chain, and all cores running while it waits (Graham 1969).
             prop_assert!(end >= alone - close, "{end} {alone}");
             let waits = costs.clone().with_transfer(Micros::ZERO, Micros::ZERO);
             let unlinked = simulate(&schedule, &waits.with_cores(cores(available))).makespan().get();
@@ -328,8 +328,8 @@ mod sharing {
             }
         }
 
-        /// With a core for each device, going from event to event gives what walking
-        /// the lists gives, overlapped pairs included.
+        /// With a core for each device, simulating from event to event agrees with walking the
+        /// lists, including overlapped pairs.
         #[test]
         fn both_ways_to_simulate_agree(
             kind in kinds(), p in 1_usize..5, m in 1_usize..9,

@@ -1,10 +1,10 @@
-//! The block-partition heuristic, to compare with.
+//! The block-partition heuristic, for comparison.
 
-/// Layers per stage by the block partition of a sequence: any two blocks' sums differ by at
+/// Returns layers per stage by the block partition of a sequence: any two blocks' sums differ by at
 /// most the largest weight. A block can be empty.
 ///
-/// It bounds the differences, not the largest block, and so can be far from the optimum;
-/// [`Problem::solve`](super::Problem::solve) is what to use instead.
+/// It bounds the differences, not the largest block, and so can be far from the optimum; use
+/// [`Problem::solve`](super::Problem::solve) instead.
 ///
 /// # Panics
 /// If `parts` is 0.
@@ -36,8 +36,8 @@ pub fn block_partition(weights: &[u64], parts: usize) -> Vec<usize> {
             if sum(&cuts, p) <= sum(&cuts, q) + largest {
                 return cuts.windows(2).map(|w| w[1] - w[0]).collect();
             }
-            // (3) The smallest block q nearest to p takes the next element of its neighbour
-            // on the way to p.
+            // (3) The smallest block q nearest to p takes the next element of its neighbour towards
+            // p.
             let neighbour = if p < q {
                 cuts[q] -= 1;
                 q - 1
@@ -45,7 +45,7 @@ pub fn block_partition(weights: &[u64], parts: usize) -> Vec<usize> {
                 cuts[q + 1] += 1;
                 q + 1
             };
-            // (4) If that was p, there may be another largest block.
+            // (4) If that neighbour was p, another block may be largest.
             if neighbour == p {
                 break;
             }

@@ -1,9 +1,8 @@
-//! The problem in whole numbers, so that equal stages have equal costs and comparisons are
-//! exact.
+//! The problem in integers, so that equal stages have equal costs and comparisons are exact.
 //!
-//! Times become multiples of a tick, a power of two so small that the whole chain has about
-//! 2^50 of them: whole microseconds stay exact, anything else is rounded by no more than f64
-//! rounds a sum of that size.
+//! Times become multiples of a tick, a power of two so small that the whole chain has about 2^50 of
+//! them: whole microseconds stay exact, other times are rounded by no more than f64 rounds a sum of
+//! that size.
 
 use super::Transfer;
 use super::memory::{AWAY, Held, MODES, Memory, PLAIN, REDO};
@@ -12,13 +11,12 @@ use crate::machine::Way;
 use crate::profile::LayerCost;
 use crate::units::Micros;
 
-/// The chain's length in ticks and the longest transfer together stay below this
-/// on a device of speed 1.
+/// Upper bound of the chain's length in ticks plus the longest transfer, on a device of speed 1.
 const SPAN: f64 = (1_u64 << 50) as f64;
-/// No transfer counts for more ticks than this.
+/// Most ticks of a transfer.
 const LONGEST: f64 = (1_u64 << 60) as f64;
 
-/// A run of layers that ends a stage, as a candidate of the searches.
+/// The last layers of a stage so far, as a candidate of the searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) start: usize,
@@ -30,37 +28,37 @@ pub(super) struct Part {
 pub(super) struct Chain {
     pub(super) layers: usize,
     pub(super) stages: usize,
-    /// Which modes stages may choose from.
+    /// Modes that stages may choose from.
     pub(super) modes: Vec<usize>,
     /// Distinct prefix sums of work in ticks.
     rows: Vec<Vec<i64>>,
-    /// Per mode and stage, which row.
+    /// Per mode and stage, the row's index.
     row_of: [Vec<usize>; MODES],
-    /// Prefix sums of the time on the way to the host's memory, where stages may offload.
+    /// Prefix sums of the transfer time to the host's memory, if stages may offload.
     away: Option<Vec<i64>>,
-    /// Prefix sums of what the host submits, jointly and in halves, without recompute and with
-    /// it; none where it is no matter.
+    /// Prefix sums of the host's submission times, jointly and in halves, without recompute and
+    /// with it; none if they do not matter.
     hosts: Option<[[Vec<i64>; 2]; 2]>,
-    /// By stage: whether its backward is in halves, and whether it has what to offload.
+    /// By stage: whether its backward is in halves, and whether it has activations to offload.
     split: Vec<bool>,
     leaves: Vec<bool>,
-    /// By link: ticks at a cut in front of layer k that the stage before it waits.
+    /// By link: ticks that the previous stage waits at a cut before layer k.
     waits: Vec<Vec<i64>>,
-    /// By link: ticks at a cut in front of layer k that the link is busy.
+    /// By link: ticks that the link is busy at a cut before layer k.
     busy: Vec<Vec<i64>>,
-    /// Which link the cut behind a stage crosses; none within a device.
+    /// Link that the cut after a stage crosses; none within a device.
     crosses: Vec<Option<usize>>,
-    /// Bytes that leave at a cut in front of layer k.
+    /// Bytes sent at a cut before layer k.
     outputs: Vec<u64>,
     pub(super) memory: Memory,
     pub(super) held: Vec<Held>,
     pub(super) device: Vec<usize>,
     /// Per device.
     pub(super) caps: Vec<Option<u64>>,
-    /// Prefix sums of what makes stages evenly filled: the work of each layer, but no more
-    /// than a few times the median, so that one giant does not leave the others unordered.
+    /// Prefix sums of the weights for even filling: the work of each layer, but at most a few times
+    /// the median, so that one giant does not leave the others unordered.
     pub(super) even: Vec<i64>,
-    /// Shares of the work, from 0 to 1: per stage boundary what the devices before it can do.
+    /// Shares of the work, from 0 to 1: per stage boundary the share of the devices before it.
     pub(super) shares: Vec<f64>,
     tick: f64,
 }
@@ -133,8 +131,8 @@ impl Chain {
                     .or_insert_with(|| {
                         let ticks = |cost| (work(cost, stage.split, redo) / self.tick).round();
                         let mut sum = 0.0;
-                        // Sums of whole numbers below 2^51 are exact in f64; only the division
-                        // by the speed rounds, and it keeps their order.
+                        // Sums of integers below 2^51 are exact in f64; only the division by the
+                        // speed rounds, and it keeps their order.
                         let running = problem.costs.iter().map(|cost| {
                             sum += ticks(cost);
                             (sum / speed).round() as i64
@@ -167,7 +165,7 @@ impl Chain {
         self.busy.push(busy);
     }
 
-    /// What bounds a stage beside the work of its device.
+    /// Adds the other bounds of a stage: host and offload.
     fn add_others(&mut self, problem: &Problem) {
         let (tick, costs) = (self.tick, &problem.costs);
         let sums = |of: &dyn Fn(&LayerCost) -> Micros| -> Vec<i64> {
@@ -188,27 +186,27 @@ impl Chain {
         self.hosts = matters.then_some(hosts);
     }
 
-    /// Prefix sums of a stage's work.
+    /// Returns the prefix sums of a stage's work.
     pub(super) fn row(&self, stage: usize, mode: usize) -> &[i64] {
         &self.rows[self.row_of[mode][stage]]
     }
 
-    /// Ticks that a stage which ends in front of layer `end` waits for transfers.
+    /// Ticks that a stage which ends before layer `end` waits for transfers.
     pub(super) fn wait(&self, stage: usize, end: usize) -> i64 {
         self.crosses[stage].map_or(0, |link| self.waits[link][end])
     }
 
-    /// Ticks that the link behind a stage which ends in front of layer `end` is busy.
+    /// Ticks that the link after a stage which ends before layer `end` is busy.
     pub(super) fn busy(&self, stage: usize, end: usize) -> i64 {
         self.crosses[stage].map_or(0, |link| self.busy[link][end])
     }
 
-    /// Bytes that a stage which ends in front of layer `end` sends to another device.
+    /// Bytes that a stage which ends before layer `end` sends to another device.
     pub(super) fn sent(&self, stage: usize, end: usize) -> u64 {
         self.crosses[stage].map_or(0, |_| self.outputs[end])
     }
 
-    /// Ticks of a stage with the layers `part.start..end`, its link behind included.
+    /// Ticks of a stage with the layers `part.start..end`, including the link after it.
     pub(super) fn cost(&self, stage: usize, part: Part, end: usize) -> i64 {
         let row = self.row(stage, part.mode);
         let work = row[end] - row[part.start] + self.wait(stage, end);
@@ -229,18 +227,18 @@ impl Chain {
         away.max(host)
     }
 
-    /// Whether a stage has what to offload.
+    /// Whether a stage has activations to offload.
     pub(super) fn leaves(&self, stage: usize) -> bool {
         self.leaves[stage]
     }
 
-    /// The cost of the costliest stage.
+    /// Returns the cost of the costliest stage.
     pub(super) fn bottleneck(&self, cut: &Cut) -> i64 {
         let stage = |stage: usize| self.cost(stage, cut.parts[stage], cut.end(stage, self));
         (0..self.stages).map(stage).max().unwrap_or(0)
     }
 
-    /// No stage costs more than this.
+    /// Upper bound of the cost of a stage.
     pub(super) fn longest(&self) -> i64 {
         let work = self.rows.iter().map(|row| row[self.layers]).max();
         let transfer = self.waits.iter().chain(&self.busy).flatten().max();
@@ -254,25 +252,25 @@ impl Chain {
     /// Bytes of a stage with the layers `part.start..end`.
     pub(super) fn bytes(&self, stage: usize, part: Part, end: usize) -> u64 {
         let held = self.held[stage];
-        // What has nothing to offload is as if it did not.
+        // Without activations to offload, the offload mode has no effect.
         let away = if self.leaves[stage] { AWAY } else { PLAIN };
         let mode = part.mode & (REDO | away);
         self.memory.bytes(mode, held, part.start, end)
     }
 
-    /// The limit of a stage's device, raised by `slack`.
+    /// Returns the limit of a stage's device, raised by `slack`.
     pub(super) fn cap(&self, stage: usize, slack: u64) -> Option<u64> {
         self.caps[self.device[stage]].map(|cap| cap.saturating_add(slack))
     }
 
-    /// As [`cap`](Self::cap), but none where a stage of all layers would keep to it.
+    /// Same as [`cap`](Self::cap), but none if a stage of all layers would fit.
     pub(super) fn limit(&self, stage: usize, slack: u64) -> Option<u64> {
         let (start, mode) = (0, self.modes[0]);
         let most = self.bytes(stage, Part { start, mode }, self.layers);
         self.cap(stage, slack).filter(|&cap| most > cap)
     }
 
-    /// Bytes per device, its stages added up.
+    /// Returns the bytes per device, summed over its stages.
     pub(super) fn device_bytes(&self, cut: &Cut) -> Vec<u64> {
         let mut bytes = vec![0_u64; self.caps.len()];
         for (stage, &part) in cut.parts.iter().enumerate() {
@@ -282,13 +280,13 @@ impl Chain {
         bytes
     }
 
-    /// A time in microseconds.
+    /// Converts ticks to a time.
     pub(super) fn micros(&self, ticks: i64) -> Micros {
         Micros::saturating(ticks as f64 * self.tick)
     }
 }
 
-/// A way to cut the chain: where each stage starts, and its mode.
+/// A cut of the chain: the start of each stage, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) parts: Vec<Part>,
@@ -302,7 +300,7 @@ impl Cut {
     }
 }
 
-/// Microseconds of one micro-batch on one layer, on a device of speed 1.
+/// Returns the microseconds of one micro-batch on one layer, on a device of speed 1.
 fn work(cost: &LayerCost, split: bool, mode: usize) -> f64 {
     let backward = if split {
         cost.input + cost.weight
@@ -317,7 +315,7 @@ fn work(cost: &LayerCost, split: bool, mode: usize) -> f64 {
     cost.forward.get() + backward.get() + again.get()
 }
 
-/// See [`Chain::even`]; every layer counts for something, also one that takes no time.
+/// See [`Chain::even`]; every layer has some weight, even one that takes no time.
 fn even(problem: &Problem, tick: f64) -> Vec<i64> {
     let mut ticks: Vec<i64> = problem
         .costs
@@ -337,7 +335,7 @@ fn even(problem: &Problem, tick: f64) -> Vec<i64> {
     ticks
 }
 
-/// What the devices of the stages before each boundary can do of the whole.
+/// Returns, for each boundary, the share of the work of the devices before it.
 fn shares(problem: &Problem) -> Vec<f64> {
     let mut sum = 0.0;
     let mut shares = vec![0.0];

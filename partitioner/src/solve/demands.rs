@@ -1,10 +1,10 @@
-//! What a schedule asks of the stages: how they run backwards, and what they hold meanwhile.
+//! Demands of a schedule on the stages: the form of backwards, and the micro-batches held.
 
 use super::memory::Ways;
 use crate::check::CheckedSchedule;
 use crate::schedule::ActionKind;
 
-/// Whether backwards are joint, or in halves.
+/// Returns whether backwards are joint, or in halves.
 pub(super) fn ways(schedule: &CheckedSchedule) -> Ways {
     let has = |kind: ActionKind| {
         let mut lists = schedule.schedule().iter();
@@ -16,8 +16,8 @@ pub(super) fn ways(schedule: &CheckedSchedule) -> Ways {
     }
 }
 
-/// Which stages run their backward in halves, and how many micro-batches each has between the
-/// start and the end of it at its peak.
+/// Returns which stages run their backward in halves, and the peak number of micro-batches between
+/// the start and the end of a stage's backward.
 pub(super) fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
     let stages = schedule.schedule().stages();
     let (mut split, mut now, mut peak) =
@@ -32,7 +32,7 @@ pub(super) fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
                     peak[stage] = now[stage].max(peak[stage]);
                 }
                 ActionKind::BackwardWeight => now[stage] -= 1,
-                // A joint backward on top of the halves that wait.
+                // A joint backward in addition to pending halves.
                 ActionKind::Backward => peak[stage] = (now[stage] + 1).max(peak[stage]),
                 ActionKind::Forward | ActionKind::Recompute => {}
             }
@@ -41,7 +41,7 @@ pub(super) fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
     (split, peak)
 }
 
-/// Of each stage how many micro-batches are on its device at the peak if it offloads, and
+/// Returns, for each stage that offloads, the peak number of micro-batches on its device, and
 /// whether any leaves.
 pub(super) fn offloading(schedule: &CheckedSchedule) -> Vec<(u64, bool)> {
     let plan = schedule.schedule();

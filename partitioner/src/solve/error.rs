@@ -1,4 +1,4 @@
-//! Why there is no cut.
+//! Errors of cutting.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use crate::words::count;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolveError {
-    /// The layers cannot be assigned to the stages at all.
+    /// The layers cannot be assigned to the stages.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// A partition into another number of stages than the schedule has.
+    /// The partition has another number of stages than the schedule.
     #[error("the partition has {given}, the schedule {stages}", given = count(*given, "stage"))]
     Stages {
         /// Stages of the partition.
@@ -23,7 +23,7 @@ pub enum SolveError {
         /// Stages of the schedule.
         stages: usize,
     },
-    /// A partition of another number of layers than the profile has.
+    /// The partition has another number of layers than the profile.
     #[error("the partition has {given}, the profile {layers}", given = count(*given, "layer"))]
     Layers {
         /// Layers of the partition.
@@ -31,7 +31,7 @@ pub enum SolveError {
         /// Layers of the profile.
         layers: usize,
     },
-    /// The cut that was asked for does not fit.
+    /// The given cut does not fit.
     #[error("the cut does not fit: {0}")]
     Full(Shortfall),
     /// No cut fits.
@@ -40,7 +40,7 @@ pub enum SolveError {
 }
 
 impl SolveError {
-    /// What memory is missing, where that is the reason.
+    /// Returns the missing memory, if that is the reason.
     pub fn shortfall(&self) -> Option<&Shortfall> {
         match self {
             Self::Full(shortfall) | Self::Infeasible(shortfall) => Some(shortfall),
@@ -49,22 +49,22 @@ impl SolveError {
     }
 }
 
-/// By how much a cut exceeds the devices' memory.
+/// Excess of a cut over the devices' memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortfall {
-    /// The device that is exceeded most.
+    /// The device with the largest excess.
     pub device: DeviceId,
     /// Its stages with their layers.
     pub stages: Vec<(StageId, Range<usize>)>,
     /// Its limit.
     pub cap: Bytes,
-    /// What it needs.
+    /// The memory that it needs.
     pub needs: Bytes,
-    /// The change that makes it fit: per device that is exceeded, the bytes to add to its
-    /// limit. No smaller addition, made to all devices, is enough for any cut.
+    /// The change that makes it fit: per exceeded device, the bytes to add to its limit. No smaller
+    /// addition to all devices is enough for any cut.
     pub raise: Vec<(DeviceId, Bytes)>,
-    /// Whether that is proved, or only the best of what was searched.
+    /// Whether that is proved, or only the best found.
     pub proved: bool,
 }
 

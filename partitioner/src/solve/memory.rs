@@ -1,4 +1,4 @@
-//! What a stage needs at its peak.
+//! Peak memory of a stage.
 
 use std::ops::Range;
 
@@ -7,28 +7,27 @@ use crate::profile::LayerCost;
 use crate::schedule::ActionKind;
 use crate::units::Bytes;
 
-/// What a stage does with activations until the backward, as two bits: whether it offloads them,
-/// and whether it recomputes (and offloads what from). What costs less time comes first.
+/// Treatment of a stage's activations until the backward, as two bits: offload, and recompute (with offload:
+/// of the recompute's inputs). Less costly ones come first.
 pub(super) const PLAIN: usize = 0;
 pub(super) const AWAY: usize = 1;
 pub(super) const REDO: usize = 2;
-/// How many of these there are.
+/// Number of modes.
 pub(super) const MODES: usize = 4;
 
-/// How many micro-batches a stage holds at its peak.
+/// Peak numbers of micro-batches that a stage holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     /// From the forward to the end of the backward.
     pub(super) in_flight: u64,
-    /// From the start of the backward to its end: 1, or more where the weight's half waits.
+    /// From the start of the backward to its end: 1, or more if weight passes wait.
     pub(super) backward: u64,
-    /// On the device where the stage offloads: of those in flight, those that leave, come
-    /// back or are worked on.
+    /// On the device if the stage offloads: of those in flight, those that leave, come back or are in use.
     pub(super) offloading: u64,
 }
 
 impl Held {
-    /// From the forward to the end of the backward on the device.
+    /// On the device, from the forward to the end of the backward.
     fn on_device(&self, mode: usize) -> u64 {
         if mode & AWAY == 0 {
             self.in_flight
@@ -38,61 +37,60 @@ impl Held {
     }
 }
 
-/// The ways in which a schedule runs backwards: none in inference.
+/// Forms of a schedule's backwards: neither in inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ways {
     pub(super) joint: bool,
     pub(super) halves: bool,
 }
 
-/// Peak memory of any run of layers, in constant time.
+/// Peak memory of any consecutive layers, in constant time.
 ///
-/// Parameters, their gradients (all sets of a tree's) and the optimizer's state always; the activations of the
-/// micro-batches in flight, or, with recompute, the inputs of those in flight (and, on the last
-/// stage, what the loss function keeps) and the activations of those in their backward. Of these one is being worked on: while a layer
-/// runs, there are its temporaries and, of this micro-batch, the activations of the layers
-/// up to it. Those behind are not there yet in a forward, and gone in a backward; between
-/// its halves there is what they keep for the second one. In inference: the parameters, and
-/// the largest input, output and temporary of a layer.
+/// Parameters, their gradients (all sets of a tree's) and the optimizer's state throughout; the activations
+/// of the micro-batches in flight, or, with recompute, the inputs of those in flight (and, on the last stage,
+/// the loss function's part) and the activations of those in their backward. One of these is being computed:
+/// while a layer runs, there are its temporaries and, of this micro-batch, the activations of the layers up
+/// to it. Those of later layers do not exist yet in a forward, and are gone in a backward; between the halves
+/// of a backward there are the bytes kept for the second one. In inference: the parameters, and the largest
+/// input, output and temporary of a layer.
 ///
-/// With CUDA graphs, of a stage that neither recomputes nor offloads: for each micro-batch in
-/// flight a slot with all that, gradients of the parameters, and the input, throughout.
+/// With CUDA graphs, for a stage that neither recomputes nor offloads: for each micro-batch in flight a slot
+/// with all of that, gradients of the parameters, and the input, throughout.
 ///
 /// For a given start it never falls as the end moves right: the searches rely on that.
 #[derive(Debug)]
 pub(super) struct Memory {
     training: bool,
     graphs: bool,
-    /// Sets of gradients.
+    /// Number of sets of gradients.
     sets: u64,
     /// Prefix sums of parameters.
     parameters: Vec<u64>,
-    /// Prefix sums of what is there throughout, and of what micro-batches keep at most.
+    /// Prefix sums of fixed bytes, and of the most that micro-batches keep.
     fixed: Vec<u64>,
     activations: Vec<u64>,
-    /// Prefix sums of what a micro-batch that is in all of them keeps at least.
+    /// Prefix sums of the least that a micro-batch keeps in all passes.
     least: Vec<u64>,
-    /// Of activations as the forward leaves them.
+    /// Prefix sums of activations after the forward.
     plain: Vec<u64>,
-    /// What micro-batches keep after the input half of a backward; none where no stage has
-    /// halves.
+    /// Prefix sums of the bytes kept after the input half of a backward; none if no stage has halves.
     after_input: Option<Vec<u64>>,
-    /// What of the last layer's activations is the loss function's: recomputing leaves it.
+    /// Part of the last layer's activations that belongs to the loss function: a recompute keeps it.
     loss: u64,
-    /// What enters layer i for one micro-batch.
+    /// Input of layer i for one micro-batch.
     inputs: Vec<u64>,
-    /// Of the micro-batch that is worked on, by the kind of work.
+    /// Bytes of the micro-batch being computed, by kind of action.
     working: Vec<Working>,
 }
 
-/// What there is of one micro-batch while a kind of work goes through layers.
+/// Bytes of one micro-batch while a kind of action goes through layers.
 #[derive(Debug)]
 struct Working {
     kind: ActionKind,
-    /// Prefix sums of what the layers up to the one that runs keep, and those behind it.
+    /// Prefix sums of the bytes kept by the layers up to the running one, and by those after it.
     up_to: Vec<u64>,
     behind: Vec<u64>,
-    /// Of each layer while it runs, with all that is before and behind it.
+    /// Per layer while it runs, with the bytes of all layers before and after it.
     peaks: RangeMax,
 }
 
@@ -118,7 +116,7 @@ impl Working {
         }
     }
 
-    /// The most there is in the layers `start..end`.
+    /// Returns the most bytes in the layers `start..end`.
     fn of(&self, start: usize, end: usize) -> u64 {
         let all = self.behind.last().copied().unwrap_or(0);
         let outside = self.up_to[start].saturating_add(all - self.behind[end]);
@@ -127,7 +125,7 @@ impl Working {
 }
 
 impl Memory {
-    /// `state`: bytes of optimizer state per byte of parameters; `sets`: of gradients.
+    /// `state`: bytes of optimizer state per byte of parameters; `sets`: number of sets of gradients.
     pub(super) fn new(
         costs: &[LayerCost],
         input: Bytes,
@@ -204,12 +202,12 @@ impl Memory {
         work
     }
 
-    /// Whether passes are to be put into CUDA graphs.
+    /// Whether passes run as CUDA graphs.
     pub(super) fn has_graphs(&self) -> bool {
         self.graphs
     }
 
-    /// Bytes that the layers `start..end` need.
+    /// Returns the bytes that the layers `start..end` need.
     pub(super) fn bytes(&self, mode: usize, held: Held, start: usize, end: usize) -> u64 {
         let activations = self.activations[end] - self.activations[start];
         let fixed = self.fixed[end] - self.fixed[start];
@@ -229,14 +227,14 @@ impl Memory {
             let losses = losses.saturating_mul(there.saturating_sub(held.backward.max(1)));
             (held.backward, inputs.saturating_add(losses))
         };
-        // A schedule holds at least the micro-batch that it works on.
+        // A schedule holds at least the micro-batch being computed.
         fixed
             .saturating_add(waiting)
             .saturating_add(activations.saturating_mul(count.max(1) - 1))
             .saturating_add(self.running(start, end))
     }
 
-    /// What a stage up to `end` keeps of the loss though it recomputes.
+    /// Returns the loss function's part that a stage up to `end` keeps despite recompute.
     fn loss_in(&self, end: usize) -> u64 {
         if end + 1 == self.inputs.len() {
             self.loss
@@ -245,21 +243,20 @@ impl Memory {
         }
     }
 
-    /// The most that there is of the micro-batch that is worked on.
+    /// Returns the most bytes of the micro-batch being computed.
     fn running(&self, start: usize, end: usize) -> u64 {
         let work = self.working.iter();
         work.map(|work| work.of(start, end)).max().unwrap_or(0)
     }
 
-    /// What the graphs of one micro-batch have of their own.
+    /// Returns the bytes of the graphs of one micro-batch.
     fn slot(&self, start: usize, end: usize) -> u64 {
         let gradients = self.parameters[end] - self.parameters[start];
         let own = gradients.saturating_add(self.inputs[start]);
         self.running(start, end).saturating_add(own)
     }
 
-    /// What a stage holds and works with, in the simulator's terms, where CUDA graphs hold
-    /// all that micro-batches need.
+    /// Returns a stage's memory for the simulator, if CUDA graphs hold everything that micro-batches need.
     pub(super) fn stage_in_graphs(&self, held: Held, range: Range<usize>) -> StageMemory {
         let slots = self.slot(range.start, range.end);
         StageMemory {
@@ -271,7 +268,7 @@ impl Memory {
         }
     }
 
-    /// What a stage holds and works with, in the simulator's terms.
+    /// Returns a stage's memory for the simulator.
     pub(super) fn stage(&self, mode: usize, range: Range<usize>) -> StageMemory {
         let (start, end) = (range.start, range.end);
         let parameters = self.parameters[end] - self.parameters[start];
@@ -299,7 +296,7 @@ impl Memory {
         }
         let after = self.after_input.as_ref();
         memory.kept_for_weight = after.map(|after| Bytes(after[end] - after[start]));
-        // What is held when each kind of work begins is in the levels already.
+        // The bytes held when each kind of action begins are already in the levels.
         let after = memory.kept_for_weight.unwrap_or_default().0;
         let more = self.working.iter().map(|work| {
             let held = match work.kind {
@@ -314,16 +311,16 @@ impl Memory {
         memory
     }
 
-    /// What a micro-batch of a stage that keeps its activations does not keep where a recompute of
-    /// its own brings it back.
+    /// Returns the bytes that a micro-batch of a stage without recompute does not keep if it has a separate
+    /// recompute.
     pub(super) fn recomputable(&self, range: Range<usize>) -> Bytes {
         let kept = self.plain[range.end] - self.plain[range.start];
         let left = self.inputs[range.start] + self.loss_in(range.end);
         Bytes(kept.saturating_sub(left))
     }
 
-    /// A number that orders starts: if it is no larger for a later start, the later start
-    /// needs no more memory, whatever the end.
+    /// Returns a number that orders starts: if it is no larger for a later start, the later start needs no
+    /// more memory, for any end.
     pub(super) fn key(&self, mode: usize, held: Held, start: usize) -> i128 {
         let at = |sums: &[u64]| i128::from(sums[start]);
         let (fixed, kept, least) = (at(&self.fixed), at(&self.activations), at(&self.least));
@@ -334,7 +331,7 @@ impl Memory {
                 (at(&self.inputs) - at(&self.parameters) - least) * count - fixed
             }
             _ if mode & REDO == 0 => -fixed - kept * i128::from(there),
-            // Of the one that is worked on no more than `least` is sure to go.
+            // Only `least` of the micro-batch being computed is certain to go.
             _ => {
                 at(&self.inputs) * i128::from(there)
                     - fixed
@@ -354,7 +351,7 @@ fn prefix(values: impl Iterator<Item = u64>) -> Vec<u64> {
     std::iter::once(0).chain(running).collect()
 }
 
-/// The largest of any run of values: a sparse table (Bender and Farach-Colton, 2000).
+/// Maximum over any range of values: a sparse table (Bender and Farach-Colton, 2000).
 #[derive(Debug)]
 struct RangeMax {
     /// `levels[l][i]` is the largest of `values[i..i + 2^l]`; empty if all are 0.
@@ -377,7 +374,7 @@ impl RangeMax {
         Self { levels }
     }
 
-    /// The largest of `values[start..end]`, a run that is not empty.
+    /// Returns the largest of `values[start..end]`, a nonempty range.
     fn of(&self, start: usize, end: usize) -> u64 {
         if self.levels.is_empty() {
             return 0;

@@ -1,25 +1,25 @@
 //! The best cut of a chain of layers into stages.
 //!
-//! A [`Problem`] says what the layers cost, which device each stage runs on and how many
-//! micro-batches it holds; [`Problem::solve`] finds the cut whose slowest stage is as fast as
+//! A [`Problem`] has the costs of the layers, the device of each stage and the number of
+//! micro-batches that it holds; [`Problem::solve`] finds the cut whose slowest stage is as fast as
 //! possible under the devices' memory limits.
 //!
-//! **What a stage costs.** The time of its layers divided by the speed of its device, once more
-//! its forward where it recomputes, and what it waits for transfers ([`Transfer`]); and no less
-//! than its host takes to submit it, and than its activations take over the link to the host
-//! where it offloads them (what a stage recomputes from is taken to be little).
+//! **Cost of a stage.** The time of its layers divided by the speed of its device, plus its forward
+//! again if it recomputes, and its waits for transfers ([`Transfer`]); at least the time in which
+//! its host submits it, and in which its activations cross the link to the host if it offloads them
+//! (the inputs of a recompute are assumed to be small).
 //!
-//! **What is exact.** With one stage a device the answer is the optimum, whatever the costs,
-//! limits and speeds; so it is with several stages a device unless their *shared* memory limit
-//! decides. That case is NP-hard (two devices whose stages alternate, and layers with room on
-//! either side of them, are the partition problem), so its search is bounded:
-//! [`Solution::lower_bound`] tells how far from the optimum the answer can be at most.
+//! **Exactness.** With one stage per device the answer is the optimum, for any costs, limits and
+//! speeds; also with several stages per device unless their *shared* memory limit decides. That
+//! case is NP-hard (two devices whose stages alternate, and layers with room on either side of
+//! them, are the partition problem), so its search is bounded: [`Solution::lower_bound`] limits the
+//! distance from the optimum.
 //!
-//! **Which of several.** Of the cuts whose bottleneck is the same, to the tick in which times are
-//! counted (about a 2^50th of the chain), the answer is one over which the fewest bytes travel
-//! ([`Solution::traffic`]), and of those one of evenly filled stages. Three searches stop short of
-//! the fewest bytes: under a shared memory limit, over more than a million places for cuts, and
-//! under limits in memory with recompute where too many starts of a stage would have to be compared.
+//! **Ties.** Among cuts with the same bottleneck, to the tick in which times are counted (about a
+//! 2^50th of the chain), the answer is one with the least traffic ([`Solution::traffic`]), and
+//! among those one with evenly filled stages. Three searches may miss the least traffic: under a
+//! shared memory limit, with more than a million positions for cuts, and under memory limits with
+//! recompute if too many starts of a stage would have to be compared.
 
 mod block;
 mod chain;
@@ -49,9 +49,9 @@ pub use error::{Shortfall, SolveError};
 pub(crate) use problem::ADAMW_STATE;
 pub use problem::Problem;
 
-/// Whether something is done that trades time for memory, or memory for time: recompute (stages
-/// keep only their inputs and run the forward once more before the backward), offload of
-/// activations, CUDA graphs.
+/// Whether to use a means that trades time for memory, or memory for time: recompute (stages keep
+/// only their inputs and run the forward again before the backward), offload of activations, CUDA
+/// graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "activation checkpointing")]
 #[doc(alias = "gradient checkpointing")]
@@ -60,8 +60,8 @@ pub enum When {
     Never,
     /// On every stage that can.
     Always,
-    /// Where it pays: recompute and offload where activations do not fit otherwise, graphs
-    /// where the step is shorter.
+    /// Where it pays: recompute and offload if activations do not fit otherwise, graphs if the step
+    /// is shorter.
     #[default]
     Auto,
 }
@@ -92,21 +92,21 @@ impl FromStr for When {
     }
 }
 
-/// How a transfer at a cut counts towards the bottleneck.
+/// Effect of a transfer at a cut on the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transfer {
-    /// The stage in front of the cut waits for it, there and (in training) back. So it is in
-    /// schedules that hold no more micro-batches than there are stages ahead, such as 1F1B:
-    /// from a stage with k in flight to the end and back, k micro-batches share one round
-    /// trip, so that the mean over these stages of (own time + round trip to the next)
-    /// bounds the period from below.
+    /// The stage before the cut waits for it, there and (in training) back. This holds for
+    /// schedules with no more micro-batches in flight than there are stages ahead, such as 1F1B:
+    /// from a stage with k in flight to the end and back, k micro-batches share one round trip, so
+    /// the mean over these stages of (own time + round trip to the next) bounds the period from
+    /// below.
     Waited,
-    /// It overlaps with work; only a link that is busy longer than any stage counts. So it
-    /// is where more micro-batches are in flight than the transfers can delay.
+    /// It overlaps with work; only a link that is busy longer than any stage counts. This holds if
+    /// more micro-batches are in flight than the transfers can delay.
     Overlapped,
 }
 
-/// How a cut is chosen.
+/// Method of choosing a cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// `profile`: the exact optimum for the profiled costs.
@@ -121,13 +121,13 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// The names by which users ask for a strategy.
+    /// Names of strategies on the command line.
     pub const NAMES: [&str; 4] = ["profile", "parameters", "uniform", "manual"];
 
-    /// The strategy of that name; `manual` needs the balance.
+    /// Returns the strategy of that name; `manual` needs the balance.
     ///
     /// # Errors
-    /// If there is no such name, or a balance is missing or given for nothing.
+    /// If there is no such name, or a balance is missing or superfluous.
     pub fn from_name(name: &str, balance: Option<&[usize]>) -> Result<Self, ValueError> {
         match (name, balance) {
             ("profile", None) => Ok(Self::Profile),
@@ -141,7 +141,7 @@ impl Strategy {
         }
     }
 
-    /// The name by which users ask for it.
+    /// Name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Profile => "profile",
@@ -152,27 +152,27 @@ impl Strategy {
     }
 }
 
-/// A cut, and what it costs.
+/// A cut, with its costs.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Solution {
-    /// Which layers each stage has.
+    /// Layers of each stage.
     pub partition: Partition,
     /// Whether each stage recomputes.
     pub recompute: Vec<bool>,
     /// Whether each stage offloads its activations.
     pub offload: Vec<bool>,
-    /// What each stage costs for one micro-batch, transfers included.
+    /// Time of each stage for one micro-batch, including transfers.
     pub stage_times: Vec<Micros>,
-    /// The largest of them.
+    /// The largest stage time.
     pub bottleneck: Micros,
-    /// No cut within the memory limits has a smaller bottleneck than this: equal to
-    /// `bottleneck` where the answer is proved to be the optimum.
+    /// Lower bound on the bottleneck of all cuts within the memory limits: equal to `bottleneck` if
+    /// the answer is proved to be the optimum.
     pub lower_bound: Micros,
-    /// What each stage needs at its peak.
+    /// Peak memory of each stage.
     pub stage_bytes: Vec<Bytes>,
-    /// What one micro-batch sends from device to device on its way forward; in training as much
-    /// comes back.
+    /// Bytes of one micro-batch sent between devices on the way forward; in training as much comes
+    /// back.
     pub traffic: Bytes,
 }
 
@@ -182,7 +182,7 @@ impl Solution {
         self.lower_bound >= self.bottleneck
     }
 
-    /// Of each stage, whether it recomputes and whether it offloads.
+    /// Returns, for each stage, whether it recomputes and whether it offloads.
     pub(crate) fn ways(&self) -> Vec<(bool, bool)> {
         let both = self.recompute.iter().copied();
         both.zip(self.offload.iter().copied()).collect()

@@ -1,25 +1,25 @@
 //! Is there a cut whose stages all cost at most `limit` ticks?
 //!
-//! Without transfers and memory limits, giving each stage as much as it takes is optimal. A
-//! transfer makes some cuts dearer than their neighbours, so the farthest cut need not be the
-//! best one, and the probe is a dynamic program over which cuts can be *reached*: cut k can be
-//! the end of stage j if some reachable end i < k of stage j − 1 leaves a stage that is cheap
-//! enough and fits. Two observations make it fast.
+//! Without transfers and memory limits, giving each stage as much as it can take is optimal. A transfer makes
+//! some cuts more expensive than their neighbours, so the farthest cut need not be the best one, and the
+//! probe is a dynamic program over the cuts that can be *reached*: cut k can be the end of stage j if some
+//! reachable end i < k of stage j − 1 leaves a stage that is cheap enough and fits. Two observations make it
+//! fast.
 //!
 //! * The greedy bound without transfers and memory, from the left and from the right, leaves a
 //!   window of positions per stage; near the optimum it is narrow.
-//! * The cost of a stage is a(i) + b(k), or the largest of several such, each of which falls as
-//!   the start i moves right: of all starts that fit, the last one decides. What a start needs only grows with k, so a start that has ceased to fit never
-//!   fits again: a list sorted by a(i), whose best entry is dropped once it does not fit,
-//!   answers in amortized constant time.
+//! * The cost of a stage is a(i) + b(k), or the largest of several such sums, each of which falls as the
+//!   start i moves right: of all starts that fit, the last one decides. The memory of a start only grows with
+//!   k, so a start that no longer fits never fits again: a list sorted by a(i), whose best entry is dropped
+//!   once it does not fit, answers in amortized constant time.
 //!
-//! If the answer is no, the probe also knows the least limit at which anything about it would
-//! change: the next candidate for the optimum.
+//! If the answer is no, the probe also returns the least limit at which anything would change: the next
+//! candidate for the optimum.
 
 use super::chain::{Chain, Cut, Part};
 use super::memory::AWAY;
 
-/// Which cuts can be reached.
+/// Cuts that can be reached.
 #[derive(Debug)]
 pub(super) struct Reach<'a> {
     chain: &'a Chain,
@@ -28,29 +28,29 @@ pub(super) struct Reach<'a> {
     /// Per stage boundary, the first and last position that a cut can have.
     lowest: Vec<usize>,
     highest: Vec<usize>,
-    /// Whether the windows leave out no cut that the limits allow.
+    /// Whether the windows contain every cut that the limits permit.
     pub(super) complete: bool,
     /// Per stage boundary, whether each position from `lowest` can be reached.
     reached: Vec<Vec<bool>>,
 }
 
-/// The limit is too low. Any limit below `next` is so as well; none helps if it is missing.
+/// The limit is too low. Any limit below `next` is also too low; none helps if it is missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TooLow {
     pub(super) next: Option<i64>,
 }
 
-/// What is known of a limit.
+/// Answer for a limit.
 pub(super) enum Answer {
-    /// This cut keeps to it.
+    /// This cut stays within the limit.
     Yes(Cut),
     /// No cut does.
     No(TooLow),
-    /// None was found in the time allowed.
+    /// None was found within the permitted effort.
     Unknown,
 }
 
-/// The smallest of the limits at which something would change.
+/// The smallest of the limits at which an answer would change.
 #[derive(Debug)]
 struct Next(i64);
 
@@ -87,7 +87,7 @@ pub(super) fn probe<'a>(
     within(chain, limit, caps, windows)
 }
 
-/// The probe within given windows.
+/// Probes within given windows.
 fn within<'a>(
     chain: &'a Chain,
     limit: i64,
@@ -118,7 +118,7 @@ fn within<'a>(
     Ok(reach)
 }
 
-/// The positions that greedy stages leave for each cut when transfers and memory are free.
+/// Positions that greedy stages leave for each cut, without transfers and memory limits.
 #[derive(Debug)]
 pub(super) struct Windows {
     lowest: Vec<usize>,
@@ -128,18 +128,18 @@ pub(super) struct Windows {
 
 /// With more positions than this, those near an even filling are tried first.
 const WIDE: usize = 1 << 20;
-/// How far from an even filling those lie, in layers.
+/// Distance of those from an even filling, in layers.
 const NEAR: usize = 128;
 
 impl Windows {
-    /// Positions in all.
+    /// Number of positions.
     fn cells(&self) -> usize {
         let windows = self.lowest.iter().zip(&self.highest);
         windows.map(|(low, high)| high - low + 1).sum()
     }
 
-    /// The part of the windows near an even filling. A cut within it is one; that there is
-    /// none within it means nothing.
+    /// Returns the part of the windows near an even filling. A cut found within it is valid; if there is
+    /// none, nothing follows.
     fn near_even(&self, chain: &Chain) -> Self {
         let total = chain.even[chain.layers] as f64;
         let center = |boundary: usize| {
@@ -161,7 +161,7 @@ impl Windows {
     }
 }
 
-/// Fails if some cut has no position left.
+/// Returns the windows; fails if some cut has no position left.
 ///
 /// # Complexity
 /// O(stages · log layers).
@@ -199,7 +199,7 @@ pub(super) fn windows(chain: &Chain, limit: i64) -> Result<Windows, TooLow> {
 }
 
 impl Reach<'_> {
-    /// Which ends of `stage` can be reached.
+    /// Returns which ends of `stage` can be reached.
     fn ends(&self, stage: usize, next: &mut Next) -> Vec<bool> {
         let chain = self.chain;
         let first = self.lowest[stage];
@@ -232,12 +232,12 @@ impl Reach<'_> {
         row
     }
 
-    /// No stage may cost more ticks.
+    /// The limit of a stage's ticks.
     pub(super) fn limit(&self) -> i64 {
         self.limit
     }
 
-    /// The first position that a cut can have.
+    /// First position of a cut.
     pub(super) fn first(&self, boundary: usize) -> usize {
         self.lowest[boundary]
     }
@@ -247,13 +247,13 @@ impl Reach<'_> {
         &self.reached[boundary]
     }
 
-    /// Whether a stage has a limit in memory.
+    /// Whether a stage has a memory limit.
     pub(super) fn is_capped(&self, stage: usize) -> bool {
         self.caps[stage].is_some()
     }
 
-    /// The modes that are worth a look. Without a limit the first one is never the worse: it does
-    /// the least, unless all stages offload, of which those that recompute have less to move.
+    /// Returns the modes worth trying. Without a limit the first one is never worse: it does the least,
+    /// unless all stages offload, where those that recompute have less to move.
     pub(super) fn modes(&self, stage: usize) -> &[usize] {
         let modes = &self.chain.modes;
         match self.caps[stage] {
@@ -262,17 +262,17 @@ impl Reach<'_> {
         }
     }
 
-    /// Whether a stage fits its limit in memory.
+    /// Whether a stage fits its memory limit.
     pub(super) fn fits(&self, stage: usize, part: Part, end: usize) -> bool {
         self.caps[stage].is_none_or(|cap| self.chain.bytes(stage, part, end) <= cap)
     }
 
-    /// All starts and modes of `stage` that can end at `end`, cheap enough and fitting.
+    /// Returns all starts and modes of `stage` that can end at `end`, cheap enough and fitting.
     pub(super) fn parts(&self, stage: usize, end: usize) -> impl Iterator<Item = Part> {
         let from = self.lowest[stage];
         let to = self.highest[stage].min(end - 1);
         let row = self.chain.row(stage, self.chain.modes[0]);
-        // Work only grows as the start moves left: beyond the limit nothing is left to see.
+        // Work only grows as the start moves left: stop at the limit.
         let first = row[..=to].partition_point(|&sum| row[end] - sum > self.limit);
         let starts = (from.max(first)..=to).rev();
         starts
@@ -288,7 +288,7 @@ impl Reach<'_> {
             })
     }
 
-    /// How far a start is from an even share of the work, the cheaper mode first.
+    /// Returns the distance of a start from an even share of the work, the cheaper mode first.
     pub(super) fn unevenness(&self, stage: usize, end: usize, part: Part) -> (i64, usize) {
         let even = &self.chain.even;
         let share = self.chain.shares[stage] / self.chain.shares[stage + 1];
@@ -296,7 +296,7 @@ impl Reach<'_> {
         ((even[part.start] - target).abs(), part.mode)
     }
 
-    /// A cut of evenly filled stages within the limits.
+    /// Returns a cut of evenly filled stages within the limits.
     pub(super) fn cut(&self) -> Option<Cut> {
         let mut parts = Vec::with_capacity(self.chain.stages);
         let mut end = self.chain.layers;
@@ -311,7 +311,7 @@ impl Reach<'_> {
     }
 }
 
-/// Starts of a stage, the cheapest that still fits on top.
+/// Starts of a stage, with the cheapest that still fits on top.
 struct Front {
     mode: usize,
     /// By start, and so by falling cost.
@@ -332,7 +332,7 @@ impl Front {
         }
     }
 
-    /// Adds a start, later than all before. Those that it beats in cost and memory go.
+    /// Adds a start, later than all before. Removes those that are worse in cost and memory.
     fn push(&mut self, reach: &Reach<'_>, stage: usize, start: usize) {
         let chain = reach.chain;
         let capped = reach.caps[stage].is_some();
@@ -348,7 +348,7 @@ impl Front {
         self.entries.push(new);
     }
 
-    /// The cheapest start that fits a stage up to `end`; those that do not fit are dropped.
+    /// Returns the cheapest start that fits a stage up to `end`; drops those that do not fit.
     fn best(&mut self, reach: &Reach<'_>, stage: usize, end: usize) -> Option<Part> {
         while let Some(entry) = self.entries.last() {
             let part = Part {

@@ -1,4 +1,4 @@
-//! What is to be cut: layers, devices and the schedule's demands.
+//! Input of the solver: layers, devices and the schedule's demands.
 
 use super::demands::{backwards, offloading, ways};
 use super::memory::{Held, Ways};
@@ -14,11 +14,11 @@ use crate::units::{Bytes, Micros};
 /// Bytes of optimizer state per byte of parameters for `AdamW`: two moments.
 pub(crate) const ADAMW_STATE: f64 = 2.0;
 
-/// A stage before it has layers.
+/// A stage before layers are assigned to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) device: DeviceId,
-    /// Micro-batches that it holds at its peak.
+    /// Peak numbers of micro-batches that it holds.
     pub(super) held: Held,
     /// Whether its backward runs in halves.
     pub(super) split: bool,
@@ -55,7 +55,7 @@ pub struct Problem {
     pub(super) transfer: Transfer,
     pub(super) recompute: When,
     pub(super) offload: When,
-    /// What the host takes for an action in a CUDA graph, where there are to be some.
+    /// Time of the host for an action in a CUDA graph, if graphs are used.
     pub(super) replay: Option<Micros>,
     pub(super) state: f64,
     micro_batches: usize,
@@ -64,13 +64,14 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The layers of `profile`, with micro-batches of `batch` samples, on `machine` under
-    /// `schedule`: its placement, its peaks in flight and the way it runs backwards.
+    /// Creates the problem of the layers of `profile`, with micro-batches of `batch` samples, on
+    /// `machine` under `schedule`: its placement, its peaks in flight and the form of its
+    /// backwards.
     ///
-    /// Transfers are [`Waited`](Transfer::Waited) for unless every stage holds more
-    /// micro-batches than there are stages from it to the end (or all that there are).
-    /// Recomputation is [`Auto`](When::Auto), the optimizer `AdamW`; nothing is
-    /// offloaded, and there are no CUDA graphs.
+    /// Transfers are [`Waited`](Transfer::Waited) for unless every stage holds more micro-batches
+    /// than there are stages from it to the end (or all micro-batches). Recompute is
+    /// [`Auto`](When::Auto), the optimizer `AdamW`; nothing is offloaded, and there are no CUDA
+    /// graphs.
     ///
     /// # Panics
     /// If the schedule runs on more devices than the machine has.
@@ -104,7 +105,7 @@ impl Problem {
         problem.under(schedule)
     }
 
-    /// The same under another schedule of as many stages and micro-batches.
+    /// Returns the same problem under another schedule with as many stages and micro-batches.
     #[must_use]
     pub(crate) fn under(mut self, schedule: &CheckedSchedule) -> Self {
         let plan = schedule.schedule();
@@ -134,8 +135,8 @@ impl Problem {
         self
     }
 
-    /// The same with another rule for the offload of activations, where the machine has a link
-    /// to the host's memory.
+    /// Sets the rule for the offload of activations, if the machine has a link to the host's
+    /// memory.
     #[must_use]
     pub fn with_offload(mut self, offload: When) -> Self {
         if self.training && self.machine.host_link().is_some() {
@@ -144,39 +145,39 @@ impl Problem {
         self
     }
 
-    /// The same with CUDA graphs on all stages that can have them: of layers that can be
-    /// captured, neither recomputing nor offloading. The host takes `replay` for an action then.
+    /// Uses CUDA graphs on all stages that can have them: with layers that can be captured, and
+    /// neither recompute nor offload. The host then takes `replay` per action.
     #[must_use]
     pub fn with_graphs(mut self, replay: Option<Micros>) -> Self {
         self.replay = replay.filter(|_| self.training);
         self
     }
 
-    /// The same with another rule for recompute.
+    /// Sets the rule for recompute.
     #[must_use]
     pub fn with_recompute(mut self, recompute: When) -> Self {
         self.recompute = recompute;
         self
     }
 
-    /// The same with transfers counted in another way.
+    /// Sets the effect of transfers.
     #[must_use]
     pub fn with_transfer(mut self, transfer: Transfer) -> Self {
         self.transfer = transfer;
         self
     }
 
-    /// The same with an optimizer that keeps `state` bytes per byte of parameters: 2 for
-    /// `AdamW`, 1 for SGD with momentum, 0 for plain SGD.
+    /// Sets an optimizer that keeps `state` bytes per byte of parameters: 2 for `AdamW`, 1 for SGD
+    /// with momentum, 0 for plain SGD.
     #[must_use]
     pub fn with_optimizer_state(mut self, state: f64) -> Self {
         self.state = state.clamp(0.0, 1e3);
         self
     }
 
-    /// The same with gradients that are summed in a tree of so many leaves. Their share of the
-    /// memory is that of all [sets](gradient_sets) that there are at a time, from a stage's first
-    /// gradients on: more than there is until the last leaf. Replicas share the leaves.
+    /// Sums gradients in a tree of `leaves` leaves. Their memory is that of all
+    /// [sets](gradient_sets) that can exist at a time, from a stage's first gradients on: an upper
+    /// bound until the last leaf. Replicas share the leaves.
     #[must_use]
     pub fn with_tree(mut self, leaves: usize) -> Self {
         let own = (leaves / self.machine.replicas()).max(1);

@@ -4,18 +4,17 @@ use super::chain::{Chain, Cut};
 use super::probe::{Answer, TooLow, probe, windows};
 use super::{shared, traffic};
 
-/// The best cut that was found, and what no cut can go below.
+/// The best cut found, and a lower bound of all cuts.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) cut: Cut,
     pub(super) lower_bound: i64,
 }
 
-/// Whether a cut keeps to `limit` ticks and to the memory limits raised by `slack`.
+/// Returns whether a cut stays within `limit` ticks and the memory limits raised by `slack`.
 ///
-/// The limit of a device must hold for its stages together. Each of its stages must keep to
-/// it alone, which the probe decides exactly; for several stages a device the rest is left to
-/// [`shared`].
+/// The limit of a device must hold for its stages together. Each of its stages must fit it alone,
+/// which the probe decides exactly; for several stages per device the rest is left to [`shared`].
 pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
     let caps: Vec<Option<u64>> = (0..chain.stages).map(|s| chain.limit(s, slack)).collect();
     let reach = match probe(chain, limit, &caps) {
@@ -28,8 +27,8 @@ pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
     }
 }
 
-/// The cut with the smallest bottleneck, and of those with the least traffic; none if no cut fits
-/// the memory limits, or none was found where the devices' stages share them.
+/// Returns the cut with the smallest bottleneck, and among those with the least traffic; none if no
+/// cut fits the memory limits, or if none was found where devices' stages share them.
 pub(super) fn best(chain: &Chain) -> Option<Found> {
     let mut state = Bracket::open(chain)?;
     while state.low < state.high && state.unknown < PATIENCE {
@@ -42,8 +41,8 @@ pub(super) fn best(chain: &Chain) -> Option<Found> {
     })
 }
 
-/// The cut with the least traffic among those that keep to `limit`; `cut` is one of them, and stays
-/// where it has no more.
+/// Returns the cut with the least traffic within `limit`; `cut` is one of them, and stays if it has
+/// no more.
 fn leaner(chain: &Chain, cut: Cut, limit: i64) -> Cut {
     let own = traffic::traffic(chain, &cut);
     if own == 0 {
@@ -62,14 +61,14 @@ fn leaner(chain: &Chain, cut: Cut, limit: i64) -> Cut {
     }
 }
 
-/// Limits that may remain undecided before the search stops.
+/// Undecided limits after which the search stops.
 const PATIENCE: usize = 12;
-/// The same where no cut was found without any limit either.
+/// Same as `PATIENCE`, if no cut was found even without a limit.
 const LITTLE_HOPE: usize = 2;
 
-/// Where the optimum is looked for.
+/// Interval that contains the optimum.
 struct Bracket {
-    /// How many limits remained undecided.
+    /// Number of undecided limits.
     unknown: usize,
     /// No cut below this was found.
     low: i64,
@@ -81,8 +80,8 @@ struct Bracket {
 }
 
 impl Bracket {
-    /// Goes up from the bound that holds without transfers and memory until there is a cut:
-    /// most often there is one close by, and the probe is fast where the limit is tight.
+    /// Goes up from the bound without transfers and memory until there is a cut: usually one is
+    /// close, and the probe is fast for tight limits.
     fn open(chain: &Chain) -> Option<Self> {
         let low = relaxed(chain);
         let mut state = Self {
@@ -93,7 +92,7 @@ impl Bracket {
             cut: Cut { parts: Vec::new() },
         };
         let longest = chain.longest();
-        // Memory that no cut keeps to is not searched for at each limit anew.
+        // Avoids repeated searches if no cut fits the memory.
         let patience = match ask(chain, longest, 0) {
             Answer::Yes(_) => PATIENCE,
             Answer::No(_) => return None,
@@ -132,7 +131,7 @@ impl Bracket {
     }
 }
 
-/// The smallest bottleneck if transfers took no time and memory had no limit.
+/// Returns the smallest bottleneck if transfers took no time and memory were unlimited.
 fn relaxed(chain: &Chain) -> i64 {
     let (mut low, mut high) = (0, chain.longest());
     while low < high {

@@ -1,9 +1,9 @@
-//! Memory limits that several stages of a device share.
+//! Memory limits shared by several stages of a device.
 //!
-//! Whether a cut exists under shared limits is NP-hard, so this tries in turn: an equal part of
-//! the limit for each stage, which the probe decides exactly; then a depth-first search over
-//! the cuts that the probe has reached, evenest first, which remembers what failed. The search
-//! is exhaustive up to a number of steps, and says so when it gave up.
+//! Whether a cut exists under shared limits is NP-hard, so this tries in turn: an equal part of the
+//! limit for each stage, which the probe decides exactly; then a depth-first search over the cuts
+//! that the probe has reached, evenest first, with memory of failures. The search is exhaustive up
+//! to a number of steps, and reports if it gave up.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,12 +13,12 @@ use super::probe::{Answer, Reach, TooLow, probe};
 
 /// Steps after which the search gives up.
 const STEPS: usize = 4_000;
-/// The deepest search.
+/// Greatest depth of a search.
 const DEPTH: usize = 4096;
-/// Failures that are remembered for each cut of each stage.
+/// Failures remembered for each cut of each stage.
 const FAILURES: usize = 16;
 
-/// Whether the stages of each device together keep to its limit.
+/// Whether the stages of each device together fit its limit.
 pub(super) fn fits(chain: &Chain, cut: &Cut, slack: u64) -> bool {
     let within = |(bytes, cap): (u64, &Option<u64>)| {
         cap.is_none_or(|cap| bytes <= cap.saturating_add(slack))
@@ -30,8 +30,8 @@ pub(super) fn fits(chain: &Chain, cut: &Cut, slack: u64) -> bool {
         .all(within)
 }
 
-/// Whether a cut keeps to `limit` and to the shared limits; `reach` knows of all that keep to
-/// `limit` and whose stages alone keep to the memory limits.
+/// Returns whether a cut stays within `limit` and the shared limits; `reach` has all cuts within
+/// `limit` whose stages fit the memory limits separately.
 pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> Answer {
     if let Some(cut) = equal_parts(chain, limit, slack) {
         return Answer::Yes(cut);
@@ -61,12 +61,12 @@ pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> A
     }
 }
 
-/// A cut in which each stage keeps to an equal part of its device's limit.
+/// Returns a cut in which each stage fits an equal part of its device's limit.
 fn equal_parts(chain: &Chain, limit: i64, slack: u64) -> Option<Cut> {
     probe(chain, limit, &equal_caps(chain, slack)).ok()?.cut()
 }
 
-/// Of each stage an equal part of its device's limit.
+/// Returns, for each stage, an equal part of its device's limit.
 pub(super) fn equal_caps(chain: &Chain, slack: u64) -> Vec<Option<u64>> {
     let mut stages_on = vec![0_u64; chain.caps.len()];
     for &device in &chain.device {
@@ -79,7 +79,7 @@ pub(super) fn equal_caps(chain: &Chain, slack: u64) -> Vec<Option<u64>> {
     (0..chain.stages).map(part).collect()
 }
 
-/// The first stage of each device.
+/// Returns the first stage of each device.
 fn first_stages(chain: &Chain) -> Vec<usize> {
     let mut first = vec![usize::MAX; chain.caps.len()];
     for (stage, &device) in chain.device.iter().enumerate().rev() {
@@ -140,7 +140,7 @@ impl DepthFirst<'_> {
             self.parts.pop();
             self.used[device] -= bytes;
         }
-        // A failure for want of steps proves nothing.
+        // A failure for lack of steps proves nothing.
         if self.steps <= STEPS
             && let Some(node) = self.nodes.get_mut(&(stages, end))
             && node.failed.len() < FAILURES

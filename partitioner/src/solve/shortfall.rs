@@ -1,4 +1,4 @@
-//! What would have to change for a cut to fit.
+//! Least increase of memory with which a cut fits.
 
 use super::chain::{Chain, Cut};
 use super::probe::Answer;
@@ -8,12 +8,12 @@ use crate::ids::{DeviceId, StageId};
 use crate::partition::PartitionError;
 use crate::units::Bytes;
 
-/// That the cut keeps to all limits.
+/// Checks that the cut fits all limits.
 pub(super) fn check_fit(chain: &Chain, cut: &Cut) -> Result<(), SolveError> {
     shortfall(chain, cut, true).map_or(Ok(()), |s| Err(SolveError::Full(s)))
 }
 
-/// The least addition to all limits with which some cut fits.
+/// Returns the least addition to all limits with which some cut fits.
 pub(super) fn explain(chain: &Chain) -> SolveError {
     let limit = chain.longest();
     let mut proved = true;
@@ -29,11 +29,11 @@ pub(super) fn explain(chain: &Chain) -> SolveError {
     let mut best = loop {
         match fits(high) {
             Some(cut) => break cut,
-            // With all of u64 added any cut fits: stages are not more than layers.
+            // With all of u64 added any cut fits: there are no more stages than layers.
             None => high = high.saturating_mul(2),
         }
     };
-    // With nothing added no cut was found.
+    // Without an addition no cut was found.
     let mut low = 1;
     while low < high {
         let middle = low + (high - low) / 2;
@@ -47,12 +47,12 @@ pub(super) fn explain(chain: &Chain) -> SolveError {
     }
     match shortfall(chain, &best, proved) {
         Some(shortfall) => SolveError::Infeasible(shortfall),
-        // Cannot be: the search without addition would have found this cut, or another.
+        // Impossible: the search without addition would have found this cut, or another.
         None => SolveError::Partition(PartitionError::NoStage),
     }
 }
 
-/// By how much the cut exceeds the limits, if it does.
+/// Returns the excess of the cut over the limits, if any.
 fn shortfall(chain: &Chain, cut: &Cut, proved: bool) -> Option<Shortfall> {
     let bytes = chain.device_bytes(cut);
     let excess = |device: usize| {

@@ -1,4 +1,4 @@
-//! The strategies that cut a [`Problem`].
+//! Strategies that cut a [`Problem`].
 
 use super::chain::{Chain, Cut, Part};
 use super::memory::{AWAY, PLAIN, REDO};
@@ -9,10 +9,10 @@ use crate::partition::{Partition, PartitionError};
 use crate::units::Bytes;
 
 impl Problem {
-    /// The best cut: [`Strategy::Profile`].
+    /// Returns the best cut: [`Strategy::Profile`].
     ///
-    /// Of the cuts with the smallest bottleneck it takes one over which the fewest bytes travel, and
-    /// of those one with evenly filled stages.
+    /// Among the cuts with the smallest bottleneck it takes one with the least traffic, and among
+    /// those one with evenly filled stages.
     ///
     /// # Errors
     /// If there are more stages than layers, or no cut fits the devices' memory.
@@ -33,17 +33,17 @@ impl Problem {
         }
     }
 
-    /// As [`solve`](Self::solve), without looking for the reason if no cut fits.
+    /// Same as [`solve`](Self::solve), without a search for the reason if no cut fits.
     pub(crate) fn solution(&self) -> Option<Solution> {
         let chain = self.chain().ok()?;
         let Found { cut, lower_bound } = search::best(&chain)?;
         Some(solution(&chain, &cut, lower_bound))
     }
 
-    /// The cut by a strategy.
+    /// Returns the cut by a strategy.
     ///
     /// # Errors
-    /// Those of [`solve`](Self::solve), and that the cut does not fit the devices' memory.
+    /// Those of [`solve`](Self::solve), and if the cut does not fit the devices' memory.
     pub fn solve_by(&self, strategy: &Strategy) -> Result<Solution, SolveError> {
         let layers = self.costs.len();
         let partition = match strategy {
@@ -58,7 +58,7 @@ impl Problem {
         self.evaluate(&partition)
     }
 
-    /// What a given cut costs, each stage recomputing if the rule asks for it.
+    /// Evaluates a given cut, with recompute of stages as the rule requires.
     ///
     /// # Errors
     /// If the partition has another number of stages or layers, or does not fit the memory.
@@ -77,8 +77,8 @@ impl Problem {
         Ok(solution(&chain, &cut, 0))
     }
 
-    /// What a given cut costs where these stages recompute, and these offload; none where it
-    /// does not fit, or a stage has nothing to offload.
+    /// Evaluates a given cut with these stages recomputing and offloading; none if it does not fit,
+    /// or a stage has nothing to offload.
     pub(crate) fn with_ways(
         &self,
         partition: &Partition,
@@ -90,7 +90,7 @@ impl Problem {
         Some(solution(&chain, &cut, 0))
     }
 
-    /// The same whether it fits or not.
+    /// Same as `with_ways`, even if the cut does not fit.
     pub(crate) fn priced(
         &self,
         partition: &Partition,
@@ -119,7 +119,7 @@ impl Problem {
         Some((chain, Cut { parts }))
     }
 
-    /// The problem in whole numbers, if every stage can have a layer.
+    /// Returns the problem in integers, if every stage can have a layer.
     fn chain(&self) -> Result<Chain, PartitionError> {
         let (stages, layers) = (self.stages.len(), self.costs.len());
         if stages > layers {
@@ -152,7 +152,7 @@ fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
     }
 }
 
-/// The partition with each stage in the first mode allowed, changed where a device is too
+/// Returns the partition with each stage in the first permitted mode, changed where a device is too
 /// full: the stages that save most first, each in the first mode that saves enough.
 fn with_modes(chain: &Chain, partition: &Partition) -> Cut {
     let mode = chain.modes[0];

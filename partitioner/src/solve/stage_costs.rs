@@ -1,4 +1,4 @@
-//! What stages of given layers cost: for the simulator as a whole, for the searches by the layer.
+//! Costs of stages with given layers: in total for the simulator, per layer for the searches.
 
 use super::memory::{AWAY, Memory, PLAIN, REDO};
 use super::{Problem, When};
@@ -10,12 +10,12 @@ use crate::profile::LayerCost;
 use crate::units::{Bytes, Micros};
 
 impl Problem {
-    /// What the simulator needs to know of a cut, and of which stages recompute and offload:
+    /// Returns the costs of a cut for the simulator, given which stages recompute and offload:
     /// times per stage and per edge, memory, hosts and offload.
     ///
-    /// A stage that recomputes does so at the start of its backward. Of one that keeps its
-    /// activations a schedule may have single micro-batches recomputed, or offloaded, unless that
-    /// is never wanted.
+    /// A stage that recomputes does so at the start of its backward. For a stage that keeps its
+    /// activations a schedule may recompute or offload single micro-batches, unless the rule is
+    /// `Never`.
     pub fn stage_costs(
         &self,
         partition: &Partition,
@@ -73,7 +73,7 @@ impl Problem {
         self.replay.is_some() && !moves && all()
     }
 
-    /// What the host does, where it is known.
+    /// Adds the host's times, if known.
     fn with_host(
         &self,
         costs: Costs,
@@ -100,7 +100,7 @@ impl Problem {
         costs.with_host(stage, times)
     }
 
-    /// Memory, and the way of what is offloaded.
+    /// Adds memory, and the transfers of offloads.
     fn with_way(
         &self,
         costs: Costs,
@@ -115,7 +115,7 @@ impl Problem {
                 costs.with_single_offload(stage, link.transfer(memory.offloadable, pieces))
             }
             Some(link) if memory.offloaded > Bytes::ZERO => {
-                // What a stage recomputes from is there at once.
+                // The inputs of a recompute are ready at once.
                 let whole = memory.recomputed > Bytes::ZERO;
                 let pieces = if whole { 1 } else { pieces };
                 costs.with_offload(stage, link.transfer(memory.offloaded, pieces))
@@ -143,7 +143,7 @@ impl Problem {
         }
     }
 
-    /// What stages may do: whether they recompute, and whether they offload.
+    /// Returns the permitted combinations of recompute and offload.
     pub(crate) fn ways(&self) -> Vec<(bool, bool)> {
         let modes = self.modes().into_iter();
         modes
@@ -156,7 +156,7 @@ impl Problem {
         self.replay.is_some()
     }
 
-    /// Which modes stages may choose from, what costs less time first.
+    /// Returns the permitted modes of stages, less costly ones first.
     pub(super) fn modes(&self) -> Vec<usize> {
         let redo: &[usize] = match self.recompute {
             _ if !self.training => &[PLAIN],
@@ -181,8 +181,8 @@ impl Problem {
         Memory::new(&self.costs, self.input, self.ways, throughout)
     }
 
-    /// What the host takes to submit a layer's passes of one micro-batch, where that bounds a
-    /// stage from below. With graphs it does not.
+    /// Returns the host's time to submit a layer's passes of one micro-batch, as a lower bound of a
+    /// stage; zero with graphs.
     pub(super) fn submits(&self, cost: &LayerCost, split: bool, redo: bool) -> Micros {
         if self.replay.is_some() {
             return Micros::ZERO;
@@ -197,8 +197,8 @@ impl Problem {
         host.forward + backward + again
     }
 
-    /// How long what a layer keeps of one micro-batch is on the slower of the ways between
-    /// device and host.
+    /// Returns the transfer time of a layer's activations of one micro-batch, on the slower of the
+    /// links between device and host.
     pub(super) fn moves(&self, cost: &LayerCost) -> Micros {
         let times = self
             .machine
@@ -209,8 +209,8 @@ impl Problem {
         })
     }
 
-    /// The distinct ways that values take between devices, and of each stage which of them its
-    /// values take to the next one; none where that is on the same device, or there is none.
+    /// Returns the distinct links between devices, and for each stage the link to the next one;
+    /// none on the same device, or for the last stage.
     pub(super) fn links(&self) -> (Vec<Way>, Vec<Option<usize>>) {
         let mut ways = vec![Way::Inside];
         let next = self.stages.iter().skip(1).map(Some).chain([None]);
@@ -225,8 +225,8 @@ impl Problem {
         (ways, of_stage)
     }
 
-    /// At a cut behind a layer, to a stage that way off: how long one micro-batch's transfers
-    /// take in all, and how long they occupy the link in one direction.
+    /// Returns, for a cut after a layer over this link, the total time of one micro-batch's
+    /// transfers, and the time that they occupy the link in one direction.
     pub(super) fn transfer_at(&self, cost: &LayerCost, way: Way) -> (Micros, Micros) {
         let times = self.machine.over(way, cost.output);
         let ways = if self.training { 2.0 } else { 1.0 };

@@ -1,32 +1,32 @@
-//! Of the cuts that keep to a limit, one over which the fewest bytes travel.
+//! Search for a cut with the least traffic within a limit.
 //!
 //! The bottleneck alone leaves most cuts free to move: a stage that is not the slowest may have
 //! more or fewer layers. Once the smallest bottleneck is known, a second dynamic program over the
-//! same reachable cuts finds the least traffic with which each of them can be reached. Time comes
-//! first, to the tick; bytes only tell apart what costs the same.
+//! same reachable cuts finds the least traffic of each. Time comes first, to the tick; bytes only
+//! break ties.
 //!
 //! The least traffic up to cut k of stage j is that of the best start of a stage which ends there,
-//! and the bytes at k. Of two starts the later one costs no more; where it needs no more memory
-//! either, and can be reached with no more bytes, the earlier one is never the better: what is left
-//! is a list in which, without recompute, traffic grows with the start, and the first one that is
-//! cheap enough and fits decides.
+//! plus the bytes at k. Of two starts the later one costs no more; if it also needs no more memory,
+//! and has no more traffic, the earlier one is never better: the rest is a list in which, without
+//! recompute, traffic grows with the start, and the first one that is cheap enough and fits
+//! decides.
 
 use super::chain::{Chain, Cut, Part};
 use super::memory::REDO;
 use super::probe::Reach;
 
-/// A cut that cannot be reached.
+/// Traffic of a cut that cannot be reached.
 const NEVER: u64 = u64::MAX;
-/// Starts that are looked at where no order tells which is the best one; with more of them the
-/// evenly filled cut stays.
+/// Most comparisons of starts where no order gives the best one; beyond it the evenly filled cut
+/// stays.
 const LOOKS: usize = 1 << 26;
 
-/// The cut with the least traffic among those of `reach`; of several the evenest. None if the
-/// search would be too long.
+/// Returns the cut with the least traffic among those of `reach`, the evenest among equals. None if
+/// the search would be too long.
 ///
 /// # Complexity
-/// O(stages · w · log w) with w positions of a cut; where stages may recompute and memory is
-/// limited, [`LOOKS`] at most beside that.
+/// O(stages · w · log w) with w positions of a cut; if stages may recompute and memory is limited,
+/// at most [`LOOKS`] in addition.
 pub(super) fn leanest(chain: &Chain, reach: &Reach<'_>) -> Option<Cut> {
     let mut looks = LOOKS;
     let mut least = vec![vec![0]];
@@ -50,7 +50,7 @@ pub(super) fn leanest(chain: &Chain, reach: &Reach<'_>) -> Option<Cut> {
     Some(Cut { parts })
 }
 
-/// Bytes of one micro-batch that go from device to device on the way forward.
+/// Returns the bytes of one micro-batch sent between devices on the way forward.
 pub(super) fn traffic(chain: &Chain, cut: &Cut) -> u64 {
     let sent = (0..chain.stages).map(|stage| chain.sent(stage, cut.end(stage, chain)));
     sent.fold(0, u64::saturating_add)
@@ -74,7 +74,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The least traffic up to each end.
+    /// Returns the least traffic up to each end.
     fn ends(&self, looks: &mut usize) -> Option<Vec<u64>> {
         let (reach, stage) = (self.reach, self.stage);
         let mut starts: Vec<Starts> = reach.modes(stage).iter().map(|&m| Starts::new(m)).collect();
@@ -107,11 +107,11 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Starts of a stage in one mode, those that others beat left out.
+/// Starts of a stage in one mode, without those that are never better.
 struct Starts {
     mode: usize,
     entries: Vec<Start>,
-    /// Those before do not fit any more.
+    /// Earlier entries no longer fit.
     from: usize,
 }
 
@@ -157,14 +157,14 @@ impl Starts {
         !row.reach.is_capped(row.stage) || (self.mode & REDO == 0 && !graphs)
     }
 
-    /// The least traffic of a start from which a stage up to `end` is cheap enough and fits.
+    /// Returns the least traffic of a start whose stage up to `end` is cheap enough and fits.
     fn least(&mut self, row: &Row<'_>, end: usize, looks: &mut usize) -> Option<u64> {
         let mode = self.mode;
         let fits = |start| row.reach.fits(row.stage, Part { start, mode }, end);
         let dear = |own: &Start| !row.is_cheap(mode, own.layer, end);
         let cheap = self.from + self.entries[self.from..].partition_point(dear);
         if self.is_ordered(row) {
-            // What has ceased to fit never fits again.
+            // An entry that no longer fits never fits again.
             while self.from < self.entries.len() && !fits(self.entries[self.from].layer) {
                 self.from += 1;
             }

@@ -1,10 +1,10 @@
-//! What may go wrong, as columns of a table of a sweep.
+//! Columns of jitter and failures in a table of a sweep.
 
 use super::{SweepOutcome, SweepPoint};
 use crate::units::Micros;
 use crate::words::{count, given_time};
 
-/// The columns about jitter and failures, each there where a point of the sweep has such.
+/// Columns of jitter and failures, each present if a point of the sweep has such a risk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RiskColumns {
     jitter: bool,
@@ -12,7 +12,7 @@ pub struct RiskColumns {
 }
 
 impl RiskColumns {
-    /// Those that a table of these points has.
+    /// Returns the columns for a table of these points.
     pub fn of(points: &[SweepPoint]) -> Self {
         Self {
             jitter: points.iter().any(|point| point.risk.jitter.is_some()),
@@ -20,17 +20,17 @@ impl RiskColumns {
         }
     }
 
-    /// Titles of what may go wrong.
+    /// Titles of the risks.
     pub fn given_titles(self) -> Vec<&'static str> {
         self.there(["jitter"], ["failure every"])
     }
 
-    /// Titles of what comes of it.
+    /// Titles of their outcomes.
     pub fn found_titles(self) -> Vec<&'static str> {
         self.there(["95 % of steps within"], ["checkpoint every", "goodput"])
     }
 
-    /// What may go wrong, in a cell for each of the titles.
+    /// Returns the risks of a point, in a cell for each title.
     pub fn given(self, point: &SweepPoint) -> Vec<String> {
         let between = point.risk.failures.map(|own| own.between());
         self.there(
@@ -39,7 +39,7 @@ impl RiskColumns {
         )
     }
 
-    /// What comes of it, in a cell for each of the titles.
+    /// Returns the outcomes, in a cell for each title.
     pub fn found(self, outcome: &SweepOutcome) -> Vec<String> {
         let late = outcome.jittered.map(|own| own.late.to_string());
         let interval = outcome.interval;
@@ -56,13 +56,13 @@ impl RiskColumns {
     }
 }
 
-/// The jitter of a point in percent, to a hundredth of one.
+/// Jitter of a point in percent, with two decimals.
 pub(crate) fn jitter_percent(point: &SweepPoint) -> f64 {
     let share = point.risk.jitter.map_or(0.0, |own| own.share());
     (1e4 * share).round() / 100.0
 }
 
-/// The mean time between failures of a point, in microseconds; for ever where there are none.
+/// Mean time between failures of a point, in microseconds; infinite without failures.
 pub(crate) fn between_failures(point: &SweepPoint) -> f64 {
     let between = point.risk.failures.map(|own| own.between());
     between.map_or(f64::INFINITY, Micros::get)

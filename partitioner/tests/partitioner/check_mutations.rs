@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Lists = Vec<Vec<Action>>;
 
-/// Whether the lists can be run to their end, straight from the rules: sets of what
-/// is done, all devices tried again and again.
+/// Whether the lists can run to their end, by the rules alone: a set of done actions, with all
+/// devices tried again and again.
 fn runs(stages: usize, micros: usize, lists: &Lists) -> bool {
     let mut count: BTreeMap<(usize, usize, char), usize> = BTreeMap::new();
     let mut homes: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
@@ -71,7 +71,7 @@ fn lists(schedule: &Schedule) -> Lists {
         .collect()
 }
 
-/// One mutation; `a`, `b` and `c` choose where.
+/// Applies one mutation; `a`, `b` and `c` choose its place.
 fn mutate(lists: &mut Lists, how: usize, a: usize, b: usize, c: usize) {
     let device = a % lists.len();
     let other = c % lists.len();

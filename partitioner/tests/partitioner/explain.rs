@@ -1,4 +1,4 @@
-//! What is said about the difference between a measured and a predicted step.
+//! Explanations of the difference between a measured and a predicted step.
 
 use gpipe_partitioner::explain::{Cause, Delta, ExplainError, explain, explain_with_transfers};
 use gpipe_partitioner::simulate::replay;
@@ -22,8 +22,7 @@ fn schedule(kind: ScheduleKind, devices: usize, micro: usize) -> CheckedSchedule
     kind.generate(shape).unwrap()
 }
 
-/// `schedule` as an engine runs it: one action after the other, each `late` after
-/// it could have started.
+/// Runs `schedule` as an engine does: one action after the other, each delayed by `late`.
 fn run(
     schedule: &CheckedSchedule,
     costs: &Costs,
@@ -44,7 +43,7 @@ fn delta(explanation: &Explanation, cause: Cause) -> Delta {
     found.map_or(Delta::ZERO, |difference| difference.delta)
 }
 
-/// Nothing but `cause` makes a difference.
+/// Checks that only `cause` makes a difference.
 #[track_caller]
 fn only(explanation: &Explanation, cause: Cause) {
     assert_eq!(explanation.largest().cause, cause);
@@ -55,7 +54,7 @@ fn only(explanation: &Explanation, cause: Cause) {
     }
 }
 
-/// 1F1B over three devices, six micro-batches, 100 µs whatever it is.
+/// Returns 1F1B over three devices, with six micro-batches and 100 µs per action.
 fn three() -> (CheckedSchedule, Costs, Simulation) {
     let schedule = schedule(ScheduleKind::OneFOneB, 3, 6);
     let costs = uniform(&schedule, 100.0).with_transfer(micros(5.0), micros(5.0));
@@ -70,7 +69,7 @@ fn a_step_as_predicted_has_no_differences() {
         let prediction = simulate(&schedule, &uniform(&schedule, 0.1));
         let explanation = explain(&prediction, &prediction.timeline).unwrap();
         for difference in explanation.differences() {
-            // What is predicted of pairs is that they run as one.
+            // The prediction of pairs is that they run as one.
             let pairs = difference.cause == Cause::Pairs;
             let engine = difference.cause == Cause::Engine && kind == ScheduleKind::DualPipeV;
             assert!(
@@ -129,12 +128,12 @@ fn a_faster_stage_is_named_too() {
     );
 }
 
-/// The first command's summary had a fast stage of which nobody said why it was fast.
+/// Regression: the summary named a fast stage without the reason.
 #[test]
 fn passes_that_are_faster_while_others_are_idle_are_told_so() {
     let schedule = schedule(ScheduleKind::OneFOneB, 2, 4);
     let costs = uniform(&schedule, 100.0);
-    // Device 1 has nothing to do yet, and nothing more.
+    // Device 1 has no work yet, or none any more.
     let alone: Vec<Action> = ["0F0", "0B3"].map(|own| own.parse().unwrap()).into();
     let timeline = run(&schedule, &costs, Micros::ZERO, |action| {
         let usual = costs.stage(action.stage).of(action.kind);
@@ -155,8 +154,8 @@ fn passes_that_are_faster_while_others_are_idle_are_told_so() {
     );
 }
 
-/// With two micro-batches the median is the mean: once a stage's average was named that was
-/// as predicted, "0.0 % longer" in a step that was shorter.
+/// Regression: with two micro-batches the median is the mean, and a stage's mean equal to its
+/// prediction was named: "0.0 % longer" in a step that was shorter.
 #[test]
 fn averages_that_are_as_predicted_are_not_named() {
     let schedule = schedule(ScheduleKind::GPipe, 2, 2);
@@ -266,7 +265,7 @@ fn late_starts_are_the_engines() {
         "{sentence}"
     );
     for row in explanation.devices() {
-        // The very first start is where the clock begins.
+        // The clock begins at the very first start.
         let late = 8.0 * 12.0 - if row.device == DeviceId(0) { 8.0 } else { 0.0 };
         assert!((row.overhead.get() - late).abs() < 1e-6, "{row:?}");
     }
@@ -286,7 +285,7 @@ fn pairs_run_apart_are_a_cause_of_their_own() {
 #[test]
 fn differences_that_even_out_are_told() {
     let (schedule, costs, prediction) = three();
-    // Every stage is faster by what every start is late.
+    // Every stage is faster by as much as every start is late.
     let faster = |action: Action| costs.stage(action.stage).of(action.kind) - micros(20.0);
     let timeline = run(&schedule, &costs, micros(20.0), faster);
     let explanation = explain(&prediction, &timeline).unwrap();
@@ -338,7 +337,7 @@ fn runs_of_another_schedule_are_refused() {
     assert!(matches!(refused(vec![]), ExplainError::NotMeasured { .. }));
 }
 
-/// Any number from 0 to below 1, fixed by the action and `seed`.
+/// Returns a number from 0 to below 1, determined by the action and `seed`.
 fn noise(seed: u64, action: Action) -> f64 {
     let place = (action.stage.index() * 1009 + action.micro.index()) * 5 + action.kind as usize;
     let mut mixed = (seed ^ place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -402,8 +401,8 @@ proptest! {
             prop_assert_eq!(row.extra > Delta::ZERO, row.stage == stage);
         }
         if (0..devices).any(|device| !schedule.schedule().pairs(DeviceId(device)).is_empty()) {
-            // This run overlaps its pairs, as predicted; what is told of running them apart,
-            // and taken back as the engine's, may be more than what the stage made longer.
+            // This run overlaps its pairs, as predicted; the cost of running them separately, which
+            // the engine's share cancels, may exceed the stage's.
             let apart = delta(&explanation, Cause::Pairs) + delta(&explanation, Cause::Engine);
             prop_assert_eq!(apart, Delta::ZERO);
             prop_assert_eq!(delta(&explanation, Cause::SlowStage), explanation.difference());

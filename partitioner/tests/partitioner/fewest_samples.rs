@@ -1,4 +1,4 @@
-//! Micro-batches of fewer samples than the model trains on are not planned with.
+//! Plans never use micro-batches of fewer samples than the model can train on.
 
 use gpipe_partitioner::machine::cluster::KnownNode;
 use gpipe_partitioner::{
@@ -6,8 +6,8 @@ use gpipe_partitioner::{
     Profile, plan, plan_cluster,
 };
 
-/// Layers that take as long for one sample as for each of many: the more micro-batches, the less
-/// idle time.
+/// Returns layers that take as long for one sample as for many: more micro-batches mean less idle
+/// time.
 fn profile(fewest: usize) -> Profile {
     let time = Micros::new(100.0).unwrap();
     let layer =
@@ -39,7 +39,7 @@ fn a_file_carries_it() {
     assert!(error.starts_with("p.json: fewest_samples: "), "{error}");
 }
 
-/// Of 17 samples for two replicas one was planned with nine micro-batches of eight samples.
+/// Regression: 17 samples for two replicas were planned as nine micro-batches of eight samples.
 #[test]
 fn plans_keep_to_it() {
     for (batch, replicas) in [(16, 1), (15, 1), (17, 2), (32, 2)] {
@@ -47,7 +47,7 @@ fn plans_keep_to_it() {
             let plan = plan(&profile(fewest), &options(batch, None, replicas)).unwrap();
             batch / plan.micro_batches
         };
-        // It is what keeps them from it.
+        // The limit is what prevents smaller ones.
         assert_eq!(smallest(1), 1, "{batch} samples");
         assert!(smallest(2) >= 2, "{batch} samples: {}", smallest(2));
         assert!(smallest(3) >= 3, "{batch} samples: {}", smallest(3));

@@ -1,4 +1,4 @@
-//! Numbers that nobody means are refused at once, instead of taking minutes or gigabytes.
+//! Absurd numbers are refused at once, instead of taking minutes or gigabytes.
 
 use gpipe_partitioner::{
     LayerProfile, LayerTimes, Machine, Micros, PlanOptions, Profile, ScheduleKind, Shape, plan,
@@ -44,7 +44,7 @@ fn plans_of_huge_shapes_are_refused() {
     assert!(error.contains("devices times micro-batches"), "{error}");
 }
 
-/// Names reach the terminal.
+/// Names are printed on the terminal.
 #[test]
 fn names_with_control_characters_are_refused() {
     let error = Profile::new("cpu", 1, vec![layer("a\nb")])

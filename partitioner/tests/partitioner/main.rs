@@ -1,4 +1,4 @@
-//! Schedules, plans and pages through the public interface.
+//! Tests of schedules, plans and pages through the public interface.
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 mod check_mutations;

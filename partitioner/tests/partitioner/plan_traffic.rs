@@ -1,4 +1,4 @@
-//! Of the plans with the shortest simulated step, one over whose cuts the fewest bytes travel.
+//! Among the plans with the shortest simulated step, `plan` takes one with the least traffic.
 
 use gpipe_partitioner::{
     Bytes, LayerProfile, LayerTimes, Machine, Micros, Partition, Plan, PlanOptions, Problem,
@@ -6,8 +6,8 @@ use gpipe_partitioner::{
 };
 use proptest::prelude::*;
 
-/// Few different times, so that many cuts have the same step; not all of them whole microseconds,
-/// so that sums in another order differ in the last bits.
+/// Few distinct times, so that many cuts have the same step; not all integral, so that sums in
+/// another order differ in the last bits.
 fn profile() -> impl Strategy<Value = Profile> {
     let layer = (0_u32..3, 1_u64..20).prop_map(|(time, output)| {
         let time = Micros::new(f64::from(time) * 0.1).unwrap();
@@ -27,7 +27,7 @@ fn traffic(profile: &Profile, partition: &Partition) -> u64 {
         .sum()
 }
 
-/// Every way to give `layers` layers to so many stages.
+/// Returns every balance of `layers` layers over `stages` stages.
 pub(crate) fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];

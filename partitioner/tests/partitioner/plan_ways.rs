@@ -1,4 +1,4 @@
-//! Recompute, offload and CUDA graphs as `plan` chooses them, against every choice.
+//! `plan`'s choices of recompute, offload and CUDA graphs, against every choice.
 
 use gpipe_partitioner::{
     Bytes, Cores, HostLink, LayerProfile, LayerTimes, Link, Machine, Micros, Plan, PlanOptions,
@@ -10,7 +10,7 @@ fn micros(time: u32) -> Micros {
     Micros::new(f64::from(time)).unwrap()
 }
 
-/// Times of the device and of its host, activations and temporaries, and whether it can be
+/// Returns times of the device and of its host, activations and temporaries, and whether it can be
 /// captured.
 fn layer() -> impl Strategy<Value = LayerProfile> {
     let times = || [1_u32..30, 1_u32..30, 1_u32..30];
@@ -72,7 +72,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// The steps of all choices that fit.
+/// Returns the steps of all choices that fit.
 fn steps(case: &Case) -> Vec<f64> {
     let Case { profile, options } = case;
     let devices = options.machine.devices().len();
@@ -110,8 +110,8 @@ fn own_step(case: &Case, plan: &Plan) -> (f64, Vec<Bytes>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// What is planned fits, takes as long as it says, and is never better than the best choice;
-    /// what graphs are let alone is never worse than none.
+    /// A plan fits, takes as long as it says, and is never better than the best choice; an open choice
+    /// of graphs is never worse than none.
     #[test]
     fn a_plan_is_among_the_choices_that_fit(case in case()) {
         let Ok(plan) = plan(&case.profile, &case.options) else {
@@ -133,8 +133,8 @@ proptest! {
         }
     }
 
-    /// Devices that share cores take turns, and more work on one of them could change whose turn it is:
-    /// a stage recomputed although nothing limited memory, and the plan was said to be memory-bound.
+    /// Regression: more work on one of several devices that take turns can change their order: a stage
+    /// recomputed without any memory limit, and the plan was called memory-bound.
     #[test]
     fn without_a_limit_nothing_is_recomputed(
         times in prop::collection::vec([1_u32..20, 1_u32..20, 1_u32..20], 4), micro in 3_usize..6
@@ -153,15 +153,15 @@ proptest! {
         prop_assert!(!plan.recompute.contains(&true), "{:?}", plan.recompute);
     }
 
-    /// With room enough a plan is the best of all choices, where a graph is replayed in no more time
-    /// than the host takes without: else a stage that offloads for nothing but to be left out of the
-    /// graphs can be faster, and that is not looked for.
+    /// With enough memory a plan is the best of all choices, if replaying a graph takes no more time
+    /// than the host takes without: otherwise a stage that offloads only to avoid graphs can be faster,
+    /// which the search does not consider.
     #[test]
     fn with_room_enough_a_plan_is_the_best_choice(mut case in case()) {
         case.profile = case.profile.with_graph_replay(micros(1));
         let machine = case.options.machine.clone().with_memory(&[Bytes(1 << 40)]);
         case.options.machine = machine.unwrap();
-        // Some schedules want more micro-batches.
+        // Some schedules need more micro-batches.
         let Ok(plan) = plan(&case.profile, &case.options) else {
             return Ok(());
         };

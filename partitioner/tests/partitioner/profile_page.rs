@@ -1,4 +1,4 @@
-//! The page about a profile and its plan.
+//! Tests of the page about a profile and its plan.
 
 use crate::page_support::{check, content};
 use gpipe_partitioner::render::{PageError, ProfilePage};
@@ -101,7 +101,7 @@ fn everything_is_told_without_a_picture() {
             "{peak}"
         );
     }
-    // Every schedule that was looked at, and what it needs.
+    // Every schedule that was tried, with its needs.
     assert_eq!(
         html.matches("<tr role=\"row\" class=\"best\">").count(),
         1,
@@ -119,7 +119,7 @@ fn names_from_outside_are_harmless() {
     let mut names = named(5);
     names[0].clone_from(&evil);
     names[2] = "a rather long name.".repeat(30);
-    // A cut right behind the evil one tells its name too.
+    // A cut directly after the layer with the malicious name shows the name, too.
     let profile = Profile::new(
         "<b>cpu",
         4,
@@ -164,7 +164,7 @@ fn a_timeline_that_nobody_could_read_is_not_drawn() {
     let (_, html) = page(&profile(&named(8)), &options);
     assert!(html.contains("64000 actions are too many for a picture"));
     assert!(!html.contains("id=\"chart\""));
-    // Pictures share the colours that stand in the timeline otherwise.
+    // Pictures share the colours, which are in the timeline otherwise.
     assert!(html.contains("id=\"kF\"") && html.contains(".tl .ground{"));
 }
 
@@ -200,7 +200,7 @@ fn a_plan_for_something_else_is_refused() {
     ));
 }
 
-/// Of a plan for a cluster the page had the device that was profiled.
+/// Regression: the page of a plan for a cluster showed the profiled device.
 #[test]
 fn cards_that_are_planned_for_stand_in_place_of_the_profiled_device() {
     let profile = profile(&named(6));
@@ -214,7 +214,7 @@ fn cards_that_are_planned_for_stand_in_place_of_the_profiled_device() {
     assert!(html.contains("<dd>2 cards of &lt;a &amp; b&gt;") && !html.contains(&own));
 }
 
-/// Layouts are told apart where there are several, and so is who is next to whom.
+/// Layouts are distinguished if there are several, and so are neighbours.
 #[test]
 fn runners_up_of_other_layouts_say_which() {
     let profile = profile(&named(6));

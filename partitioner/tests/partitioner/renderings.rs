@@ -1,4 +1,4 @@
-//! Golden renderings.
+//! Tests of golden renderings.
 
 use crate::page_support;
 use gpipe_partitioner::render::StepMemory;
@@ -35,7 +35,7 @@ fn text_keeps_to_its_width() {
         let text = render::text(&timeline(ScheduleKind::OneFOneB, 12, 1, 40), width);
         let longest = text.lines().map(str::len).max().unwrap();
         assert!(longest <= width.clamp(20, 10_000), "{longest} > {width}");
-        // The key is there at any width; it was left out where it did not fit one line.
+        // Regression: the key was left out where it did not fit one line.
         assert!(
             text.lines().count() >= 12 + 2 && text.contains("B< backward"),
             "{text}"
@@ -59,7 +59,7 @@ fn html() {
     insta::assert_snapshot!("html-1f1b", page_support::content(&page));
 }
 
-/// Of two chunks of a device nobody could tell which an action was of.
+/// Regression: the two chunks of a device looked the same.
 #[test]
 fn chunks_have_shades_and_each_device_says_which_stages_it_has() {
     let svg = render::svg(&timeline(ScheduleKind::Zbv, 4, 2, 8));
@@ -69,7 +69,7 @@ fn chunks_have_shades_and_each_device_says_which_stages_it_has() {
     }
     assert!(svg.contains(">chunks 0, 1</text>"));
     assert!(svg.contains(">stages 0, 7</text>") && svg.contains(">stages 3, 4</text>"));
-    // Names have the stage, or there are none.
+    // Names include the stage, or are omitted.
     assert!(svg.contains(">4F0</text>") && !svg.contains(">F0</text>"));
 
     let one = render::svg(&timeline(ScheduleKind::OneFOneB, 4, 1, 8));
@@ -80,7 +80,7 @@ fn chunks_have_shades_and_each_device_says_which_stages_it_has() {
     assert!(many.contains("class=\"F c5\"") && !many.contains("class=\"F c6\""));
 }
 
-/// B9 had large digits and B10 none.
+/// Regression: B9 had large digits and B10 none.
 #[test]
 fn names_of_a_kind_have_one_size() {
     let svg = render::svg(&timeline(ScheduleKind::OneFOneB, 8, 1, 32));
@@ -92,8 +92,8 @@ fn names_of_a_kind_have_one_size() {
     }
 }
 
-/// In bars of 19 pixels W12 and W13 all but touched, and a legend had room for as many wide letters as
-/// a name has letters.
+/// Regression: in bars of 19 pixels W12 and W13 almost touched, and a legend's width assumed wide
+/// letters only.
 #[test]
 fn names_and_legends_have_room_around_them() {
     let svg = render::svg(&timeline(ScheduleKind::ZbH1, 4, 1, 14));
@@ -104,13 +104,13 @@ fn names_and_legends_have_room_around_them() {
         before.rsplit_once('"').unwrap().1.parse().unwrap()
     };
     let [f, i, w] = ["forward (F)", "input gradient (I)", "weight gradient (W)"].map(key);
-    // The first name has more narrow letters, for their number.
+    // The first name has a larger share of narrow letters.
     let each = [(i - f, "forward (F)"), (w - i, "input gradient (I)")]
         .map(|(width, name)| (width - 37.0) / name.len() as f64);
     assert!(each[1] < each[0] && each[0] < 6.7, "{each:?}");
 }
 
-/// `F0` stood beside `0B0`, and names of three sizes in one row.
+/// Regression: `F0` was next to `0B0`, and one row had names of three sizes.
 #[test]
 fn names_of_a_picture_have_one_form_and_one_size() {
     for (kind, chunks) in [(ScheduleKind::ZbH1, 1), (ScheduleKind::Zbv, 2)] {
@@ -130,7 +130,7 @@ fn names_of_a_picture_have_one_form_and_one_size() {
     }
 }
 
-/// Of bars of two pixels one saw nothing but strokes.
+/// Regression: bars of two pixels showed only their strokes.
 #[test]
 fn narrow_bars_have_no_stroke() {
     let svg = render::svg(&timeline(ScheduleKind::Interleaved1F1B, 16, 6, 32));
@@ -175,7 +175,7 @@ fn trace() {
 }
 
 /// Two stages on each of two devices, whose gradients take as long as a micro-batch; those of the
-/// higher stage are on their way while the device still works on the lower one.
+/// higher stage are in transfer while the device still runs the lower one.
 fn replicas() -> Timeline {
     let shape = Shape::new(2, 4).with_chunks(2);
     let [f, i, w] = [1000.0, 1200.0, 800.0].map(|t| Micros::new(t).unwrap());
@@ -215,8 +215,8 @@ fn an_empty_timeline_can_be_drawn() {
     }
 }
 
-/// A step whose stage 1 is slow, whose first action is slower still, and whose
-/// starts are late.
+/// Returns a step whose stage 1 is slow, whose first action is slower still, and whose starts are
+/// late.
 fn comparison() -> Explanation {
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4)).unwrap();
     let [f, b, late] = [1000.0, 1000.0, 30.0].map(|t| Micros::new(t).unwrap());
@@ -244,13 +244,13 @@ fn compare_text() {
     insta::assert_snapshot!("compare-text", text);
     for width in [0, 20, 40, 80, 200, 1_000_000] {
         let text = render::compare_text(&comparison(), "Step 3", width);
-        // A table narrower than its numbers would say nothing.
+        // A table narrower than its numbers would be useless.
         let longest = text.lines().map(str::len).max().unwrap();
         assert!(longest <= width.clamp(38, 10_000), "{longest} > {width}");
     }
 }
 
-/// `f`, `r`, `i` and `w` of a device's second stage were in no legend.
+/// Regression: `f`, `r`, `i` and `w` of a device's second stage were in no legend.
 #[test]
 fn small_letters_of_a_comparison_are_in_its_legend() {
     let schedule = ScheduleKind::Zbv
@@ -266,7 +266,7 @@ fn small_letters_of_a_comparison_are_in_its_legend() {
         text.contains("lower case: later stages of the device"),
         "{text}"
     );
-    // With room for their names they have none.
+    // With room for their names there are none.
     let text = render::compare_text(&explanation, "Step 3", 1000);
     assert!(
         text.contains("2F0 forward of micro-batch 0 on stage 2"),
@@ -290,7 +290,7 @@ fn compare_html() {
     insta::assert_snapshot!("compare-html", page_support::content(&page));
 }
 
-/// A verdict that is good once stood in the box of warnings.
+/// Regression: a good verdict was in the box of warnings.
 #[test]
 fn a_comparison_warns_of_nothing_but_warnings() {
     let explanation = comparison();
@@ -332,7 +332,7 @@ fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
         .with_memory(vec![memory.clone(), memory])
         .html();
     page_support::check(&page);
-    // Names of rows stay in view with the peaks; numbers are bound to their units.
+    // Names of rows stay in view with the peaks; numbers keep their units.
     let memory = page.split("<svg class=\"side\"").nth(2).unwrap();
     assert!(memory.contains(">device 1</tspan><tspan dx=\"12\">predicted 8.0 MiB at "));
     let page = page.replace('\u{a0}', " ");

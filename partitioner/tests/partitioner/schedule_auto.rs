@@ -81,8 +81,8 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// With 1000 GiB a plan recomputed a micro-batch, was slower than without a limit, and asked for
-    /// more memory.
+    /// Regression: with 1000 GiB a plan recomputed a micro-batch, was slower than without a limit,
+    /// and required more memory.
     #[test]
     fn a_limit_that_nothing_reaches_changes_nothing((shape, costs, _) in problem()) {
         let recomputes = |costs: Costs, stage: usize| {
@@ -117,8 +117,8 @@ fn a_slow_stage_gets_a_schedule_of_its_own() {
     assert!(found.simulation.makespan().get() <= 1.1 * found.lower_bound.get());
 }
 
-/// The greedy scheduler stopped where all forwards fitted and no backward did, and what it had was
-/// taken for a schedule: of inference, and faster than all that train.
+/// Regression: the greedy scheduler stopped if all forwards fitted and no backward did, and its
+/// lists counted as a schedule: of inference, and faster than all training schedules.
 #[test]
 fn a_plan_trains_where_forwards_alone_fit() {
     let text = include_str!("../../../examples/data/profiles/gpt.json");
@@ -128,7 +128,7 @@ fn a_plan_trains_where_forwards_alone_fit() {
     let mut options = PlanOptions::new(machine);
     (options.micro_batches, options.batch) = (Some(2), Some(32));
     if let Ok(plan) = plan(&profile, &options) {
-        // Each stage has both micro-batches to do, in its forwards and its backwards.
+        // Each stage has both micro-batches to run, in its forwards and its backwards.
         assert!(plan.step.get() >= 2.0 * plan.bottleneck.get(), "{plan:?}");
     }
 }
@@ -151,7 +151,7 @@ fn what_fits_nowhere_is_said_with_the_least_excess() {
     );
 }
 
-/// Memory that one micro-batch under way just fits is enough.
+/// Memory that just fits one micro-batch in flight is enough.
 #[test]
 fn the_least_memory_is_found() {
     let unit = Micros::new(1.0).unwrap();

@@ -1,4 +1,4 @@
-//! Schedules as PyTorch's pipelining writes and reads them.
+//! Schedules in the CSV format of PyTorch's pipelining.
 
 use gpipe_partitioner::{CsvError, CsvFormat, MicroId, Schedule, ScheduleKind, Shape, StageId};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn communication_stands_where_it_is_needed() {
         csv,
         "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
     );
-    // Neighbouring chunks on one device need none.
+    // Neighbouring chunks on one device need no communication.
     let csv = checked(1, 1, 2, ScheduleKind::Zbv)
         .unwrap()
         .to_csv(CsvFormat::ComputeAndCommunication);

@@ -1,4 +1,4 @@
-//! What `auto` makes of tight memory, and what its bound proves of it.
+//! `auto` with tight memory, and its lower bound.
 
 use gpipe_partitioner::{
     ActionKind, Auto, Bytes, Costs, EdgeTimes, Effort, Micros, OffloadTimes, Shape, StageId,
@@ -7,7 +7,7 @@ use gpipe_partitioner::{
 use proptest::prelude::*;
 
 /// Chunks whose forward and halves of the backward take a unit each; single micro-batches may be
-/// recomputed, and keep a tenth then.
+/// recomputed, and then keep a tenth.
 fn equal_passes(shape: Shape) -> Costs {
     let unit = Micros::new(1.0).unwrap();
     let memory = StageMemory {
@@ -24,7 +24,7 @@ fn equal_passes(shape: Shape) -> Costs {
         })
 }
 
-/// With so much of the memory that 1F1B takes, in percent.
+/// Runs `auto` with this percentage of 1F1B's memory.
 fn found(p: usize, m: usize, percent: u64) -> Auto {
     let shape = Shape::new(p, m).with_chunks(2);
     let caps = vec![Some(Bytes(20 * p as u64 * percent / 100)); p];
@@ -34,7 +34,7 @@ fn found(p: usize, m: usize, percent: u64) -> Auto {
     found
 }
 
-/// Units that a device loses, and those that the bound says that one loses.
+/// Returns the units that a device loses, and the lower bound of these.
 fn lost(found: &Auto, m: usize) -> (f64, f64) {
     let work = 6.0 * m as f64;
     (
@@ -43,9 +43,9 @@ fn lost(found: &Auto, m: usize) -> (f64, f64) {
     )
 }
 
-/// The orders before these were found lost 14 units at 8 x 16 and 15 at 8 x 32, with four fifths of the
-/// memory, 9 at 4 x 8 and 20 at 8 x 16 with less; v-half, which fits in the first two, loses 17, and v-min
-/// 11 and 27.
+/// Without periodic orders, 14 units were lost at 8 x 16 and 15 at 8 x 32 with four fifths of the memory,
+/// 9 at 4 x 8 and 20 at 8 x 16 with less; v-half, which fits in the first two, loses 17, and v-min 11 and
+/// 27.
 #[test]
 fn orders_that_repeat_lose_a_third_less() {
     let rows = [
@@ -63,8 +63,8 @@ fn orders_that_repeat_lose_a_third_less() {
     }
 }
 
-/// Nothing is shorter than v-half at four fifths of 1F1B's memory on 4 devices, and what is found at nine
-/// tenths: the bound knew nothing of either.
+/// Regression: the bound did not prove that v-half is the best at four fifths of 1F1B's memory on 4
+/// devices, nor `auto`'s result at nine tenths.
 #[test]
 fn the_best_is_proved_where_memory_is_tight() {
     for (p, m, percent, best) in [
@@ -78,15 +78,15 @@ fn the_best_is_proved_where_memory_is_tight() {
         assert_eq!(lost(&found, m), (best, best), "{p} {m} {percent}");
         assert!(found.gap() < 1e-9);
     }
-    // V-min loses 11 units, and nothing a third less than that.
+    // V-min loses 11 units, and no schedule a third less.
     for percent in [50, 60] {
         let (_, least) = lost(&found(4, 16, percent), 16);
         assert!(least >= 9.0, "{percent}: {least}");
     }
 }
 
-/// Times, links, memory: activations that may be recomputed, offloaded, or be freed in part after the
-/// gradient of the inputs.
+/// Times, links, memory: activations that may be recomputed, offloaded, or partly freed after the input
+/// gradient.
 fn costs(stages: usize) -> impl Strategy<Value = Costs> {
     let times = (1u32..9, 1u32..9, 0u32..9, 0u32..9, 0u32..4, 0u32..6);
     let bytes = (1u64..30, 0u64..30, 0u64..30, 0u64..30, 0u64..3, 0u64..4);
@@ -144,7 +144,7 @@ fn problem() -> impl Strategy<Value = (Shape, Costs, u64)> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// The bound that is there before anything is searched lies below what a search finds.
+    /// The bound before any search is below the results of searches.
     #[test]
     fn no_schedule_is_shorter_than_the_bound((shape, costs, cap) in problem()) {
         let caps = vec![Some(Bytes(cap)); shape.devices];
@@ -152,7 +152,7 @@ proptest! {
         let Ok(best) = auto_within(shape, &costs, &caps, None, effort) else {
             return Ok(());
         };
-        // (With halves out of order, less memory may do than all that is tried without a search takes.)
+        // (Less memory may suffice with halves out of order, which only a search tries.)
         let Ok(before) = auto_within(shape, &costs, &caps, None, Effort::NONE) else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! How close `auto` comes to the best possible schedule, and that its bound is one.
+//! Distance of `auto` from the best possible schedule, and validity of its bound.
 
 use std::collections::HashMap;
 
@@ -24,8 +24,8 @@ fn micros(time: u64) -> Micros {
     Micros::new(time as f64).unwrap()
 }
 
-/// Costs of one stage a device, every other time with equal stages, and what three of four
-/// devices' memory may reach: from a single micro-batch to more than 1F1B takes.
+/// Returns costs of one stage per device, with equal stages every other time, and memory limits of
+/// three of four devices: from a single micro-batch to more than 1F1B takes.
 fn case(random: &mut Random, p: usize) -> (Costs, Vec<Option<Bytes>>) {
     let even = random.within(0, 2) == 0;
     let base: Vec<u64> = (0..4).map(|_| random.within(5, 50)).collect();
@@ -69,8 +69,8 @@ fn is_proved(found: &Auto) -> bool {
     found.gap() < 1e-9
 }
 
-/// 300 random cost sets: `auto` is within 2 % of the best schedule, mostly proved to be that. (Where
-/// it is not, its bound says so, or one with more states does.)
+/// 300 random cost sets: `auto` is within 2 % of the best schedule, mostly with a proof. (Otherwise its
+/// bound shows the distance, or one with more states does.)
 #[test]
 fn auto_is_within_two_percent_of_the_optimum() {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
@@ -99,8 +99,8 @@ fn auto_is_within_two_percent_of_the_optimum() {
     assert!(proved >= 290, "{proved}");
 }
 
-/// All orders of a stage's actions in which forwards, input gradients and weight gradients are each
-/// in the order of micro-batches.
+/// Returns all orders of a stage's actions in which forwards, input gradients and weight gradients are
+/// each in the order of micro-batches.
 fn orders(stage: usize, m: usize) -> Vec<Vec<Action>> {
     let mut orders = Vec::new();
     for joint in 0..1 << m {
@@ -124,7 +124,7 @@ fn permuted(begin: &mut Vec<Action>, left: &[Action], orders: &mut Vec<Vec<Actio
         orders.push(begin.clone());
     }
     for (at, &action) in left.iter().enumerate() {
-        // A micro-batch's own actions stay in order, and so do those of one sort.
+        // A micro-batch's own actions stay in order, and so do those of one kind.
         let sorts: [fn(ActionKind) -> bool; 3] = [
             |kind| kind == ActionKind::Forward,
             |kind| matches!(kind, ActionKind::Backward | ActionKind::BackwardInput),
@@ -149,8 +149,8 @@ fn fits(simulation: &Simulation, caps: &[Option<Bytes>]) -> bool {
     peaks.all(|(peak, cap)| cap.is_none_or(|cap| peak <= cap))
 }
 
-/// Every order of every device, also those that are not by micro-batch: no schedule is shorter than
-/// what `auto` proves to be the best.
+/// Every order of every device, even out of the order of micro-batches: no schedule is shorter than the
+/// one that `auto` proves to be the best.
 #[test]
 fn no_order_is_shorter_than_what_is_proved() {
     let mut random = Random(7);
@@ -180,8 +180,8 @@ fn no_order_is_shorter_than_what_is_proved() {
     }
 }
 
-/// Equal stages with the times of the 1.5 B model in Zero Bubble's appendix (F, I, W and a
-/// transfer, in milliseconds), and 1000 bytes of activations a device.
+/// Equal stages with the times of the 1.5 B model in Zero Bubble's appendix (F, I, W and a transfer, in
+/// milliseconds), and 1000 bytes of activations per device.
 fn zero_bubble(shape: Shape) -> Costs {
     let share =
         |milliseconds: f64| Micros::new(1000.0 * milliseconds / shape.chunks as f64).unwrap();
@@ -226,8 +226,8 @@ fn auto_is_never_behind_a_published_schedule_of_the_same_memory() {
     assert!(compared >= 40, "{compared}");
 }
 
-/// With seven to nine tenths of what 1F1B takes, `auto` leaves at most two thirds of the idle time
-/// of the best built-in schedule that fits, of any number of chunks.
+/// With seven to nine tenths of 1F1B's memory, `auto` leaves at most two thirds of the idle time of the
+/// best built-in schedule that fits, with any number of chunks.
 #[test]
 fn tight_memory_leaves_a_third_less_idle_time() {
     let (p, m) = (8, 24);
@@ -261,9 +261,9 @@ fn tight_memory_leaves_a_third_less_idle_time() {
     }
 }
 
-/// With half and three fifths of what 1F1B takes: the built-in schedules were computed without
-/// recomputes, and the search that has them reached no long steps, so that `auto` was behind a built-in
-/// schedule some of whose stages recompute. (The benchmark `tight_memory` has more shapes.)
+/// Regression, with half and three fifths of 1F1B's memory: schedules were computed without recomputes,
+/// and the search that has them did not reach long steps, so `auto` was behind a built-in schedule some
+/// of whose stages recompute. (The benchmark `tight_memory` has more shapes.)
 #[test]
 fn tighter_memory_leaves_a_third_less_idle_time_with_recomputes() {
     let (p, m, v) = (8, 16, 2);
@@ -299,7 +299,7 @@ fn tighter_memory_leaves_a_third_less_idle_time_with_recomputes() {
             .into_iter()
             .filter(|kind| kind.trains() && *kind != ScheduleKind::Auto)
             .filter_map(|kind| kind.generate(shape).ok());
-        // As few stages as fit, from the first one on.
+        // The fewest stages that fit, from the first one on.
         let leanest = |schedule: CheckedSchedule| {
             let mut whole = vec![false; shape.stages()];
             loop {
@@ -325,7 +325,7 @@ fn tighter_memory_leaves_a_third_less_idle_time_with_recomputes() {
     }
 }
 
-/// A micro-batch is recomputed where memory asks for it, and only there.
+/// A micro-batch is recomputed if memory requires it, and only then.
 #[test]
 fn single_micro_batches_are_recomputed() {
     let shape = Shape::new(3, 6);
@@ -361,8 +361,8 @@ fn single_micro_batches_are_recomputed() {
     assert!(recomputed(&roomy).is_empty());
 }
 
-/// Zero Bubble's 1.5 B model, whose stages may offload single micro-batches over a link on which those
-/// of a chunk are as many times as long as its forward.
+/// Zero Bubble's 1.5 B model, whose stages may offload single micro-batches over a link; a chunk's
+/// transfer takes `times` as long as its forward.
 fn with_host_link(shape: Shape, times: f64) -> Costs {
     let bytes = Bytes(1000 / shape.chunks as u64);
     (0..shape.stages())

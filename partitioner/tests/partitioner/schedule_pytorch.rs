@@ -11,7 +11,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// Rows without the empty cells that stand for waiting.
+/// Removes the empty cells, which stand for waits.
 fn without_gaps(csv: &str) -> String {
     let row = |line: &str| {
         let cells: Vec<_> = line
@@ -44,12 +44,12 @@ fn what_pytorch_writes_is_read_checked_and_written_back() {
         let checked = schedule
             .check()
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        // Its looped breadth-first schedule goes back through the last micro-batch first.
+        // Its looped breadth-first schedule runs the backwards from the last micro-batch on.
         let in_order = !name.starts_with("LoopedBFS");
         assert_eq!(checked.accumulates_in_order(), in_order, "{name}");
 
-        // With communication it is the same schedule; PyTorch's lowering may turn
-        // an order of independent actions around, so the counts are compared.
+        // With communication it is the same schedule; PyTorch's lowering may reorder independent
+        // actions, so the counts are compared.
         let lowered = read(&format!("{name}-compute_comms.csv"));
         let lowered = Schedule::from_csv(name, &lowered).unwrap();
         lowered
@@ -60,7 +60,7 @@ fn what_pytorch_writes_is_read_checked_and_written_back() {
             |schedule: &Schedule| schedule.iter().map(|(_, row)| row.len()).sum::<usize>();
         assert_eq!(actions(&lowered), actions(checked.schedule()), "{name}");
 
-        // What we write with communication is read back as it was.
+        // Our own CSV with communication is read back unchanged.
         let own = checked.to_csv(CsvFormat::ComputeAndCommunication);
         let back = Schedule::from_csv(name, &own).unwrap();
         assert_eq!(back.to_csv(), checked.to_csv(CsvFormat::Compute), "{name}");

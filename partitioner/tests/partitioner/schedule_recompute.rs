@@ -1,5 +1,4 @@
-//! Recomputes in any schedule: the right ones, where they belong, and nothing else
-//! changed.
+//! Recomputes in any schedule: the right ones, in their places, and no other change.
 
 use gpipe_partitioner::{
     Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, Schedule, ScheduleKind,
@@ -7,13 +6,13 @@ use gpipe_partitioner::{
 };
 use proptest::prelude::*;
 
-/// Which micro-batches of which stages are recomputed.
+/// Micro-batches and stages that are recomputed.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Never,
     ExceptLast,
     Always,
-    /// Stages and micro-batches by a random pattern.
+    /// Stages and micro-batches of a random pattern.
     Some(u64),
 }
 
@@ -57,7 +56,7 @@ fn pairs(schedule: &Schedule, device: DeviceId) -> Vec<[Action; 2]> {
     schedule.pairs(device).iter().map(pair).collect()
 }
 
-/// An R has its backward next, or the pair that has its backward second.
+/// Whether an R is followed by its backward, or by the pair that ends with its backward.
 fn stands_right(schedule: &Schedule, device: DeviceId, at: usize) -> bool {
     let list = schedule.actions(device);
     let backward = if schedule.pairs(device).contains(&(at + 1)) {
@@ -69,7 +68,7 @@ fn stands_right(schedule: &Schedule, device: DeviceId, at: usize) -> bool {
     backward.kind.gives_input_gradient() && recompute == list[at]
 }
 
-/// Holds `mode` applied to a legal schedule without recomputes against the rules.
+/// Checks `mode`, applied to a legal schedule without recomputes, against the rules.
 fn check(before: &CheckedSchedule, mode: Mode) {
     let plain = before.schedule();
     let with = mode.apply(plain);
@@ -101,16 +100,16 @@ fn check(before: &CheckedSchedule, mode: Mode) {
         let peaks = [before, &after].map(|schedule| schedule.peak_in_flight_on(device).to_bits());
         assert_eq!(peaks[0], peaks[1]);
     }
-    // A recompute that costs nothing moves nothing.
+    // A recompute of zero time changes no time.
     assert_eq!(makespan(&after, 0.0), makespan(before, 0.0));
     assert!(makespan(&after, 2.0) >= makespan(before, 2.0));
-    // Nothing is added twice, and what is written can be read.
+    // Nothing is added twice, and the CSV can be read back.
     assert_eq!(mode.apply(&with), with);
     let csv = with.to_csv();
     assert_eq!(Schedule::from_csv(with.name(), &csv).unwrap(), with);
 }
 
-/// With equal passes but for the recompute.
+/// Simulates with equal passes, except the recompute.
 fn makespan(schedule: &CheckedSchedule, recompute: f64) -> Micros {
     let micros = |time| Micros::new(time).unwrap();
     let stages = schedule.schedule().stages();
@@ -154,8 +153,8 @@ fn the_recompute_runs_while_the_gradient_is_under_way() {
         let spans = simulation.timeline.spans_on(DeviceId(device)).to_vec();
         spans.iter().map(|s| s.start.get()).collect::<Vec<_>>()
     };
-    // F, R, B: the second device forwards from 1, recomputes from 2 and has the
-    // gradient by 5; the first has recomputed long before.
+    // F, R, B: the second device runs its forward from 1, its recompute from 2 and has the gradient
+    // by 5; the first has recomputed long before.
     assert_eq!(spans(1), [1.0, 2.0, 3.0]);
     assert_eq!(spans(0), [0.0, 1.0, 5.0]);
 }
@@ -174,8 +173,7 @@ proptest! {
         check(&schedule, mode);
     }
 
-    /// Actions in any order and pairs anywhere: what was refused is still refused,
-    /// and what was legal still is.
+    /// Actions in any order and pairs anywhere: the verdict on legality does not change.
     #[test]
     fn recomputes_change_no_verdict(
         kind in 0..ScheduleKind::ALL.len(),

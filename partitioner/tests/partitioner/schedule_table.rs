@@ -1,9 +1,8 @@
-//! The known bubbles and memory of the built-in schedules, over every shape that
-//! they are meant for: p up to 16, m up to 64.
+//! Known bubbles and memory of the built-in schedules, over every shape that they are meant for: p
+//! up to 16, m up to 64.
 //!
-//! Unit of time: a chunk's pass. A device's micro-batch takes v of each of its
-//! passes, so that a bubble of `x` device passes is `v * x` here, and whole
-//! numbers stay exact.
+//! Unit of time: a chunk's pass. A device's micro-batch takes v of each of its passes, so a bubble
+//! of `x` device passes is `v * x` here, and integers stay exact.
 
 use gpipe_partitioner::{
     CheckedSchedule, Costs, DeviceId, Micros, ScheduleKind, Shape, Timeline, simulate,
@@ -12,7 +11,7 @@ use gpipe_partitioner::{
 /// Forward, input and weight time of a chunk.
 type Times = (u32, u32, u32);
 
-/// Any times, for schedules whose bubble has a formula.
+/// Arbitrary times, for schedules whose bubble has a formula.
 const ANY: [Times; 5] = [(1, 1, 1), (1, 2, 3), (5, 1, 1), (3, 1, 7), (2, 9, 4)];
 
 const EQUAL: [Times; 1] = [(1, 1, 1)];
@@ -25,7 +24,7 @@ struct Case {
 }
 
 impl Case {
-    /// The makespan less the work of a device, in chunk passes.
+    /// The makespan minus the work of a device, in chunk passes.
     fn bubble(&self) -> f64 {
         let (f, i, w) = self.times;
         let work = self.shape.micro_batches * self.shape.chunks * (f + i + w) as usize;
@@ -43,20 +42,19 @@ impl Case {
         0..self.shape.devices
     }
 
-    /// Chunks in flight on the device that has most.
+    /// Chunks in flight on the device with the most.
     fn highest_peak(&self) -> usize {
         self.devices().map(|rank| self.peak(rank)).max().unwrap()
     }
 
-    /// The longest time that a device is idle between its own first start and its
-    /// own last end.
+    /// Longest idle time of a device between its own first start and its own last end.
     fn idle_within(&self) -> f64 {
         let idle = |rank| self.timeline.idle_within(DeviceId(rank)).get();
         self.devices().map(idle).fold(0.0, f64::max)
     }
 }
 
-/// Holds `claim` against every shape with m ≥ `least(p)`.
+/// Checks `claim` for every shape with m ≥ `least(p)`.
 fn sweep(
     kind: ScheduleKind,
     chunks: &[usize],
@@ -145,7 +143,7 @@ fn interleaved_1f1b() {
                 micro_batches: m,
             } = case.shape;
             assert_bubble(case, (p - 1) * (f + i + w) as usize);
-            // Groups of p where m is a multiple of p, else of as many as it takes.
+            // Groups of p if m is a multiple of p, else of as many as necessary.
             let group = m.div_ceil(m / p);
             for rank in case.devices() {
                 let expected = (v - 1) * group + 2 * (p - 1 - rank) + 1;
@@ -333,8 +331,8 @@ fn forward_only() {
     }
 }
 
-/// Every schedule × p in 1..=8 × m in 1..=16 × v in 1..=3 checks, or is refused
-/// with the reason, which is about the chunks alone.
+/// Every schedule × p in 1..=8 × m in 1..=16 × v in 1..=3 passes the check, or is refused because
+/// of its number of chunks only.
 #[test]
 fn small_shapes_check_or_are_refused() {
     for kind in ScheduleKind::ALL {

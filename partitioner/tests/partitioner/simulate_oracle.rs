@@ -1,4 +1,4 @@
-//! The simulation against a slow one that is written straight from the rules.
+//! The simulation against a slow one written directly from the rules.
 
 use gpipe_partitioner::{
     Action, ActionKind, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, MicroId, Micros,
@@ -11,7 +11,7 @@ fn micros(t: u32) -> Micros {
     Micros::new(f64::from(t)).unwrap()
 }
 
-/// Starts and ends by action, found by raising estimates until nothing changes any more.
+/// Returns starts and ends by action, found by raising estimates to a fixed point.
 fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, (f64, f64)> {
     let told = submitted(schedule, costs);
     raised(schedule, costs, &|device, list, needs| {
@@ -39,8 +39,8 @@ fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, (f64, f64)
     })
 }
 
-/// When the host's threads begin and end to submit each action: they are devices whose values
-/// are there at once.
+/// Returns when the host's threads begin and end to submit each action: they behave like devices
+/// without transfer times.
 fn submitted(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, (f64, f64)> {
     let stages = schedule.schedule().stages();
     let times = (0..stages).map(|stage| costs.host(StageId(stage)));
@@ -62,10 +62,10 @@ fn submitted(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, (f64,
 struct HostLinks {
     out: f64,
     back: f64,
-    /// When what left last is on the host, and what was brought back last on the device.
+    /// Time at which the last offload is on the host, and the last prefetch on the device.
     arrived: f64,
     there: f64,
-    /// When the next action's end may free what the one before has left.
+    /// Time at which the next action's end may free the previous one's activations.
     gone: f64,
 }
 
@@ -97,8 +97,8 @@ impl HostLinks {
 type Needs<'a> = &'a dyn Fn(usize) -> f64;
 type Device<'a> = &'a dyn Fn(DeviceId, &[Action], Needs<'_>) -> Vec<(f64, f64)>;
 
-/// What devices do that take their lists one action after the other: `run` gives starts and
-/// ends of a device, whose action at each place needs what is there at some time.
+/// Returns starts and ends of devices that run their lists in order: `run` gives those of one
+/// device, whose actions need their inputs at certain times.
 fn raised(
     schedule: &CheckedSchedule,
     costs: &Costs,
@@ -178,7 +178,7 @@ fn raised(
     }
 }
 
-/// The highest sum of what is held at any moment at which something starts.
+/// Returns the highest sum of bytes held when an action starts.
 fn peak(simulation: &Simulation, device: DeviceId) -> u64 {
     let (schedule, costs) = (simulation.schedule(), simulation.costs());
     let spans = simulation.timeline.spans_on(device);
@@ -272,7 +272,7 @@ fn costs(stages: usize) -> impl Strategy<Value = Costs> {
     })
 }
 
-/// The same with hosts that submit, and activations that are offloaded.
+/// Adds hosts that submit, and offloaded activations.
 fn beside(costs: Costs) -> impl Strategy<Value = Costs> {
     let stage = (
         [0u32..20, 0u32..30, 0u32..20, 0u32..20],
@@ -344,7 +344,7 @@ fn case_beside() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
     })
 }
 
-/// The same where the schedule itself says what is offloaded, as bits.
+/// Returns the schedule with its own list of offloads, given as bits.
 fn offloading(schedule: &CheckedSchedule, bits: u64) -> CheckedSchedule {
     if !schedule.is_training() {
         return schedule.clone();
@@ -435,7 +435,7 @@ proptest! {
     }
 }
 
-/// What is said of single micro-batches is the same as of all, where it is said of each.
+/// Listed offloads of all micro-batches equal stages that offload.
 #[test]
 fn single_offloads_of_all_micro_batches_are_those_of_the_stages() {
     let way = |time| EdgeTimes {
@@ -475,7 +475,7 @@ fn single_offloads_of_all_micro_batches_are_those_of_the_stages() {
         assert_eq!(one.timeline, other.timeline, "{kind}");
         assert_eq!(one.peak_bytes(), other.peak_bytes(), "{kind}");
         assert_eq!(one.stage_peak_bytes(), other.stage_peak_bytes(), "{kind}");
-        // A schedule that offloads nothing knows nothing of the way.
+        // A schedule without offloads does not depend on the host link.
         assert!(
             simulate(&plain, &single).makespan() <= other.makespan(),
             "{kind}"

@@ -20,7 +20,7 @@ fn profile(times: &[u32]) -> Profile {
     Profile::new("cpu", 1, times.iter().map(layer).collect()).unwrap()
 }
 
-/// The step under the cut of the smallest bottleneck, under the one that is found, and under the
+/// Returns the steps under the cut of the smallest bottleneck, under the cut found, and under the
 /// best of all.
 fn steps(profile: &Profile, kind: ScheduleKind, shape: Shape) -> [f64; 3] {
     let schedule = kind.generate(shape).unwrap();
@@ -41,8 +41,9 @@ fn steps(profile: &Profile, kind: ScheduleKind, shape: Shape) -> [f64; 3] {
     ]
 }
 
-/// `simulate --profile` took the cut with the smallest bottleneck: with several stages on a device,
-/// what a device has in all may then differ much, and a limit of memory made the step shorter.
+/// Regression: `simulate --profile` took the cut with the smallest bottleneck: with several stages
+/// per device, the totals of devices may then differ much, and a memory limit made the step
+/// shorter.
 #[test]
 fn the_smallest_bottleneck_is_not_the_shortest_step() {
     let profile = profile(&[6, 1, 1, 1, 1, 1, 1]);

@@ -1,5 +1,5 @@
-//! Stages as uneven as files and flags allow: no builder of schedules and no solver panics, and what
-//! each of them gives passes its check, keeps to the memory and is not below its bound.
+//! Stages as uneven as files and flags permit: no generator of schedules and no solver panics, and
+//! every result passes its check, fits the memory and is not below its bound.
 
 use gpipe_partitioner::{
     Bytes, Card, CheckedSchedule, Cluster, ClusterOptions, Cores, Costs, EdgeTimes, Effort,
@@ -29,7 +29,7 @@ fn edge() -> impl Strategy<Value = EdgeTimes> {
     (micros(), micros()).prop_map(|(occupancy, latency)| EdgeTimes { occupancy, latency })
 }
 
-/// Of a stage: times, memory, the way onwards, the exchange, the ways to the host's memory and back.
+/// A stage: times, memory, the next transfer, the exchange, transfers to the host and back.
 fn stage() -> impl Strategy<Value = (StageTimes, StageMemory, [EdgeTimes; 4])> {
     let times = prop::array::uniform5(micros());
     let memory = (
@@ -96,7 +96,7 @@ fn costs(stages: usize) -> impl Strategy<Value = Costs> {
     })
 }
 
-/// A shape of at most so many devices and micro-batches, its costs, and limits of the devices.
+/// Shape within these numbers of devices and micro-batches, its costs, and limits of the devices.
 fn pipeline(
     devices: usize,
     micro: usize,
@@ -116,7 +116,7 @@ fn keeps_to(peaks: Vec<Bytes>, limits: &[Option<Bytes>]) -> bool {
     all.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
 }
 
-/// That a computed schedule passes the check that every schedule has to pass.
+/// Whether a computed schedule passes the check of every schedule.
 fn is_legal(schedule: &CheckedSchedule) -> bool {
     schedule.is_training() && schedule.schedule().clone().check().is_ok()
 }
@@ -156,7 +156,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// `warm_up` of the staggered schedules gave a middle stage more forwards than the one before it.
+    /// Regression: the warm-up of staggered schedules gave a middle stage more forwards than the one before.
     #[test]
     fn a_schedule_is_computed_for_steps_in_a_row_of_any_costs(
         (shape, costs, caps) in pipeline(4, 5),
@@ -174,8 +174,8 @@ proptest! {
     }
 }
 
-/// Forwards of three stages of which the first or the last are slower than the middle one, for which
-/// a schedule of steps in a row was read out of bounds.
+/// Regression: for forwards of three stages, the first or the last slower than the middle one, a
+/// schedule of steps in a row was read out of bounds.
 #[test]
 fn steps_in_a_row_have_a_schedule_where_an_early_stage_is_slower_than_the_next() {
     let micros = |time: f64| Micros::new(time).unwrap();
@@ -234,7 +234,7 @@ fn speed() -> impl Strategy<Value = f64> {
     prop::sample::select(vec![1e-3, 0.5, 1.0, 1.0, 7.0, 1e3])
 }
 
-/// Devices with speeds and limits of their own, links, replicas on one or two nodes, shared cores.
+/// Devices with their own speeds and limits, links, replicas on one or two nodes, shared cores.
 fn machine(devices: usize) -> impl Strategy<Value = Machine> {
     let each = (speed(), limit());
     let links = (
@@ -278,7 +278,7 @@ fn when() -> impl Strategy<Value = When> {
     prop::sample::select(vec![When::Never, When::Auto, When::Always])
 }
 
-/// That a plan is what its own simulation says, within the memory of every device.
+/// Whether a plan agrees with its own simulation, within the memory of every device.
 fn holds(profile: &Profile, plan: &Plan, options: &PlanOptions) -> bool {
     let schedule = plan.generate().unwrap();
     let simulation = simulate(&schedule, &plan.costs(profile, options, &schedule));

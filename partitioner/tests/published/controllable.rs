@@ -1,8 +1,8 @@
-//! V-Half and V-Min of Qi et al., "Pipeline Parallelism with Controllable Memory",
-//! arXiv:2405.15362, where F, B and W take equally long: the bubbles of the table in the README
-//! of its authors (sail-sg/zero-bubble-pipeline-parallelism), B = (p - 1) / (m + p - 1) being that of
-//! 1F1B, and the micro-batches in flight of the table beside their demonstration
-//! (the Space sail/pipeline-parallelism-with-controllable-memory).
+//! V-Half and V-Min of Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv:2405.15362,
+//! with equal times of F, B and W: the bubbles of the table in the README of its authors
+//! (sail-sg/zero-bubble-pipeline-parallelism), where B = (p - 1) / (m + p - 1) is that of 1F1B, and
+//! the micro-batches in flight of the table beside their demonstration (the Space
+//! sail/pipeline-parallelism-with-controllable-memory).
 
 use gpipe_partitioner::{Costs, DeviceId, Micros, ScheduleKind, Shape, simulate};
 

@@ -1,6 +1,6 @@
 //! Throughputs of Huang et al., "GPipe", arXiv:1811.06965: the Transformers of tables 2 (48 layers,
-//! TPUs) and 3 (24 layers, P100s). All layers are alike, as section 3 says of them; of those of
-//! `AmoebaNet`, which are not, no times are published.
+//! TPUs) and 3 (24 layers, P100s). All their layers are equal, by section 3; for the unequal layers of
+//! `AmoebaNet` no times are published.
 
 use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, simulate};
 
@@ -16,8 +16,8 @@ const TPU: [(usize, [f64; 3]); 3] = [
 /// Table 3, M = 32.
 const GPU: [f64; 3] = [1.0, 1.8, 3.3];
 
-/// The time of a mini-batch on K partitions in M micro-batches, of which all stages recompute; that of a
-/// whole forward is 1, of a backward 2.
+/// Returns the time of a mini-batch on K partitions in M micro-batches, with all stages recomputing; a
+/// whole forward takes 1, a backward 2.
 fn time(partitions: usize, micro_batches: usize) -> f64 {
     let part = 1e6 / (partitions * micro_batches) as f64;
     let time = Micros::new(part).unwrap();

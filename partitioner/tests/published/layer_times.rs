@@ -1,4 +1,4 @@
-//! The layer times that the efficiency curve is from: table 9 of arXiv:2401.10241.
+//! Layer times behind the efficiency curve: table 9 of arXiv:2401.10241.
 
 use gpipe_partitioner::analytic::Attention;
 use gpipe_partitioner::machine::cluster::KnownNode;

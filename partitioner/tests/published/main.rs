@@ -1,5 +1,5 @@
-//! Published measurements, and what is computed for them from published layer times and sizes: the
-//! table of the book's page "Published measurements". Where a value comes from, each file says.
+//! Published measurements, and values computed for them from published layer times and sizes: the
+//! table of the book's page "Published measurements". Each file names its source.
 #![allow(clippy::unwrap_used)]
 
 mod controllable;

@@ -1,6 +1,6 @@
-//! Throughputs of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
-//! Clusters Using Megatron-LM", arXiv:2104.04473: table 1, from the sizes in it. Its micro-batches and
-//! chunks are not published: they are the plan's.
+//! Throughputs of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+//! Using Megatron-LM", arXiv:2104.04473: table 1, from the sizes in it. Its micro-batches and chunks
+//! are not published: the plan chooses them.
 
 use gpipe_partitioner::analytic::Attention;
 use gpipe_partitioner::machine::cluster::KnownNode;
@@ -35,7 +35,7 @@ const TABLE: [[usize; 8]; 10] = [
     [160, 25600, 128, 8, 64, 3072, 3072, 163],
 ];
 
-/// What of its choices is the plan's to make.
+/// Published choices that are left to the plan.
 #[derive(Clone, Copy, PartialEq)]
 enum Free {
     Neither,
@@ -76,8 +76,8 @@ impl Case {
         self.cards / self.tensor / self.pipeline
     }
 
-    /// As it was trained: interleaved 1F1B, full recompute, no shared optimizer state, and
-    /// sequences that groups do not divide.
+    /// As it was trained: interleaved 1F1B, full recompute, no shared optimizer state, and no sequence
+    /// parallelism.
     fn plan(&self, free: Free) -> TransformerPlan {
         let node = KnownNode::named("dgx-a100").unwrap();
         let cluster = node.cluster(self.cards / node.cards).unwrap();

@@ -1,4 +1,4 @@
-//! The page that the table stands on.
+//! The page with the table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::table::{Row, assert_met};
 use crate::{controllable, gpipe, layer_times, megatron, zero_bubble};
 
-/// Between these the page has what is made.
+/// Marks around the generated part of the page.
 const BEGIN: &str = "<!-- made by `make pages`, do not edit -->\n";
 const END: &str = "<!-- end -->";
 
@@ -31,7 +31,7 @@ fn made(rows: &[Row]) -> String {
     text + "\n"
 }
 
-/// The table is what is computed, and no row without a reason misses its limit.
+/// The table is up to date, and no row without a reason misses its limit.
 #[test]
 fn the_page_of_published_measurements_is_current() {
     let tables = [

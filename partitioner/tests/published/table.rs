@@ -1,6 +1,6 @@
-//! A row of the table.
+//! Rows of the table.
 
-/// What a value is counted in.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Unit {
     Percent,
@@ -10,10 +10,10 @@ pub(crate) enum Unit {
     Times,
 }
 
-/// How far a computed value may be from the published one.
+/// Permitted deviation of a computed value from the published one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
-    /// In points of a percentage.
+    /// In percentage points.
     Points(f64),
     /// In percent of the published value.
     Percent(f64),
@@ -29,12 +29,12 @@ pub(crate) struct Row {
     pub(crate) published: f64,
     pub(crate) own: f64,
     pub(crate) limit: Limit,
-    /// Why the limit is missed, where that is known.
+    /// Why the limit is missed, if known.
     pub(crate) why: Option<&'static str>,
 }
 
 impl Row {
-    /// How far it is off, in what the limit is in.
+    /// Deviation, in the unit of the limit.
     pub(crate) fn off(&self) -> f64 {
         match self.limit {
             Limit::Points(_) => self.own - self.published,
@@ -47,7 +47,7 @@ impl Row {
         self.off().abs() <= limit
     }
 
-    /// As a row of the page's table.
+    /// Formats a row of the page's table.
     pub(crate) fn text(&self) -> String {
         let value = |value: f64| match self.unit {
             Unit::Percent => format!("{value:.2} %"),
@@ -75,7 +75,7 @@ impl Row {
     }
 }
 
-/// Fails where a row that has no reason misses its limit.
+/// Fails if a row without a reason misses its limit.
 #[track_caller]
 pub(crate) fn assert_met(rows: &[Row]) {
     let missed: Vec<&Row> = rows

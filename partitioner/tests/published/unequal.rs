@@ -1,4 +1,4 @@
-//! Unequal cards, as the book's page on planning from a model's shapes has them.
+//! Unequal cards, as in the book's page on planning from a model's shapes.
 
 use gpipe_partitioner::{
     Cluster, Partition, Transformer, TransformerOptions, plan_transformer, simulate,
@@ -13,7 +13,7 @@ count = 1
 like = \"dgx-a100\"
 ";
 
-/// The plan's cut against one with as many layers on each, under the same schedule.
+/// The plan's cut against one with as many layers on each stage, under the same schedule.
 #[test]
 fn unequal_stages_are_faster_on_unequal_cards() {
     let cluster = Cluster::from_toml(CLUSTER, "cluster.toml").unwrap();

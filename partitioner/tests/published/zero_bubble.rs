@@ -8,20 +8,19 @@ use gpipe_partitioner::{
 
 use crate::table::{Limit, Row, Unit, assert_met};
 
-/// Steps in a row without a barrier, as the paper's rate is one of: that of the device that is under way
-/// longest.
+/// Steps in a row without a barrier; the paper's rate is that of the device active longest in them.
 const STEPS: usize = 3;
 
 /// A setting of the paper.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) model: &'static str,
-    /// Layers as their stages count them: the first and the last stage have one less, for the
-    /// embedding and the head.
+    /// Layers as counted per stage: the first and the last stage have one less, for the embedding and the
+    /// head.
     pub(crate) layers: usize,
     pub(crate) heads: usize,
     pub(crate) hidden: usize,
-    /// Samples of a micro-batch, of 1,024 tokens each.
+    /// Samples of a micro-batch, with 1,024 tokens each.
     pub(crate) size: usize,
     pub(crate) stages: usize,
     micro_batches: usize,
@@ -73,8 +72,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
     setting(LARGEST, 256, [10.402, 10.248, 7.698, 0.460], [13.52, 6.24, 5.94, 2.57, 5.94, 0.18]),
 ];
 
-/// The bubble rate of the paper's section 5.3: of the device that is under way longest, what is
-/// not work.
+/// Returns the bubble rate of the paper's section 5.3: the idle share of the device that is active longest.
 pub(crate) fn bubble_rate(simulation: &Simulation, work: f64) -> f64 {
     let timeline = &simulation.timeline;
     let devices = (0..timeline.devices()).map(DeviceId);
@@ -111,8 +109,8 @@ impl Setting {
         self.rate(&simulate(&schedule, &self.costs(chunks)))
     }
 
-    /// A schedule computed for steps in a row under a limit of so many times p micro-batches' activations. Between its halves
-    /// a backward keeps 32 s b h of s b (34 h + 5 a s) bytes (table 1).
+    /// Simulates a schedule computed for steps in a row under a limit of `times` p micro-batches'
+    /// activations. Between its halves a backward keeps 32 s b h of s b (34 h + 5 a s) bytes (table 1).
     fn computed(&self, times: u64) -> f64 {
         let scores = 5.0 * self.heads as f64 * 1024.0 / self.hidden as f64;
         let all = (1000.0 * (34.0 + scores)) as u64;
@@ -132,7 +130,7 @@ impl Setting {
     }
 }
 
-/// All rows: six for each setting.
+/// Returns all rows: six for each setting.
 pub(crate) fn rows() -> Vec<Row> {
     let of = |setting: &Setting| {
         let layers = setting.layers / setting.stages;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{OnResume, Schema, toml};
-use crate::cli::Failure;
+use crate::Failure;
 
 type Flat = BTreeMap<String, toml::Value>;
 
@@ -12,7 +12,7 @@ type Flat = BTreeMap<String, toml::Value>;
 ///
 /// # Errors
 /// A key was changed that cannot be.
-pub(in crate::cli) fn diff<T: 'static>(
+pub(crate) fn diff<T: 'static>(
     schema: &Schema<T>,
     defaults: &T,
     saved: &str,
@@ -48,7 +48,7 @@ pub(in crate::cli) fn diff<T: 'static>(
 }
 
 /// That a run cannot go on with another value of a key, which this flag sets.
-pub(in crate::cli) fn fixed(key: &str, flag: Option<&str>, old: &str, new: &str) -> Failure {
+pub(crate) fn fixed(key: &str, flag: Option<&str>, old: &str, new: &str) -> Failure {
     let flag = flag.map_or_else(String::new, |flag| format!(" ({flag})"));
     Failure::Usage(format!(
         "--resume: the run was trained with {key} = {old} and cannot go on with {new}: leave {key}{flag} as \
@@ -81,8 +81,8 @@ fn flat(text: &str) -> Result<Flat, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::train::{Recipe, schema};
-    use crate::models::zoo::Zoo;
+    use crate::train::{Recipe, schema};
+    use gpipe_models::zoo::Zoo;
 
     const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
                          devices = [\"cpu\"]\n[train]\nsteps = 4\nseed = 1\n[checkpoint]\nevery = 2\n";

@@ -11,7 +11,7 @@ const BETWEEN: &str = "__";
 ///
 /// # Errors
 /// A variable that begins as one of them but is none, or whose value is not text.
-pub(in crate::cli) fn environment<T: 'static>(
+pub(crate) fn environment<T: 'static>(
     schema: &Schema<T>,
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<ConfigLayer<T>, String> {

@@ -11,7 +11,7 @@ use super::{ConfigLayer, Entry, Origin, Value};
 ///
 /// # Errors
 /// It cannot be read, or is no TOML: file, line and why.
-pub(in crate::cli) fn file<T>(path: &Path, text: &str) -> Result<ConfigLayer<T>, String> {
+pub(crate) fn file<T>(path: &Path, text: &str) -> Result<ConfigLayer<T>, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let origin = origin(path, text, at);

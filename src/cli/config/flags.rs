@@ -10,17 +10,17 @@ use super::{ConfigLayer, Entry, Key, Origin, Schema, Value};
 
 /// A flag that a command line gives.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct GivenFlag<T> {
+pub(crate) struct GivenFlag<T> {
     /// Where clap keeps it.
-    pub(in crate::cli) id: String,
+    pub(crate) id: String,
     /// What was given, which need not be text; a list is one with commas.
-    pub(in crate::cli) text: OsString,
+    pub(crate) text: OsString,
     /// The value, where clap has read it.
-    pub(in crate::cli) value: Option<Assign<T>>,
+    pub(crate) value: Option<Assign<T>>,
 }
 
 /// A configuration of which a verb has flags.
-pub(in crate::cli) trait HasFlags: Clone + 'static {
+pub(crate) trait HasFlags: Clone + 'static {
     /// The keys that make their flags themselves.
     fn own_flags() -> Schema<Self>;
 
@@ -31,8 +31,8 @@ pub(in crate::cli) trait HasFlags: Clone + 'static {
 /// The flags of a configuration as a verb's arguments: what the command line itself gives, a
 /// layer among others.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Flags<T> {
-    pub(in crate::cli) given: Vec<GivenFlag<T>>,
+pub(crate) struct Flags<T> {
+    pub(crate) given: Vec<GivenFlag<T>>,
 }
 
 impl<T: HasFlags> clap::FromArgMatches for Flags<T> {
@@ -60,7 +60,7 @@ impl<T: HasFlags> clap::Args for Flags<T> {
 
 impl<T: 'static> Schema<T> {
     /// Adds the flags of the keys to a verb.
-    pub(in crate::cli) fn add_flags(self, verb: Command) -> Command {
+    pub(crate) fn add_flags(self, verb: Command) -> Command {
         let arg = |key: Key<T>| {
             // As clap does with doc comments.
             let help = key.about.strip_suffix('.').unwrap_or(&key.about);
@@ -70,7 +70,7 @@ impl<T: 'static> Schema<T> {
     }
 
     /// The flags that the command line itself gives: defaults are left out.
-    pub(in crate::cli) fn given(&self, matches: &ArgMatches) -> Vec<GivenFlag<T>> {
+    pub(crate) fn given(&self, matches: &ArgMatches) -> Vec<GivenFlag<T>> {
         let given = |key: &Key<T>| {
             let flag = key.flag.as_ref().filter(|flag| flag.arg.is_some())?;
             let own = matches.value_source(&flag.id) == Some(ValueSource::CommandLine);
@@ -88,7 +88,7 @@ impl<T: 'static> Schema<T> {
     ///
     /// # Errors
     /// One is no text: a configuration cannot say it.
-    pub(in crate::cli) fn flags(&self, given: &[GivenFlag<T>]) -> Result<ConfigLayer<T>, String> {
+    pub(crate) fn flags(&self, given: &[GivenFlag<T>]) -> Result<ConfigLayer<T>, String> {
         let entry = |key: &Key<T>| {
             let flag = key.flag.as_ref()?;
             let given = given.iter().find(|given| given.id == flag.id)?;

@@ -9,7 +9,7 @@ use super::{Kind, Value};
 
 /// How the values of a setting are read and written: the same way for flags, files and the
 /// environment.
-pub(in crate::cli) trait Form: Clone + Send + Sync + 'static {
+pub(crate) trait Form: Clone + Send + Sync + 'static {
     /// What a value becomes.
     type Value: Clone + Send + Sync + 'static;
 
@@ -41,10 +41,10 @@ pub(in crate::cli) trait Form: Clone + Send + Sync + 'static {
 
 /// A single value.
 #[derive(Debug)]
-pub(in crate::cli) struct One<V: 'static> {
-    pub(in crate::cli) kind: Kind,
-    pub(in crate::cli) parse: fn(&str) -> Result<V, String>,
-    pub(in crate::cli) write: fn(&V) -> Value,
+pub(crate) struct One<V: 'static> {
+    pub(crate) kind: Kind,
+    pub(crate) parse: fn(&str) -> Result<V, String>,
+    pub(crate) write: fn(&V) -> Value,
 }
 
 impl<V> Clone for One<V> {
@@ -80,7 +80,7 @@ impl<V: Clone + Send + Sync + 'static> Form for One<V> {
 
 /// Several values with commas between them; files leave an empty list out.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct List<F>(pub(in crate::cli) F);
+pub(crate) struct List<F>(pub(crate) F);
 
 impl<F: Form> Form for List<F> {
     type Value = Vec<F::Value>;
@@ -110,7 +110,7 @@ impl<F: Form> Form for List<F> {
 
 /// A value, or none.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Optional<F>(pub(in crate::cli) F);
+pub(crate) struct Optional<F>(pub(crate) F);
 
 impl<F: Form> Form for Optional<F> {
     type Value = Option<F::Value>;
@@ -138,7 +138,7 @@ impl<F: Form> Form for Optional<F> {
 
 /// A number, or none, which 0 stands for: what a file has set can be taken back.
 #[derive(Debug)]
-pub(in crate::cli) struct UnlessZero<V: 'static>(pub(in crate::cli) One<V>);
+pub(crate) struct UnlessZero<V: 'static>(pub(crate) One<V>);
 
 impl<V> Clone for UnlessZero<V> {
     fn clone(&self) -> Self {
@@ -180,7 +180,7 @@ impl<V: Clone + Send + Sync + 'static> Form for UnlessZero<V> {
 
 /// True or false; the flag alone is true.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Truth;
+pub(crate) struct Truth;
 
 impl Form for Truth {
     type Value = bool;
@@ -209,7 +209,7 @@ impl Form for Truth {
 /// What is off unless a flag without a value, or a file, says it; files leave it out when it
 /// is off.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Switch;
+pub(crate) struct Switch;
 
 impl Form for Switch {
     type Value = bool;
@@ -233,7 +233,7 @@ impl Form for Switch {
 
 /// The name of a file or a folder.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct FilePath;
+pub(crate) struct FilePath;
 
 impl Form for FilePath {
     type Value = PathBuf;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use clap::{Arg, ArgMatches};
 
 use super::{Kind, Value};
-use crate::{PipelineBuilder, Setting};
+use gpipe_torch::{PipelineBuilder, Setting};
 
 /// A key of a configuration that becomes a `T`, with everything that is known of it.
-pub(in crate::cli) struct Key<T> {
+pub(crate) struct Key<T> {
     /// With its table: `train.steps`.
     pub(super) name: String,
     pub(super) kind: Kind,
@@ -41,7 +41,7 @@ pub(super) type Apply<T> = dyn Fn(PipelineBuilder, &T) -> PipelineBuilder;
 pub(super) type Taken<T> = dyn Fn(&ArgMatches) -> Option<Assign<T>>;
 
 /// A value that has been read, on its way into a configuration.
-pub(in crate::cli) struct Assign<T>(Arc<dyn Fn(&mut T) + Send + Sync>);
+pub(crate) struct Assign<T>(Arc<dyn Fn(&mut T) + Send + Sync>);
 
 /// The flag that says the same as a key.
 pub(super) struct Flag<T> {
@@ -57,7 +57,7 @@ pub(super) struct Flag<T> {
 
 /// What another value means for a run that resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum OnResume {
+pub(crate) enum OnResume {
     /// No number changes by it, or the run is meant to have it anew.
     Free,
     /// Losses change from there on, which is said.
@@ -93,7 +93,7 @@ pub(super) struct Beside<T> {
 impl<T: 'static> Key<T> {
     /// A number with a flag that another one makes, by clap's name for it and as it is
     /// written. It was chosen for the key `beside`, and is `reset` where that changes.
-    pub(in crate::cli) fn of_foreign_flag(
+    pub(crate) fn of_foreign_flag(
         name: String,
         (id, written): (String, String),
         parse: impl Fn(&str) -> Assign<T> + 'static,
@@ -126,7 +126,7 @@ impl<T: 'static> Key<T> {
     }
 
     /// `train` of `train.steps`.
-    pub(in crate::cli) fn table(&self) -> &str {
+    pub(crate) fn table(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
     }
 
@@ -137,7 +137,7 @@ impl<T: 'static> Key<T> {
 }
 
 impl<T> Assign<T> {
-    pub(in crate::cli) fn new(assign: impl Fn(&mut T) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(assign: impl Fn(&mut T) + Send + Sync + 'static) -> Self {
         Self(Arc::new(assign))
     }
 

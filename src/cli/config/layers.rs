@@ -6,19 +6,19 @@ use super::environment::environment;
 use super::file::file;
 use super::set::set;
 use super::{ConfigLayer, GivenFlag, Schema};
-use crate::cli::{Failure, input};
+use crate::{Failure, input};
 
 /// What a command line names as sources.
 #[derive(Debug)]
-pub(in crate::cli) struct Sources<'a, T> {
+pub(crate) struct Sources<'a, T> {
     /// What everything goes on top of: where it stands, and its text.
-    pub(in crate::cli) below: Option<(&'a Path, &'a str)>,
+    pub(crate) below: Option<(&'a Path, &'a str)>,
     /// Files, later ones on top.
-    pub(in crate::cli) files: &'a [PathBuf],
+    pub(crate) files: &'a [PathBuf],
     /// What stands behind `--set`.
-    pub(in crate::cli) set: &'a [String],
+    pub(crate) set: &'a [String],
     /// The flags themselves.
-    pub(in crate::cli) flags: &'a [GivenFlag<T>],
+    pub(crate) flags: &'a [GivenFlag<T>],
 }
 
 /// The layers of these sources and the environment.
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Sources<'a, T> {
 /// # Errors
 /// A file cannot be read or is no TOML, a variable is no key, a setting has no value, a flag
 /// is not text.
-pub(in crate::cli) fn layers<T: 'static>(
+pub(crate) fn layers<T: 'static>(
     schema: &Schema<T>,
     sources: &Sources<'_, T>,
 ) -> Result<Vec<ConfigLayer<T>>, Failure> {

@@ -19,7 +19,7 @@ pub struct ConfigKey {
 
 impl<T: 'static> Schema<T> {
     /// All keys, with what they are in `defaults`.
-    pub(in crate::cli) fn listed(&self, defaults: &T) -> Vec<ConfigKey> {
+    pub(crate) fn listed(&self, defaults: &T) -> Vec<ConfigKey> {
         let keys = self.keys.iter().map(|key| ConfigKey {
             name: key.name.clone(),
             kind: key.kind.to_string(),

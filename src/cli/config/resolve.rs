@@ -6,20 +6,20 @@ use super::{ConfigLayer, Entry, Key, Origin, Schema};
 
 /// Where each key that was given has its value from.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Origins {
+pub(crate) struct Origins {
     given: BTreeMap<String, (usize, Origin)>,
     /// What no longer holds and why, for people.
-    pub(in crate::cli) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Origins {
     /// Where the key's value was given; nothing for a default.
-    pub(in crate::cli) fn of(&self, key: &str) -> Option<&Origin> {
+    pub(crate) fn of(&self, key: &str) -> Option<&Origin> {
         self.given.get(key).map(|(_, origin)| origin)
     }
 
     /// Which layer the key's value is from, counted from the lowest.
-    pub(in crate::cli) fn layer(&self, key: &str) -> Option<usize> {
+    pub(crate) fn layer(&self, key: &str) -> Option<usize> {
         self.given.get(key).map(|(layer, _)| *layer)
     }
 }
@@ -29,7 +29,7 @@ impl Origins {
 /// # Errors
 /// A key that does not exist, or a value that it cannot have, in any layer: where it
 /// stands, what is wrong, what is right.
-pub(in crate::cli) fn resolve<T: Clone + 'static>(
+pub(crate) fn resolve<T: Clone + 'static>(
     schema: &Schema<T>,
     defaults: T,
     layers: &[ConfigLayer<T>],

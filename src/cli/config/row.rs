@@ -4,10 +4,10 @@ use clap::Arg;
 
 use super::form::Form;
 use super::key::{Assign, Beside, Flag, Keep, Key, OnResume, OnlyFor, Sets};
-use crate::{PipelineBuilder, Setting};
+use gpipe_torch::{PipelineBuilder, Setting};
 
 /// Everything about a setting of a `T` but the field that it is kept in: see [`settings!`].
-pub(in crate::cli) struct Row<T, F: Form> {
+pub(crate) struct Row<T, F: Form> {
     key: &'static str,
     form: F,
     default: F::Value,
@@ -28,7 +28,7 @@ type ApplyValue<T, F> = dyn Fn(PipelineBuilder, &<F as Form>::Value, &T) -> Pipe
 
 impl<T: 'static, F: Form> Row<T, F> {
     /// A key without a flag.
-    pub(in crate::cli) fn key(key: &'static str, form: F, default: F::Value) -> Self {
+    pub(crate) fn key(key: &'static str, form: F, default: F::Value) -> Self {
         Self {
             key,
             form,
@@ -46,7 +46,7 @@ impl<T: 'static, F: Form> Row<T, F> {
     }
 
     /// A key with a flag of the field's name, whose help calls the value `value_name`.
-    pub(in crate::cli) fn flag(
+    pub(crate) fn flag(
         key: &'static str,
         value_name: &'static str,
         form: F,
@@ -60,28 +60,28 @@ impl<T: 'static, F: Form> Row<T, F> {
 
     /// Another value changes no number when a run resumes, or is meant to.
     #[must_use]
-    pub(in crate::cli) fn free(mut self) -> Self {
+    pub(crate) fn free(mut self) -> Self {
         self.on_resume = OnResume::Free;
         self
     }
 
     /// A run cannot resume with another value.
     #[must_use]
-    pub(in crate::cli) fn fixed(mut self) -> Self {
+    pub(crate) fn fixed(mut self) -> Self {
         self.on_resume = OnResume::Fixed;
         self
     }
 
     /// Files have it only where it is not the default.
     #[must_use]
-    pub(in crate::cli) fn hides_default(mut self) -> Self {
+    pub(crate) fn hides_default(mut self) -> Self {
         self.hides_default = true;
         self
     }
 
     /// The default follows from other settings: the row's text says how, and help shows no value.
     #[must_use]
-    pub(in crate::cli) fn by_case(mut self) -> Self {
+    pub(crate) fn by_case(mut self) -> Self {
         self.by_case = true;
         self
     }
@@ -89,14 +89,14 @@ impl<T: 'static, F: Form> Row<T, F> {
     /// The value was chosen for those of other `keys`: where a higher layer changes one of
     /// them, it goes back to the default rather than being an obstacle.
     #[must_use]
-    pub(in crate::cli) fn beside(mut self, keys: &[&'static str]) -> Self {
+    pub(crate) fn beside(mut self, keys: &[&'static str]) -> Self {
         self.beside = Some((keys.to_vec(), None));
         self
     }
 
     /// The same, unless it still fits: `keep` is given what held before and after the layer.
     #[must_use]
-    pub(in crate::cli) fn beside_unless(
+    pub(crate) fn beside_unless(
         mut self,
         keys: &[&'static str],
         keep: impl Fn(&T, &T) -> bool + 'static,
@@ -108,11 +108,7 @@ impl<T: 'static, F: Form> Row<T, F> {
     /// It means something only with some of another key's values, and goes where that key
     /// changes.
     #[must_use]
-    pub(in crate::cli) fn only_for(
-        mut self,
-        key: &'static str,
-        values: &'static [&'static str],
-    ) -> Self {
+    pub(crate) fn only_for(mut self, key: &'static str, values: &'static [&'static str]) -> Self {
         self.only_for = Some(OnlyFor { key, values });
         self.beside(&[key])
     }
@@ -120,7 +116,7 @@ impl<T: 'static, F: Form> Row<T, F> {
     /// Which setting of a pipeline it is, and how that is set, by the value and the whole
     /// configuration.
     #[must_use]
-    pub(in crate::cli) fn sets(
+    pub(crate) fn sets(
         mut self,
         setting: Setting,
         apply: impl Fn(PipelineBuilder, &F::Value, &T) -> PipelineBuilder + 'static,
@@ -131,25 +127,25 @@ impl<T: 'static, F: Form> Row<T, F> {
 
     /// What else clap is to know of the flag.
     #[must_use]
-    pub(in crate::cli) fn clap(mut self, clap: fn(Arg) -> Arg) -> Self {
+    pub(crate) fn clap(mut self, clap: fn(Arg) -> Arg) -> Self {
         self.clap = clap;
         self
     }
 
     /// Makes the help from the row's text, where a part of it is known elsewhere.
     #[must_use]
-    pub(in crate::cli) fn help(mut self, help: fn(&str) -> String) -> Self {
+    pub(crate) fn help(mut self, help: fn(&str) -> String) -> Self {
         self.help = help;
         self
     }
 
     /// What holds where nothing is said.
-    pub(in crate::cli) fn default(&self) -> F::Value {
+    pub(crate) fn default(&self) -> F::Value {
         self.default.clone()
     }
 
     /// The key of a field, which `slot` finds.
-    pub(in crate::cli) fn of_field(
+    pub(crate) fn of_field(
         self,
         field: &'static str,
         doc: &str,
@@ -204,9 +200,9 @@ impl<T: 'static, F: Form> Row<T, F> {
 }
 
 /// Where a configuration keeps a value.
-pub(in crate::cli) struct Slot<T, V> {
-    pub(in crate::cli) get: fn(&T) -> &V,
-    pub(in crate::cli) get_mut: fn(&mut T) -> &mut V,
+pub(crate) struct Slot<T, V> {
+    pub(crate) get: fn(&T) -> &V,
+    pub(crate) get_mut: fn(&mut T) -> &mut V,
 }
 
 impl<T, V> Clone for Slot<T, V> {
@@ -252,7 +248,7 @@ macro_rules! settings {
 
         impl $Name {
             /// What holds where nothing is said, and the keys.
-            $vis fn table($with: $With) -> (Self, Vec<$crate::cli::config::Key<Self>>) {
+            $vis fn table($with: $With) -> (Self, Vec<$crate::config::Key<Self>>) {
                 $( let $field = $row; )+
                 let defaults = Self {
                     $( $field: $field.default(), )+
@@ -262,7 +258,7 @@ macro_rules! settings {
                     $field.of_field(
                         stringify!($field),
                         concat!($($doc, "\n"),+),
-                        $crate::cli::config::Slot {
+                        $crate::config::Slot {
                             get: |config: &Self| &config.$field,
                             get_mut: |config: &mut Self| &mut config.$field,
                         },
@@ -274,7 +270,7 @@ macro_rules! settings {
     };
 }
 
-pub(in crate::cli) use settings;
+pub(crate) use settings;
 
 #[cfg(test)]
 mod tests {

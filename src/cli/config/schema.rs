@@ -3,16 +3,16 @@
 use gpipe_partitioner::words::{instead, meant, nearest};
 
 use super::{Entry, Key, OnResume, Origins, Value};
-use crate::{PipelineBuilder, Setting};
+use gpipe_torch::{PipelineBuilder, Setting};
 
 /// The keys, in the order in which the resolved configuration has them.
 #[derive(Debug)]
-pub(in crate::cli) struct Schema<T> {
+pub(crate) struct Schema<T> {
     pub(super) keys: Vec<Key<T>>,
 }
 
 impl<T: 'static> Schema<T> {
-    pub(in crate::cli) fn new(keys: Vec<Key<T>>) -> Self {
+    pub(crate) fn new(keys: Vec<Key<T>>) -> Self {
         Self { keys }
     }
 
@@ -28,25 +28,25 @@ impl<T: 'static> Schema<T> {
     }
 
     /// Asks a pipeline for everything that the configuration says of it.
-    pub(in crate::cli) fn apply(&self, builder: PipelineBuilder, config: &T) -> PipelineBuilder {
+    pub(crate) fn apply(&self, builder: PipelineBuilder, config: &T) -> PipelineBuilder {
         let all = self.keys.iter().filter_map(|key| key.sets.as_ref());
         all.fold(builder, |builder, sets| (sets.apply)(builder, config))
     }
 
     /// The flag that sets something of a pipeline, as a person writes it.
-    pub(in crate::cli) fn flag_of(&self, setting: Setting) -> Option<&str> {
+    pub(crate) fn flag_of(&self, setting: Setting) -> Option<&str> {
         let sets = |key: &&Key<T>| key.sets.as_ref().is_some_and(|own| own.setting == setting);
         let key = self.keys.iter().find(sets)?;
         Some(&key.flag.as_ref()?.written)
     }
 
     /// The flag that says the same as a key, as a person writes it.
-    pub(in crate::cli) fn flag(&self, name: &str) -> Option<&str> {
+    pub(crate) fn flag(&self, name: &str) -> Option<&str> {
         Some(&self.get(name)?.flag.as_ref()?.written)
     }
 
     /// What another value means for a run that resumes.
-    pub(in crate::cli) fn on_resume(&self, name: &str) -> OnResume {
+    pub(crate) fn on_resume(&self, name: &str) -> OnResume {
         self.get(name).map_or(OnResume::Noted, |key| key.on_resume)
     }
 
@@ -54,11 +54,7 @@ impl<T: 'static> Schema<T> {
     ///
     /// # Errors
     /// Where the first one stands, and what it is for.
-    pub(in crate::cli) fn check_only_for(
-        &self,
-        config: &T,
-        origins: &Origins,
-    ) -> Result<(), String> {
+    pub(crate) fn check_only_for(&self, config: &T, origins: &Origins) -> Result<(), String> {
         for key in &self.keys {
             let (Some(only), Some(origin)) = (key.only_for, origins.of(&key.name)) else {
                 continue;

@@ -6,7 +6,7 @@ use super::{ConfigLayer, Entry, Origin, Value};
 ///
 /// # Errors
 /// One without `=`.
-pub(in crate::cli) fn set<T>(settings: &[String]) -> Result<ConfigLayer<T>, String> {
+pub(crate) fn set<T>(settings: &[String]) -> Result<ConfigLayer<T>, String> {
     let entry = |setting: &String| {
         let Some((key, value)) = setting.split_once('=') else {
             return Err(format!(

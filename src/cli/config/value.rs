@@ -6,7 +6,7 @@ use toml::de::{DeInteger, DeValue};
 
 /// What a key's values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Kind {
+pub(crate) enum Kind {
     /// A whole number.
     Whole,
     /// A whole number, or the text `auto`.
@@ -36,7 +36,7 @@ impl fmt::Display for Kind {
 
 /// A value of a configuration.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::cli) enum Value {
+pub(crate) enum Value {
     /// As it is spelt, as numbers are below: none loses a digit on its way.
     Whole(String),
     Number(String),
@@ -81,12 +81,12 @@ impl Value {
     }
 
     /// A number as files have it: the shortest text that reads back as the same.
-    pub(in crate::cli) fn number(number: f64) -> Self {
+    pub(crate) fn number(number: f64) -> Self {
         Self::Number(format!("{number:?}"))
     }
 
     /// A count.
-    pub(in crate::cli) fn whole(number: impl fmt::Display) -> Self {
+    pub(crate) fn whole(number: impl fmt::Display) -> Self {
         Self::Whole(number.to_string())
     }
 

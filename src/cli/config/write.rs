@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Key, Schema};
 
 /// All keys that have a value, as TOML that is itself a layer.
-pub(in crate::cli) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String {
+pub(crate) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String {
     let mut text = String::new();
     for (table, keys) in by_table(schema, config) {
         // Writing to a String cannot fail.

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use crate::cli::feed::remote::local;
-use crate::cli::feed::{is_tokens, parts};
-use crate::cli::trained::{Trained, TrainedOn, Vocabulary};
-use crate::cli::{Failure, input};
-use crate::data::{DataError, MOBY_DICK, TextSet, Tokens};
+use crate::feed::remote::local;
+use crate::feed::{is_tokens, parts};
+use crate::trained::{Trained, TrainedOn, Vocabulary};
+use crate::{Failure, input};
+use gpipe_data::{DataError, MOBY_DICK, TextSet, Tokens};
 
 /// Tokens that the model did not see in training.
 pub(super) struct Judge {

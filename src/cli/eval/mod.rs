@@ -15,10 +15,9 @@ use super::feed::foreign;
 use super::model::exported;
 use super::trained::{Devices, Place, Spoken, Trained, TrainedOn};
 use super::{Failure, failure, input, output, say};
-use crate::models::zoo::Zoo;
-use crate::torch::LossFn as _;
-use crate::{Pipeline, Values};
 use data::Judge;
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::{LossFn as _, Pipeline, Values};
 
 pub(super) use progress::Batches;
 pub(super) use samples::cut;

@@ -6,10 +6,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Batches that are done of all, on a terminal; nothing elsewhere. It is gone when this is dropped.
 #[derive(Debug)]
-pub(in crate::cli) struct Batches(ProgressBar);
+pub(crate) struct Batches(ProgressBar);
 
 impl Batches {
-    pub(in crate::cli) fn new(all: usize) -> Self {
+    pub(crate) fn new(all: usize) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
         }
@@ -19,7 +19,7 @@ impl Batches {
     }
 
     /// One more is done.
-    pub(in crate::cli) fn done(&self) {
+    pub(crate) fn done(&self) {
         self.0.inc(1);
     }
 }

@@ -10,19 +10,18 @@ use gpipe_partitioner::words::{count, decimals, six_digits};
 
 use super::progress::Batches;
 use super::{Args, counted, diverged};
-use crate::cli::feed::DataOptions;
-use crate::cli::feed::learned::Learned;
-use crate::cli::feed::remote::local;
-use crate::cli::feed::samples::choose;
-use crate::cli::model::{Chosen, exported};
-use crate::cli::trained::{Trained, TrainedOn};
-use crate::cli::{Failure, failure, output};
-use crate::data::{Moments, Part};
-use crate::models::zoo::{ModelSpec, Zoo};
-use crate::models::{LossKind, USUAL_IGNORED};
-use crate::torch::LossFn as _;
-use crate::train::{told_right, told_targets};
-use crate::{Pipeline, Values};
+use crate::feed::DataOptions;
+use crate::feed::learned::Learned;
+use crate::feed::remote::local;
+use crate::feed::samples::choose;
+use crate::model::{Chosen, exported};
+use crate::trained::{Trained, TrainedOn};
+use crate::{Failure, failure, output};
+use gpipe_data::{Moments, Part};
+use gpipe_models::zoo::{ModelSpec, Zoo};
+use gpipe_models::{LossKind, USUAL_IGNORED};
+use gpipe_torch::{LossFn as _, Pipeline, Values};
+use gpipe_train::{told_right, told_targets};
 
 /// Samples that a model is judged by.
 pub(super) struct Judged {
@@ -271,7 +270,7 @@ struct Sum {
 ///
 /// # Errors
 /// The model takes no batch of that size.
-pub(in crate::cli) fn cut(
+pub(crate) fn cut(
     trained: &Trained,
     asked: Option<usize>,
     (batch, micro): (usize, usize),

@@ -7,10 +7,10 @@ use tch::Tensor;
 
 use super::learned::{Learned, Pace, Rows};
 use super::{SYNTHETIC, Windows};
-use crate::Values;
-use crate::data::{DataError, InputMeasures, Loader, Part, Tokens};
-use crate::models::zoo::ModelSpec;
-use crate::train::{self, IntoFeed};
+use gpipe_data::{DataError, InputMeasures, Loader, Part, Tokens};
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::Values;
+use gpipe_train::IntoFeed;
 
 /// Models that begin with weights as Hugging Face has them.
 const BEGIN: [&str; 2] = ["gpt", "llama"];
@@ -19,7 +19,7 @@ const MOST: u64 = 1 << 53;
 
 /// Batches in a row.
 #[derive(Debug)]
-pub(in crate::cli) struct Feed {
+pub(crate) struct Feed {
     batches: Batches,
     left: usize,
 }
@@ -110,8 +110,8 @@ impl Feed {
     }
 }
 
-impl train::Feed for Feed {
-    fn next_batch(&mut self) -> Option<train::Batch> {
+impl gpipe_train::Feed for Feed {
+    fn next_batch(&mut self) -> Option<gpipe_train::Batch> {
         self.next()
     }
 
@@ -134,7 +134,7 @@ impl train::Feed for Feed {
 
 /// What is held out from training, yet to be loaded.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli) struct HeldOut<'a> {
+pub(crate) struct HeldOut<'a> {
     from: Judged<'a>,
     samples: usize,
     most: Option<usize>,
@@ -161,13 +161,13 @@ impl<'a> HeldOut<'a> {
     }
 
     /// How many batches there are, measured or not.
-    pub(in crate::cli) fn batches(&self) -> usize {
+    pub(crate) fn batches(&self) -> usize {
         let len = self.from.len();
         (len - self.left_out.min(len)).div_ceil(self.samples)
     }
 
     /// Samples that are left out, and how many there are.
-    pub(in crate::cli) fn left_out(&self) -> (usize, usize) {
+    pub(crate) fn left_out(&self) -> (usize, usize) {
         (self.left_out, self.from.len())
     }
 }
@@ -219,14 +219,14 @@ impl IntoFeed for HeldOut<'_> {
 
 /// The same on its way.
 #[derive(Debug)]
-pub(in crate::cli) struct HeldOutBatches {
+pub(crate) struct HeldOutBatches {
     loader: Batches,
     left: usize,
     count: usize,
 }
 
-impl train::Feed for HeldOutBatches {
-    fn next_batch(&mut self) -> Option<train::Batch> {
+impl gpipe_train::Feed for HeldOutBatches {
+    fn next_batch(&mut self) -> Option<gpipe_train::Batch> {
         self.left = self.left.checked_sub(1)?;
         self.loader.next()
     }
@@ -266,10 +266,10 @@ impl Batches {
         }
     }
 
-    fn next(&mut self) -> Option<train::Batch> {
+    fn next(&mut self) -> Option<gpipe_train::Batch> {
         match self {
-            Self::Windows(loader) => train::Feed::next_batch(loader),
-            Self::Samples(rows) => train::Feed::next_batch(rows),
+            Self::Windows(loader) => gpipe_train::Feed::next_batch(loader),
+            Self::Samples(rows) => gpipe_train::Feed::next_batch(rows),
             Self::Made {
                 inputs,
                 targets,
@@ -337,12 +337,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cli::feed::{DataOptions, Source};
-    use crate::cli::model::Chosen;
-    use crate::cli::model::exported::AskedLoss;
-    use crate::cli::model::flags::Given;
-    use crate::models::zoo::Zoo;
-    use crate::train::Feed as _;
+    use crate::feed::{DataOptions, Source};
+    use crate::model::Chosen;
+    use crate::model::exported::AskedLoss;
+    use crate::model::flags::Given;
+    use gpipe_models::zoo::Zoo;
+    use gpipe_train::Feed as _;
 
     fn job(data: Option<&Path>) -> (Chosen, Source) {
         let model = Chosen::new(

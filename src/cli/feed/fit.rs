@@ -1,10 +1,10 @@
 //! Which data fits which model.
 
-use crate::cli::model::Chosen;
-use crate::cli::model::flags::flag;
-use crate::cli::models::shapes;
-use crate::data::Tokens;
-use crate::models::zoo::{Fill, ModelSpec, Synthetic};
+use crate::model::Chosen;
+use crate::model::flags::flag;
+use crate::models::shapes;
+use gpipe_data::Tokens;
+use gpipe_models::zoo::{Fill, ModelSpec, Synthetic};
 
 /// The most values of a mini-batch's inputs and targets: tens of gigabytes are a slip.
 const MAX_VALUES: i64 = 1 << 32;
@@ -36,7 +36,7 @@ impl What {
 }
 
 /// Refuses a mini-batch that is a slip of the keyboard.
-pub(in crate::cli) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), String> {
+pub(crate) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), String> {
     let values = |one: &Synthetic| {
         let sides = one.shape().iter();
         sides.fold(1_i64, |product, side| product.saturating_mul(*side))
@@ -55,7 +55,7 @@ pub(in crate::cli) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), 
 }
 
 /// Tokens of a sample, where that is what a sample is.
-pub(in crate::cli) fn tokens(spec: &ModelSpec) -> Option<usize> {
+pub(crate) fn tokens(spec: &ModelSpec) -> Option<usize> {
     match spec.inputs() {
         [input] if input.is_tokens() => usize::try_from(input.shape()[0]).ok(),
         _ => None,

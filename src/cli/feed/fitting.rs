@@ -4,8 +4,8 @@ use std::path::Path;
 
 use gpipe_partitioner::words::quoted;
 
-use crate::cli::model::Chosen;
-use crate::data::{SampleOptions, Samples};
+use crate::model::Chosen;
+use gpipe_data::{SampleOptions, Samples};
 
 /// The side of images that a first try is soon over with.
 const SIDE: i64 = 64;

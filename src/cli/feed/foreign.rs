@@ -6,8 +6,8 @@ use std::path::Path;
 
 use gpipe_partitioner::words::path_instead;
 
-use crate::cli::model::exported;
-use crate::decide::near;
+use crate::model::exported;
+use gpipe_decide::near;
 
 /// What `torch.save` files are called.
 const SAVED: [&str; 4] = ["pt", "pth", "ckpt", "pkl"];
@@ -16,7 +16,7 @@ const SAVED: [&str; 4] = ["pt", "pth", "ckpt", "pkl"];
 ///
 /// # Errors
 /// It does: how its weights become a file that is read.
-pub(in crate::cli) fn check_weights(path: &Path) -> Result<(), String> {
+pub(crate) fn check_weights(path: &Path) -> Result<(), String> {
     if !path.is_file() || !SAVED.contains(&ending(path).as_str()) {
         return Ok(());
     }
@@ -63,7 +63,7 @@ fn ending(path: &Path) -> String {
 ///
 /// # Errors
 /// It does: what it is, and where it belongs.
-pub(in crate::cli) fn check(path: &Path) -> Result<(), String> {
+pub(crate) fn check(path: &Path) -> Result<(), String> {
     if is_of_a_library(path) {
         return Err(
             "there is no such file or folder, and nothing is downloaded: save the data set first (as \
@@ -143,7 +143,7 @@ fn is_utf16(path: &Path) -> bool {
 ///
 /// # Errors
 /// As [`check`].
-pub(in crate::cli) fn check_several(path: &Path) -> Result<(), String> {
+pub(crate) fn check_several(path: &Path) -> Result<(), String> {
     if matches!(ending(path).as_str(), "jpg" | "jpeg" | "png") && path.is_file() {
         let why = "this is one image: name the folder in which each class has a folder of images";
         return Err(why.to_owned());

@@ -4,26 +4,24 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::Values;
-use crate::data::{
-    Batches, DataError, HowMany, Loader, Part, Samples, Several, Source, not_finite,
-};
+use gpipe_data::{Batches, DataError, HowMany, Loader, Part, Samples, Several, Source, not_finite};
+use gpipe_torch::Values;
 
 /// Inputs and targets in batches.
-pub(in crate::cli) type Rows = Loader<(Values, Values)>;
+pub(crate) type Rows = Loader<(Values, Values)>;
 
 /// How many threads load, and how many batches they are ahead.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::cli) struct Pace {
-    pub(in crate::cli) workers: Option<HowMany>,
-    pub(in crate::cli) prefetch: Option<HowMany>,
+pub(crate) struct Pace {
+    pub(crate) workers: Option<HowMany>,
+    pub(crate) prefetch: Option<HowMany>,
     /// Bad items that are skipped in an epoch.
-    pub(in crate::cli) skip_bad: u64,
+    pub(crate) skip_bad: u64,
 }
 
 impl Pace {
     /// The same with a number of workers where nobody said any.
-    pub(in crate::cli) fn or_workers(self, workers: usize) -> Self {
+    pub(crate) fn or_workers(self, workers: usize) -> Self {
         let workers = self.workers.or(Some(HowMany::Fixed(workers)));
         Self { workers, ..self }
     }
@@ -52,7 +50,7 @@ impl Pace {
 
 /// What a model learns from.
 #[derive(Debug, Clone)]
-pub(in crate::cli) enum Learned {
+pub(crate) enum Learned {
     /// An input and a target each.
     Pairs(Samples),
     /// The same, where the model takes both as inputs and computes its loss itself.
@@ -70,50 +68,50 @@ impl Learned {
     }
 
     /// How many are trained on.
-    pub(in crate::cli) fn train_len(&self) -> usize {
+    pub(crate) fn train_len(&self) -> usize {
         self.pairs()
             .map_or_else(Several::train_len, Samples::train_len)
     }
 
     /// How many are held out.
-    pub(in crate::cli) fn held_out_len(&self) -> usize {
+    pub(crate) fn held_out_len(&self) -> usize {
         self.pairs()
             .map_or_else(Several::held_out_len, Samples::held_out_len)
     }
 
     /// How many there are without a test part.
-    pub(in crate::cli) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pairs().map_or_else(Several::len, Samples::len)
     }
 
     /// What they are, in a few words.
-    pub(in crate::cli) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         self.pairs()
             .map_or_else(Several::describe, Samples::describe)
     }
 
     /// What is to be said of them besides.
-    pub(in crate::cli) fn notes(&self) -> &[String] {
+    pub(crate) fn notes(&self) -> &[String] {
         self.pairs().map_or_else(Several::notes, Samples::notes)
     }
 
     /// Classes of which there is no sample, as far as that is known.
-    pub(in crate::cli) fn absent_classes(&self) -> &[String] {
+    pub(crate) fn absent_classes(&self) -> &[String] {
         self.pairs().map_or(&[], Samples::absent_classes)
     }
 
     /// Mean and standard deviation by which targets are scaled, where they are.
-    pub(in crate::cli) fn target_scale(&self) -> Option<(f64, f64)> {
+    pub(crate) fn target_scale(&self) -> Option<(f64, f64)> {
         self.pairs().ok().and_then(Samples::target_scale)
     }
 
     /// How many classes have names.
-    pub(in crate::cli) fn named_classes(&self) -> usize {
+    pub(crate) fn named_classes(&self) -> usize {
         self.pairs().map_or(0, |own| own.class_names().len())
     }
 
     /// What a run keeps of them.
-    pub(in crate::cli) fn kept(&self) -> Value {
+    pub(crate) fn kept(&self) -> Value {
         self.pairs().map_or_else(Several::kept, Samples::kept)
     }
 
@@ -121,7 +119,7 @@ impl Learned {
     ///
     /// # Errors
     /// They are others.
-    pub(in crate::cli) fn check_same(&self, kept: &Value) -> Result<(), DataError> {
+    pub(crate) fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         match self.pairs() {
             Ok(samples) => samples.check_same(kept),
             Err(several) => several.check_same(kept),
@@ -132,7 +130,7 @@ impl Learned {
     ///
     /// # Errors
     /// The position is one in other data, or there is no thread.
-    pub(in crate::cli) fn load(
+    pub(crate) fn load(
         &self,
         part: Part,
         (size, pace): (usize, Pace),
@@ -147,7 +145,7 @@ impl Learned {
 
     /// The first sample with a number that is NaN or infinite, of those that are trained on and then of those
     /// that are held out, where one is found within a while; none also where they cannot be read.
-    pub(in crate::cli) fn not_finite(&self) -> Option<String> {
+    pub(crate) fn not_finite(&self) -> Option<String> {
         const ROWS: usize = 64;
         let end = Instant::now() + Duration::from_secs(10);
         for (part, name) in [(Part::All, "sample"), (Part::HeldOut, "held-out sample")] {
@@ -176,7 +174,7 @@ impl Learned {
     }
 
     /// Threads that leave the stages some cores.
-    pub(in crate::cli) fn workers(&self) -> usize {
+    pub(crate) fn workers(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // Images are decoded, which takes longer than small models do.
         match self.pairs().map(Samples::input) {

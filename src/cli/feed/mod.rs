@@ -26,9 +26,9 @@ use serde_json::Value;
 use super::Failure;
 use super::model::Chosen;
 use super::trained::ModelTokenizer;
-use crate::data::{DataError, InputMeasures, MOBY_DICK, Part, Samples, TextSet, Tokens};
-use crate::models::zoo::ModelSpec;
-use crate::train::Feed as _;
+use gpipe_data::{DataError, InputMeasures, MOBY_DICK, Part, Samples, TextSet, Tokens};
+use gpipe_models::zoo::ModelSpec;
+use gpipe_train::Feed as _;
 use learned::{Learned, Pace};
 
 pub(super) use batches::{Feed, HeldOut};
@@ -378,7 +378,7 @@ pub(super) fn parts(tokens: &Tokens, share: f64) -> [Tokens; 2] {
 }
 
 /// Whether a path names a file of tokens, or a folder of two, as nanoGPT's scripts write it.
-pub(in crate::cli) fn is_tokens(path: &Path) -> bool {
+pub(crate) fn is_tokens(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == TOKENS) || Tokens::are_in(path)
 }
 

@@ -1,12 +1,12 @@
 //! What data is called, and how much there is of it.
 
 use super::{SYNTHETIC, Source};
-use crate::cli::output::thousands;
-use crate::data::Tokens;
+use crate::output::thousands;
+use gpipe_data::Tokens;
 
 impl Source {
     /// What it is called.
-    pub(in crate::cli) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Text { path: None, .. } | Self::Tokens { path: None, .. } => {
                 "built-in: moby-dick".to_owned()
@@ -26,7 +26,7 @@ impl Source {
     }
 
     /// What there is of tokens: how many are trained on, and how many are held out.
-    pub(in crate::cli) fn parts(&self) -> Option<String> {
+    pub(crate) fn parts(&self) -> Option<String> {
         let (windows, unit) = match self {
             Self::Text { windows, .. } => (windows, "character"),
             Self::Tokens { windows, .. } => (windows, "token"),

@@ -9,14 +9,14 @@ use super::learned::{Learned, Pace};
 use super::read::Read;
 use super::samples::{self, DataOptions};
 use super::{Source, is_tokens, remote};
-use crate::cli::model::Chosen;
-use crate::cli::trained::{ModelTokenizer, Vocabulary};
-use crate::data::{Part, TextSet, Tokens};
+use crate::model::Chosen;
+use crate::trained::{ModelTokenizer, Vocabulary};
+use gpipe_data::{Part, TextSet, Tokens};
 
 /// What a run is evaluated on, where that is data of its own.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one of a run")]
-pub(in crate::cli) enum Other {
+pub(crate) enum Other {
     /// Windows of so many of these tokens.
     Tokens(Tokens, usize),
     /// A part of samples, which is loaded so.
@@ -29,7 +29,7 @@ impl Other {
     ///
     /// # Errors
     /// It cannot be read, or the model does not take it.
-    pub(in crate::cli) fn read(
+    pub(crate) fn read(
         path: &Path,
         (chosen, source): (&Chosen, &Source),
         tokenizer: Option<&ModelTokenizer>,
@@ -73,7 +73,7 @@ impl Other {
     }
 
     /// In batches: see [`HeldOut::new`].
-    pub(in crate::cli) fn batches(
+    pub(crate) fn batches(
         &self,
         samples: usize,
         most: Option<usize>,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::fit::{self, What};
 use super::learned::Pace;
 use super::{Source, Windows, parts};
-use crate::cli::model::Chosen;
-use crate::cli::trained::ModelTokenizer;
-use crate::data::{DataError, TextSet, Tokens};
+use crate::model::Chosen;
+use crate::trained::ModelTokenizer;
+use gpipe_data::{DataError, TextSet, Tokens};
 
 /// What a file holds, before it is known whether the model can take it.
 pub(super) struct Read {

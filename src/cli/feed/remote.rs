@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Whether a path is the URL of a store: `s3://bucket/train/`.
-pub(in crate::cli) fn is_url(path: &Path) -> bool {
+pub(crate) fn is_url(path: &Path) -> bool {
     path.to_string_lossy().contains("://")
 }
 
@@ -13,7 +13,7 @@ pub(in crate::cli) fn is_url(path: &Path) -> bool {
 ///
 /// # Errors
 /// The store does not answer, knows nothing of that name, or this program has no such.
-pub(in crate::cli) fn local(path: &Path) -> Result<Cow<'_, Path>, String> {
+pub(crate) fn local(path: &Path) -> Result<Cow<'_, Path>, String> {
     if is_url(path) {
         let url = path.to_string_lossy();
         fetched(&url).map(Cow::Owned)
@@ -28,7 +28,7 @@ fn fetched(url: &str) -> Result<PathBuf, String> {
     let cache = home("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| home("HOME").map(|home| Path::new(&home).join(".cache")));
     let cache = cache.ok_or("there is no folder to bring it to: set XDG_CACHE_HOME")?;
-    let fetched = crate::data::Objects::open(url)
+    let fetched = gpipe_data::Objects::open(url)
         .and_then(|objects| objects.fetched(&cache.join("gpipe-rs/objects")));
     fetched
         .map(|own| own.path)

@@ -8,40 +8,40 @@ use gpipe_partitioner::words::count;
 
 use super::learned::{Learned, Pace};
 use super::several;
-use crate::cli::model::Chosen;
-use crate::cli::model::flags::flag;
-use crate::cli::models::shapes;
-use crate::data::{Check, DataError, HowMany, Missing, Normalise, SampleOptions, Samples};
-use crate::models::USUAL_IGNORED;
-use crate::models::zoo::{Fill, ModelSpec, Synthetic};
+use crate::model::Chosen;
+use crate::model::flags::flag;
+use crate::models::shapes;
+use gpipe_data::{Check, DataError, HowMany, Missing, Normalise, SampleOptions, Samples};
+use gpipe_models::USUAL_IGNORED;
+use gpipe_models::zoo::{Fill, ModelSpec, Synthetic};
 
 /// What is said of data, beside where it is.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct DataOptions {
+pub(crate) struct DataOptions {
     /// The column of a table with the targets.
-    pub(in crate::cli) target: Option<String>,
+    pub(crate) target: Option<String>,
     /// Those that are neither targets nor inputs.
-    pub(in crate::cli) drop_columns: Vec<String>,
-    pub(in crate::cli) missing: Missing,
+    pub(crate) drop_columns: Vec<String>,
+    pub(crate) missing: Missing,
     /// The share that is held out.
-    pub(in crate::cli) held_out: f64,
-    pub(in crate::cli) normalise: Normalise,
-    pub(in crate::cli) resize: Option<usize>,
-    pub(in crate::cli) augment: bool,
-    pub(in crate::cli) shuffle: bool,
-    pub(in crate::cli) seed: u64,
+    pub(crate) held_out: f64,
+    pub(crate) normalise: Normalise,
+    pub(crate) resize: Option<usize>,
+    pub(crate) augment: bool,
+    pub(crate) shuffle: bool,
+    pub(crate) seed: u64,
     /// Threads that read and decode; by default as many as suit the data.
-    pub(in crate::cli) workers: Option<HowMany>,
+    pub(crate) workers: Option<HowMany>,
     /// Batches that are made ahead; by default as the library does.
-    pub(in crate::cli) prefetch: Option<HowMany>,
+    pub(crate) prefetch: Option<HowMany>,
     /// Samples of an epoch that are skipped where they cannot be made.
-    pub(in crate::cli) skip_bad: usize,
+    pub(crate) skip_bad: usize,
     /// What an earlier run has kept of it.
-    pub(in crate::cli) kept: Option<Value>,
+    pub(crate) kept: Option<Value>,
 }
 
 /// What is held out where nothing is said.
-pub(in crate::cli) const HELD_OUT: f64 = 0.1;
+pub(crate) const HELD_OUT: f64 = 0.1;
 
 impl Default for DataOptions {
     fn default() -> Self {
@@ -65,7 +65,7 @@ impl Default for DataOptions {
 
 impl DataOptions {
     /// How fast it is to be loaded.
-    pub(in crate::cli) fn pace(&self) -> Pace {
+    pub(crate) fn pace(&self) -> Pace {
         Pace {
             workers: self.workers,
             prefetch: self.prefetch,
@@ -84,7 +84,7 @@ const INPUTS: &str = "inputs";
 ///
 /// # Errors
 /// What is wrong with the data, or why the model does not take it.
-pub(in crate::cli) fn choose(
+pub(crate) fn choose(
     chosen: &Chosen,
     path: Option<&Path>,
     options: &DataOptions,

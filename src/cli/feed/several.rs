@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::samples::{DataOptions, check, takes};
-use crate::cli::model::Chosen;
-use crate::data::{DataError, Field, Normalise, SampleOptions, Several};
-use crate::models::USUAL_IGNORED;
-use crate::models::zoo::{Fill, ModelSpec, Synthetic};
+use crate::model::Chosen;
+use gpipe_data::{DataError, Field, Normalise, SampleOptions, Several};
+use gpipe_models::USUAL_IGNORED;
+use gpipe_models::zoo::{Fill, ModelSpec, Synthetic};
 
 /// What the arrays of inputs and of targets are called where nobody names them otherwise.
 const INPUT: &str = "x";

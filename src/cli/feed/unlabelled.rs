@@ -4,15 +4,15 @@ use std::path::Path;
 
 use super::DataOptions;
 use super::samples::{check, fixed_shape, takes, wanted};
-use crate::cli::model::Chosen;
-use crate::data::{Check, DataError, Samples};
-use crate::models::zoo::Synthetic;
+use crate::model::Chosen;
+use gpipe_data::{Check, DataError, Samples};
+use gpipe_models::zoo::Synthetic;
 
 /// The inputs that a path names, as the model takes them and as a run has kept how they are read.
 ///
 /// # Errors
 /// What is wrong with the data, or why the model does not take it.
-pub(in crate::cli) fn unlabelled(
+pub(crate) fn unlabelled(
     chosen: &Chosen,
     path: &Path,
     options: &DataOptions,

@@ -2,8 +2,8 @@
 
 use tch::{Kind, Tensor};
 
-use crate::Pipeline;
-use crate::models::zoo::ModelSpec;
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::Pipeline;
 
 /// A text that grows, and the model that sees it.
 #[derive(Debug)]

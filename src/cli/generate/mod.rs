@@ -12,9 +12,9 @@ use tch::Kind;
 
 use super::trained::{Devices, Place, Reader, Spoken, Trained};
 use super::{Failure, input, output};
-use crate::data::Sampler;
-use crate::models::zoo::Zoo;
 use draw::Rule;
+use gpipe_data::Sampler;
+use gpipe_models::zoo::Zoo;
 use logits::Growing;
 
 /// Arguments of `gpipe-rs generate`.

@@ -3,11 +3,11 @@
 use tch::Kind;
 
 use super::logits::Growing;
-use crate::Pipeline;
-use crate::cli::trained::{Reader, Vocabulary};
-use crate::data::Sampler;
-use crate::models::zoo::ModelSpec;
-use crate::train::Stop;
+use crate::trained::{Reader, Vocabulary};
+use gpipe_data::Sampler;
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::Pipeline;
+use gpipe_train::Stop;
 
 /// Characters to write.
 const LENGTH: usize = 240;
@@ -15,18 +15,18 @@ const LENGTH: usize = 240;
 const TEMPERATURE: f64 = 0.8;
 
 /// A text to begin with, and what its tokens stand for.
-pub(in crate::cli) struct Beginning<'a> {
-    pub(in crate::cli) spec: &'a ModelSpec,
-    pub(in crate::cli) vocabulary: Vocabulary,
+pub(crate) struct Beginning<'a> {
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) vocabulary: Vocabulary,
     /// The first ones of the held-out text.
-    pub(in crate::cli) tokens: Vec<i64>,
+    pub(crate) tokens: Vec<i64>,
     /// Those of a sequence.
-    pub(in crate::cli) seq: usize,
+    pub(crate) seq: usize,
 }
 
 /// Continues the beginning of the held-out text until somebody asks for the end, under a title that
 /// has that beginning; says why where the model cannot.
-pub(in crate::cli) fn generate(
+pub(crate) fn generate(
     pipe: &mut Pipeline,
     beginning: &Beginning<'_>,
     seed: u64,

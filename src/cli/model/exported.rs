@@ -7,11 +7,11 @@ use gpipe_partitioner::words::count;
 
 use super::Chosen;
 use super::flags::{Given, flag};
-use crate::models::zoo::ModelSpec;
-use crate::models::{ExportedModel, LossKind, NamedLoss};
+use gpipe_models::zoo::ModelSpec;
+use gpipe_models::{ExportedModel, LossKind, NamedLoss};
 
 /// What the name of such a file ends with.
-pub(in crate::cli) const END: &str = "pt2";
+pub(crate) const END: &str = "pt2";
 
 /// The size of a program whose sequences may have any length.
 const CONTEXT: &str = "context";
@@ -22,9 +22,9 @@ const OTHERS: [&str; 7] = ["pt", "pth", "bin", "ckpt", "onnx", "safetensors", "z
 
 /// The loss that was asked for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::cli) struct AskedLoss {
-    pub(in crate::cli) kind: Option<LossKind>,
-    pub(in crate::cli) ignore_index: Option<i64>,
+pub(crate) struct AskedLoss {
+    pub(crate) kind: Option<LossKind>,
+    pub(crate) ignore_index: Option<i64>,
 }
 
 impl AskedLoss {
@@ -44,7 +44,7 @@ impl AskedLoss {
 }
 
 /// Whether this names such a file, be it there or not; one of another ending has to be there.
-pub(in crate::cli) fn is_exported(model: &str) -> bool {
+pub(crate) fn is_exported(model: &str) -> bool {
     let path = Path::new(model);
     path.extension().is_some_and(|end| {
         let is = |own: &&str| end.eq_ignore_ascii_case(own);
@@ -55,11 +55,7 @@ pub(in crate::cli) fn is_exported(model: &str) -> bool {
 /// The model in a file, and the loss that it is trained with: the one that was asked for, or the
 /// one that it computes itself; none where there is neither. Of its sizes `context` alone may be chosen,
 /// where it was exported for sequences of any length.
-pub(in crate::cli) fn read(
-    path: &Path,
-    asked: AskedLoss,
-    sizes: &Given,
-) -> Result<ModelSpec, String> {
+pub(crate) fn read(path: &Path, asked: AskedLoss, sizes: &Given) -> Result<ModelSpec, String> {
     let model = ExportedModel::open(path).map_err(|error| error.to_string())?;
     let own = || model.computes_a_loss().then(|| LossKind::Output.into());
     let loss = asked.named()?.or_else(own);
@@ -100,7 +96,7 @@ fn fixed_context(spec: &ModelSpec) -> String {
 
 /// Whether the model takes the micro-batches that so many samples are cut into: a program may have
 /// been exported for some sizes alone.
-pub(in crate::cli) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> bool {
+pub(crate) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> bool {
     let Some(model) = spec.exported() else {
         return true;
     };
@@ -110,7 +106,7 @@ pub(in crate::cli) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> b
 }
 
 /// That a file that was trained, with a checksum, is still there.
-pub(in crate::cli) fn check_there(model: &str, trained: Option<&str>) -> Result<(), String> {
+pub(crate) fn check_there(model: &str, trained: Option<&str>) -> Result<(), String> {
     if trained.is_none() || Path::new(model).exists() {
         return Ok(());
     }
@@ -121,7 +117,7 @@ pub(in crate::cli) fn check_there(model: &str, trained: Option<&str>) -> Result<
 }
 
 /// That a file is the one that was trained.
-pub(in crate::cli) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Result<(), String> {
+pub(crate) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Result<(), String> {
     let (Some(model), Some(trained)) = (spec.exported(), trained) else {
         return Ok(());
     };
@@ -141,7 +137,7 @@ pub(in crate::cli) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Res
 ///
 /// # Errors
 /// It has a loss of its own, and none besides, or not this one.
-pub(in crate::cli) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelSpec, String> {
+pub(crate) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelSpec, String> {
     let flag = match (asked.kind, asked.ignore_index) {
         (None, None) => return Ok(spec),
         (Some(_), _) => "--loss",
@@ -181,7 +177,7 @@ impl Chosen {
     ///
     /// # Errors
     /// What to add, or to do in Python.
-    pub(in crate::cli) fn check_trains(&self) -> Result<(), String> {
+    pub(crate) fn check_trains(&self) -> Result<(), String> {
         let Some(model) = self.spec.exported() else {
             return Ok(());
         };
@@ -206,7 +202,7 @@ impl Chosen {
     ///
     /// # Errors
     /// How many that is, and what to do.
-    pub(in crate::cli) fn check_micro(&self, batch: usize, micro: usize) -> Result<(), String> {
+    pub(crate) fn check_micro(&self, batch: usize, micro: usize) -> Result<(), String> {
         let Some(model) = self.spec.exported() else {
             return Ok(());
         };
@@ -249,7 +245,7 @@ impl Chosen {
 }
 
 /// `1 to 64`, `2`, `2 or more`.
-pub(in crate::cli) fn range(sizes: &RangeInclusive<usize>) -> String {
+pub(crate) fn range(sizes: &RangeInclusive<usize>) -> String {
     match (sizes.start(), sizes.end()) {
         (least, &usize::MAX) => format!("{least} or more"),
         (least, most) if least == most => least.to_string(),
@@ -258,7 +254,7 @@ pub(in crate::cli) fn range(sizes: &RangeInclusive<usize>) -> String {
 }
 
 /// That a program does not have the gradients that parts of it have in Python, if its file shows such.
-pub(in crate::cli) fn note_of_gradients(spec: &ModelSpec) -> Option<String> {
+pub(crate) fn note_of_gradients(spec: &ModelSpec) -> Option<String> {
     let model = spec.exported()?;
     let (first, others) = model.own_gradients().split_first()?;
     let others = match others.len() {
@@ -274,7 +270,7 @@ pub(in crate::cli) fn note_of_gradients(spec: &ModelSpec) -> Option<String> {
 }
 
 /// What would let the program take what a mini-batch leaves over.
-pub(in crate::cli) fn smaller(spec: &ModelSpec) -> String {
+pub(crate) fn smaller(spec: &ModelSpec) -> String {
     let model = spec.exported();
     let least = model.map_or(1, |model| *model.micro_batch_sizes().start());
     match model.and_then(ExportedModel::micro_batch_size) {

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::cli::{Failure, input};
-use crate::decide::near;
-use crate::models::hugging_face::hub_hint;
+use crate::{Failure, input};
+use gpipe_decide::near;
+use gpipe_models::hugging_face::hub_hint;
 
 /// What files of data end with.
 const DATA: [&str; 5] = ["npz", "npy", "csv", "tsv", "parquet"];

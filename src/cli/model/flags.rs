@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::{Arg, ArgMatches, Command, Id};
 
-use crate::models::zoo::{Entry, Size, Zoo};
+use gpipe_models::zoo::{Entry, Size, Zoo};
 
 /// The title of these flags in `--help`.
 const HEADING: &str = "Sizes of the model";
@@ -14,10 +14,10 @@ const ID: &str = "size of the model: ";
 const SEQ: &str = "seq";
 
 /// A size and its value as text, in the order of the zoo's sizes.
-pub(in crate::cli) type Given = Vec<(String, String)>;
+pub(crate) type Given = Vec<(String, String)>;
 
 /// `d_model` as `--d-model`.
-pub(in crate::cli) fn flag(size: &str) -> String {
+pub(crate) fn flag(size: &str) -> String {
     format!("--{}", long(size))
 }
 
@@ -26,12 +26,12 @@ fn long(size: &str) -> String {
 }
 
 /// Where clap keeps the value: a verb's own argument may have the size's name.
-pub(in crate::cli) fn id(size: &str) -> String {
+pub(crate) fn id(size: &str) -> String {
     format!("{ID}{size}")
 }
 
 /// The names of all sizes, each once, in the order of the entries.
-pub(in crate::cli) fn names(zoo: &Zoo) -> Vec<&str> {
+pub(crate) fn names(zoo: &Zoo) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let sizes = zoo.entries().flat_map(Entry::sizes).map(Size::name);
     sizes.filter(|name| seen.insert(*name)).collect()
@@ -41,7 +41,7 @@ pub(in crate::cli) fn names(zoo: &Zoo) -> Vec<&str> {
 ///
 /// # Errors
 /// A size has the name of one of the verb's own flags.
-pub(in crate::cli) fn add(verb: Command, zoo: &Zoo) -> Result<Command, String> {
+pub(crate) fn add(verb: Command, zoo: &Zoo) -> Result<Command, String> {
     let names = names(zoo);
     if let Some(name) = names.iter().find(|name| is_taken(&verb, &long(name))) {
         let model = having(zoo, name).first().map_or("", |entry| entry.name());
@@ -83,7 +83,7 @@ fn arg(zoo: &Zoo, name: &str, names: &[&str]) -> Arg {
 }
 
 /// The entries that have a size.
-pub(in crate::cli) fn having<'z>(zoo: &'z Zoo, name: &str) -> Vec<&'z Entry> {
+pub(crate) fn having<'z>(zoo: &'z Zoo, name: &str) -> Vec<&'z Entry> {
     let has = |entry: &&Entry| entry.sizes().iter().any(|size| size.name() == name);
     zoo.entries().filter(has).collect()
 }
@@ -110,7 +110,7 @@ fn help(zoo: &Zoo, name: &str) -> String {
 }
 
 /// Values by key, in the order in which the keys came.
-type Groups<K, V> = Vec<(K, Vec<V>)>;
+pub(crate) type Groups<K, V> = Vec<(K, Vec<V>)>;
 
 fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
     match groups.iter_mut().find(|(own, _)| *own == key) {
@@ -120,7 +120,7 @@ fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
 }
 
 /// The sizes that a command line gives, in its order.
-pub(in crate::cli) fn given(verb: &ArgMatches) -> Given {
+pub(crate) fn given(verb: &ArgMatches) -> Given {
     let value = |id: &Id| {
         let name = id.as_str().strip_prefix(ID)?;
         let value = verb.get_one::<String>(id.as_str())?;
@@ -131,7 +131,7 @@ pub(in crate::cli) fn given(verb: &ArgMatches) -> Given {
 
 /// What they are to the arguments of a verb. The flags come from the models: see [`add`].
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct SizeFlags(pub(in crate::cli) Given);
+pub(crate) struct SizeFlags(pub(crate) Given);
 
 impl clap::FromArgMatches for SizeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {

@@ -10,10 +10,10 @@ use std::path::Path;
 use gpipe_partitioner::words::{count, instead};
 
 use super::Failure;
-use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
-use crate::models::{EXPORT, NamedLoss};
 use exported::AskedLoss;
 use flags::{Given, flag};
+use gpipe_models::zoo::{ModelSpec, Size, Zoo, ZooError};
+use gpipe_models::{EXPORT, NamedLoss};
 
 /// Beyond the present value of a size, how far a better one is looked for.
 const REACH: i64 = 64;

@@ -5,7 +5,7 @@ use gpipe_partitioner::{ModelId, Plan};
 
 use super::Chosen;
 use super::flags::{Given, flag};
-use crate::cli::input;
+use crate::input;
 
 /// The size that is the data's where nobody chose it.
 const OF_DATA: &str = "vocab";
@@ -22,7 +22,7 @@ fn of_data(size: &str) -> bool {
 
 impl Chosen {
     /// What profiles and plans call the model.
-    pub(in crate::cli) fn id(&self) -> ModelId {
+    pub(crate) fn id(&self) -> ModelId {
         let spec = &self.spec;
         match spec.exported() {
             Some(model) => {
@@ -37,7 +37,7 @@ impl Chosen {
     ///
     /// # Errors
     /// For which one it was made, and what to do.
-    pub(in crate::cli) fn check_plan(&self, plan: &Plan) -> Result<(), String> {
+    pub(crate) fn check_plan(&self, plan: &Plan) -> Result<(), String> {
         if let Some(model) = &plan.model {
             self.check_planned(model)?;
         }
@@ -63,7 +63,7 @@ impl Chosen {
     }
 
     /// The sizes of a plan's model that nobody chose here, but for those that follow from the data.
-    pub(in crate::cli) fn unsaid_sizes(&self, planned: &ModelId) -> Given {
+    pub(crate) fn unsaid_sizes(&self, planned: &ModelId) -> Given {
         let sizes = planned.settings().iter();
         let sizes = sizes.filter(|(size, _)| self.has(size) && !self.chose(size) && !of_data(size));
         sizes
@@ -126,7 +126,7 @@ impl Chosen {
 
     /// What is to be known of a plan: that it was made for another vocabulary than the data's,
     /// and what its measurements were doubted for.
-    pub(in crate::cli) fn notes_of_plan(&self, plan: &Plan) -> Vec<String> {
+    pub(crate) fn notes_of_plan(&self, plan: &Plan) -> Vec<String> {
         let doubts = input::doubted(&plan.doubts)
             .map(|doubts| format!("note: of the profile that the plan was made from: {doubts}"));
         self.vocabulary_of_plan(plan)

@@ -14,9 +14,9 @@ use super::feed::{DataOptions, foreign, unlabelled};
 use super::model::{Chosen, exported};
 use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input};
-use crate::data::{Part, Samples, cells, not_finite};
-use crate::models::zoo::Zoo;
-use crate::{Pipeline, Values};
+use gpipe_data::{Part, Samples, cells, not_finite};
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::{Pipeline, Values};
 use told::{Teller, Told};
 
 /// Samples at a time, where a run does not say.

@@ -2,9 +2,9 @@
 
 use tch::{Kind, Tensor};
 
-use crate::cli::Failure;
-use crate::data::Samples;
-use crate::models::zoo::{Fill, ModelSpec};
+use crate::Failure;
+use gpipe_data::Samples;
+use gpipe_models::zoo::{Fill, ModelSpec};
 
 /// What a model tells of one sample.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,9 +6,9 @@ use gpipe_partitioner::words::{decimals, six_digits};
 use serde_json::{Value, json};
 
 use super::{Args, Told};
-use crate::cli::table::{Align, Table};
-use crate::cli::trained::Trained;
-use crate::cli::{Failure, output};
+use crate::table::{Align, Table};
+use crate::trained::Trained;
+use crate::{Failure, output};
 
 /// That a file of this name can be written, before anything is computed.
 pub(super) fn check(path: &Path) -> Result<(), Failure> {

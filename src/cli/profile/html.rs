@@ -3,9 +3,9 @@
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{Plan, PlanOptions};
 
-use crate::Profiled;
-use crate::cli::said::Said;
-use crate::models::zoo::ModelSpec;
+use crate::said::Said;
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::Profiled;
 
 /// The page about a model, its plan, what limits that, and why it is as it is.
 pub(super) fn page(

@@ -8,8 +8,8 @@ use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level;
 
 use super::Progress;
-use crate::cli::say;
-use crate::decide::BY_SIGNAL;
+use crate::say;
+use gpipe_decide::BY_SIGNAL;
 
 /// Listens until it is dropped; from then on a signal does what it does without.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use tch::Device;
 
 use super::options::Args;
 use super::report::Loading;
-use crate::cli::feed::{self, DataOptions, Measured, Source};
-use crate::cli::model::Chosen;
-use crate::cli::model::exported::AskedLoss;
-use crate::cli::train::few;
-use crate::cli::{Failure, room};
-use crate::models::zoo::{ModelSpec, Zoo};
-use crate::{Sample, Sequential};
+use crate::feed::{self, DataOptions, Measured, Source};
+use crate::model::Chosen;
+use crate::model::exported::AskedLoss;
+use crate::train::few;
+use crate::{Failure, room};
+use gpipe_models::zoo::{ModelSpec, Zoo};
+use gpipe_torch::{Sample, Sequential};
 
 /// A measurement with everything decided.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl<'a> Job<'a> {
         feed::check_batch(&chosen.spec, args.batch).map_err(Failure::Usage)?;
         let options = super::plan_options(args, micro)?;
         check_stages(args, &chosen)?;
-        (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
+        (options.check(chosen.layers())).map_err(crate::plan::failure)?;
         let of_data = DataOptions {
             target: args.target.clone(),
             drop_columns: args.drop_columns.clone(),

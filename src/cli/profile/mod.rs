@@ -16,12 +16,12 @@ use tch::Device;
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say, simulated};
-use crate::cli::said::Said;
-use crate::data::Diagnosis;
-use crate::decide::reserve;
-use crate::memory::room_on;
-use crate::models::zoo::Zoo;
-use crate::{Kernels, ProfileOptions, Profiled, profile_watched};
+use crate::said::Said;
+use gpipe_data::Diagnosis;
+use gpipe_decide::reserve;
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::memory::room_on;
+use gpipe_torch::{Kernels, ProfileOptions, Profiled, profile_watched};
 
 pub(super) use options::Args;
 
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let job = Job::new(args, zoo)?;
     let options = profile_options(args, &job.micro_sizes);
     let (model, sample) = job.sample()?;
-    crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
+    gpipe_torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
     say(&report::beginning(job.spec(), &options)?);
     // The default.
     if args.devices[..] == [Device::Cpu; 2] {

@@ -6,18 +6,17 @@ use gpipe_partitioner::words::quoted;
 use gpipe_partitioner::{Bytes, ScheduleKind, When};
 use tch::Device;
 
-use crate::cli::config::values;
-use crate::cli::feed::samples::HELD_OUT;
-use crate::cli::input::{self, DeviceList};
-use crate::cli::model::exported;
-use crate::cli::model::flags::SizeFlags;
-use crate::cli::plan::page;
-use crate::cli::{Failure, output};
-use crate::data::{HowMany, Missing, Normalise};
-use crate::decide::reserve::Reserve;
-use crate::models::LossKind;
-use crate::torch::device_name;
-use crate::{Kernels, Precision};
+use crate::config::values;
+use crate::feed::samples::HELD_OUT;
+use crate::input::{self, DeviceList};
+use crate::model::exported;
+use crate::model::flags::SizeFlags;
+use crate::plan::page;
+use crate::{Failure, output};
+use gpipe_data::{HowMany, Missing, Normalise};
+use gpipe_decide::reserve::Reserve;
+use gpipe_models::LossKind;
+use gpipe_torch::{Kernels, Precision, device_name};
 
 /// The longest a layer may be measured, in milliseconds: an hour.
 const MAX_BUDGET: usize = 3_600_000;
@@ -29,7 +28,7 @@ const MAX_BUDGET: usize = 3_600_000;
   gpipe-rs train --model gpt --layers 6 --d-model 128 --batch 32 --plan plan.json
   gpipe-rs profile --model gpt2-xl --batch 4 --quick --low-memory
   gpipe-rs models gpt2 layers=4 --json > model.json; gpipe-rs profile --model model.json")]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     /// The model: a name that the verb `models` lists, a .pt2 that PyTorch's torch.export.save
     /// wrote, or a file (- is standard input) with what `models NAME --json` prints. The flags of
     /// sizes below come on top, but for a .pt2.

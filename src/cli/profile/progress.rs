@@ -8,8 +8,8 @@ use gpipe_partitioner::words::count;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
-use crate::ProfileProgress;
-use crate::cli::say;
+use crate::say;
+use gpipe_torch::ProfileProgress;
 
 /// Lines of a profile that measures layer by layer, where there is no terminal.
 const LINES: usize = 20;

@@ -6,15 +6,15 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{LayerCost, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
-use crate::cli::output::{self, thousands};
-use crate::cli::plan::limit::{self, Input};
-use crate::cli::plan::report as plan_report;
-use crate::cli::plan::runners_up::Shown;
-use crate::cli::said::{self, Said};
-use crate::cli::table::{Align, Table};
-use crate::data::{Diagnosis, InputMeasures, Limit};
-use crate::models::zoo::ModelSpec;
-use crate::{ProfileOptions, Profiled};
+use crate::output::{self, thousands};
+use crate::plan::limit::{self, Input};
+use crate::plan::report as plan_report;
+use crate::plan::runners_up::Shown;
+use crate::said::{self, Said};
+use crate::table::{Align, Table};
+use gpipe_data::{Diagnosis, InputMeasures, Limit};
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::{ProfileOptions, Profiled};
 
 /// What the loader of a training takes for a batch.
 #[derive(Debug)]
@@ -33,13 +33,11 @@ impl Loading {
         let step = plan.step.get() / 1e3;
         let on_cpu = measured.profile.device() == "cpu";
         let busy = (1.0 - plan.bubble_fraction) * plan.devices() as f64;
-        let cores = crate::torch::cores() as f64;
+        let cores = gpipe_torch::cores() as f64;
         let training = if on_cpu { step * busy.min(cores) } else { 0.0 };
         let phases = self.phases.as_ref()?;
-        let expected = InputMeasures {
-            intra_op: 1,
-            ..phases.beside(step, training)
-        };
+        let mut expected = phases.beside(step, training);
+        expected.intra_op = 1;
         Some(Diagnosis::of(&expected))
     }
 }
@@ -116,7 +114,7 @@ fn beside(
     [link, host, loading, input].into_iter().flatten().collect()
 }
 
-/// Fewer measurements of a time have no spread to speak of.
+/// Least number of measurements with a meaningful spread.
 const FEWEST: usize = 3;
 
 /// Columns of the bars and columns that are left out, from the widest terminal to the

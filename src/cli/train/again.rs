@@ -9,10 +9,10 @@ use gpipe_partitioner::words::quoted;
 
 use super::configured::Saved;
 use super::options::Args;
-use crate::cli::trained::{saved_samples, saved_tokenizer};
-use crate::cli::{Failure, failure, world};
-use crate::train::{Resume, RunFolder, TrainError};
-use crate::world::World;
+use crate::trained::{saved_samples, saved_tokenizer};
+use crate::{Failure, failure, world};
+use gpipe_torch::world::World;
+use gpipe_train::{Resume, RunFolder, TrainError};
 
 /// What an earlier start of this command has begun.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{SigId, low_level};
 
 use super::called;
-use crate::checkpoint::Checkpoint;
-use crate::train::Hook;
+use gpipe_train::Hook;
+use gpipe_train::checkpoint::Checkpoint;
 
 /// Whether all steps are done, and what is held out is measured.
 #[derive(Clone, Debug, Default)]

@@ -8,12 +8,12 @@ use gpipe_partitioner::words::count;
 use super::Failure;
 use super::options::Args;
 use super::recipe::Recipe;
-use crate::cli::config::{Origin, Origins, Schema};
-use crate::cli::feed::{HeldOut, Source};
-use crate::cli::model::Chosen;
-use crate::cli::output;
-use crate::train::ReportFormat;
-use crate::{Error, PipelineBuilder, Setting};
+use crate::config::{Origin, Origins, Schema};
+use crate::feed::{HeldOut, Source};
+use crate::model::Chosen;
+use crate::output;
+use gpipe_torch::{Error, PipelineBuilder, Setting};
+use gpipe_train::ReportFormat;
 
 /// Checks the arguments against each other and the model, of which `builder` is to make a
 /// pipeline.
@@ -159,7 +159,7 @@ fn fewer_stages(recipe: &Recipe, chosen: &Chosen, wanted: usize) -> String {
     format!("{fewer}, or {more}")
 }
 
-/// What is written at the end can be told to fail before the beginning.
+/// Checks early that a file can be written at the end.
 fn files(args: &Args) -> Result<(), String> {
     if let Some(path) = &args.report {
         ReportFormat::of(path).map_err(|why| format!("--report {}: {why}", path.display()))?;

@@ -1,12 +1,12 @@
 //! The keys of a run's configuration.
 
 use super::recipe::Recipe;
-use crate::cli::config::{Assign, ConfigKey, Key, Schema, Value};
-use crate::cli::model::flags;
-use crate::models::zoo::Zoo;
+use crate::config::{Assign, ConfigKey, Key, Schema, Value};
+use crate::model::flags;
+use gpipe_models::zoo::Zoo;
 
 /// All keys, table by table.
-pub(in crate::cli) fn schema(zoo: &Zoo) -> Schema<Recipe> {
+pub(crate) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     let (_, rows) = Recipe::table(zoo);
     let of_model = |key: &Key<Recipe>| key.table() == "model";
     let (model, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(of_model);
@@ -15,7 +15,7 @@ pub(in crate::cli) fn schema(zoo: &Zoo) -> Schema<Recipe> {
 }
 
 /// All keys, with what they are where nothing else is said.
-pub(in crate::cli) fn keys(zoo: &Zoo) -> Vec<ConfigKey> {
+pub(crate) fn keys(zoo: &Zoo) -> Vec<ConfigKey> {
     // With the numbers of the optimizer that is taken where none is named.
     let defaults = Recipe {
         warmup: None,

@@ -9,9 +9,9 @@ use super::Failure;
 use super::config::schema;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
-use crate::cli::config::{Origin, Origins, Sources, fixed, layers, resolve};
-use crate::cli::trained::ModelTokenizer;
-use crate::models::zoo::{Zoo, ZooError};
+use crate::config::{Origin, Origins, Sources, fixed, layers, resolve};
+use crate::trained::ModelTokenizer;
+use gpipe_models::zoo::{Zoo, ZooError};
 
 /// What a run was configured with.
 #[derive(Debug)]

@@ -12,11 +12,11 @@ use tch::Device;
 use super::Failure;
 use super::recipe::Recipe;
 use super::usual::has_convolutions;
-use crate::cli::model::Chosen;
-use crate::cli::world::of_leader;
-use crate::profile::layer_times;
-use crate::world::World;
-use crate::{Kernels, ProfileOptions, Sample};
+use crate::model::Chosen;
+use crate::world::of_leader;
+use gpipe_torch::profile::layer_times;
+use gpipe_torch::world::World;
+use gpipe_torch::{Kernels, ProfileOptions, Sample};
 
 /// What rank 0 tells the others.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,13 +80,11 @@ fn by_time(recipe: &Recipe, kernels: Kernels, chosen: &Chosen) -> Option<(Vec<us
         (Some(_), None) => sample,
         _ => sample.with_loss(targets, spec.loss()),
     };
-    let options = ProfileOptions {
-        precision: recipe.precision,
-        kernels,
-        threads_per_stage: recipe.threads_per_stage,
-        seed: recipe.seed,
-        ..ProfileOptions::new(&recipe.devices)
-    };
+    let mut options = ProfileOptions::new(&recipe.devices);
+    options.precision = recipe.precision;
+    options.kernels = kernels;
+    options.threads_per_stage = recipe.threads_per_stage;
+    options.seed = recipe.seed;
     let times = layer_times(&spec.build(), sample, &options).ok()?;
     let nanoseconds: Vec<u64> = times.iter().map(|own| (own * 1e3) as u64 + 1).collect();
     let cut = Partition::by_weight(&nanoseconds, stages).ok()?;

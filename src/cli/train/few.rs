@@ -3,7 +3,7 @@
 use gpipe_partitioner::words::count;
 
 use super::recipe::Recipe;
-use crate::models::zoo::ModelSpec;
+use gpipe_models::zoo::ModelSpec;
 
 /// Of as many values of a channel or fewer, mean and variance are noise.
 const FEW: usize = 8;
@@ -38,7 +38,7 @@ pub(super) fn fewest_samples(spec: &ModelSpec) -> anyhow::Result<Option<usize>> 
 
 /// The fewest samples of a micro-batch in training: two where one gives a batch norm a single value of a
 /// channel, of which it makes nothing.
-pub(in crate::cli) fn fewest_in_training(spec: &ModelSpec) -> anyhow::Result<usize> {
+pub(crate) fn fewest_in_training(spec: &ModelSpec) -> anyhow::Result<usize> {
     match spec.exported() {
         Some(model) => Ok(model.fewest_in_training()),
         None => Ok(fewest_places(spec)?.map_or(1, |places| if places > 1 { 1 } else { 2 })),
@@ -66,7 +66,7 @@ fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::zoo::Zoo;
+    use gpipe_models::zoo::Zoo;
 
     /// With two replicas 8 samples were told as 4: micro-batches are those of all replicas together.
     #[test]

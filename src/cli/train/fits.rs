@@ -1,15 +1,15 @@
 //! What follows from settings, and which of them still fit when others change.
 
 use super::recipe::Recipe;
-use crate::StageCount;
-use crate::cli::feed::samples::DataOptions;
-use crate::cli::model::Chosen;
-use crate::cli::model::exported::{AskedLoss, is_exported};
-use crate::models::zoo::Zoo;
+use crate::feed::samples::DataOptions;
+use crate::model::Chosen;
+use crate::model::exported::{AskedLoss, is_exported};
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::StageCount;
 
 impl Recipe {
     /// What holds where nothing is said.
-    pub(in crate::cli) fn defaults() -> Self {
+    pub(crate) fn defaults() -> Self {
         Self::table(&Zoo::new()).0
     }
 
@@ -53,11 +53,9 @@ impl Recipe {
 
     /// How many stages there are, and why.
     pub(super) fn stage_count(&self) -> StageCount {
-        StageCount {
-            devices: self.all_devices() / self.replicas.max(1),
-            chunks: self.chunks(),
-            by: self.chunks.is_none().then_some(self.schedule),
-        }
+        let devices = self.all_devices() / self.replicas.max(1);
+        let by = self.chunks.is_none().then_some(self.schedule);
+        StageCount::new(devices, self.chunks(), by)
     }
 
     /// Stages in all.

@@ -7,13 +7,12 @@ use gpipe_partitioner::{Neighbours, Plan};
 
 use super::Failure;
 use super::recipe::Recipe;
-use crate::Recompute;
-use crate::cli::config::Origins;
-use crate::cli::config::values::Offload;
-use crate::cli::input;
-use crate::cli::model::Chosen;
-use crate::cli::say;
-use crate::models::zoo::Zoo;
+use crate::config::Origins;
+use crate::config::values::Offload;
+use crate::model::Chosen;
+use crate::{input, say};
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::Recompute;
 
 /// Reads a plan; a file that is none is wrong use, with file, field and rule.
 fn read(path: &Path) -> Result<Plan, Failure> {

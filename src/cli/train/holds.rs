@@ -4,10 +4,10 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Partition, StageId};
 
 use super::recipe::Recipe;
-use crate::cli::{Failure, room};
-use crate::models::hugging_face;
-use crate::models::zoo::ModelSpec;
-use crate::{OptimizerKind, Precision, Recompute};
+use crate::{Failure, room};
+use gpipe_models::hugging_face;
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::{OptimizerKind, Precision, Recompute};
 
 /// Numbers that a block keeps of each token for its backward, for each of `d_model`, at the least: its
 /// input, both normalisations and what attention is of; that of its MLP comes on top.
@@ -107,7 +107,8 @@ fn numbers(kind: &OptimizerKind) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdamW, Sgd};
+    use gpipe_torch::AdamW;
+    use gpipe_torch::Sgd;
 
     #[test]
     fn a_process_is_asked_for_the_least_that_its_stages_can_be() {

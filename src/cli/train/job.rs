@@ -13,17 +13,16 @@ use super::decided::decided;
 use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, configured, few, from_plan, holds, moved, resumed, usual};
-use crate::cli::config::{Origin, Origins, Schema};
-use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
-use crate::cli::model::{Chosen, exported};
-use crate::cli::trained::ModelTokenizer;
-use crate::cli::trained::initial::{self, Weights};
-use crate::cli::{Failure, failure, input, simulated};
-use crate::models::zoo::{ModelSpec, Zoo};
-use crate::torch::{simulated_gpus, time_model};
-use crate::train::peak_flops;
-use crate::world::World;
-use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
+use crate::config::{Origin, Origins, Schema};
+use crate::feed::{self, DataOptions, HeldOut, Other, Source};
+use crate::model::{Chosen, exported};
+use crate::trained::ModelTokenizer;
+use crate::trained::initial::{self, Weights};
+use crate::{Failure, failure, input, simulated};
+use gpipe_models::zoo::{ModelSpec, Zoo};
+use gpipe_torch::world::World;
+use gpipe_torch::{LrSchedule, Optimizer, Pipeline, PipelineBuilder, simulated_gpus, time_model};
+use gpipe_train::peak_flops;
 
 /// A run with everything decided.
 #[derive(Debug)]
@@ -261,7 +260,7 @@ fn on_its_devices(recipe: Recipe, plan: &Plan, origins: &Origins, processes: usi
     if origins.of("pipeline.devices").is_some() {
         return recipe;
     }
-    let gpus = || crate::cuda_available().unwrap_or(0);
+    let gpus = || gpipe_torch::cuda_available().unwrap_or(0);
     if plan.device.is_some() && processes == 1 && gpus() >= devices {
         let devices = (0..devices).map(Device::Cuda).collect();
         return Recipe { devices, ..recipe };

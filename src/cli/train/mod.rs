@@ -32,11 +32,11 @@ use super::feed::Source;
 use super::generate::sample::{self, Beginning};
 use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
-use crate::models::USUAL_IGNORED;
-use crate::models::zoo::Zoo;
-use crate::train::{Ended, Outcome, Resume, RunFolder, TrainError, Trainer};
-use crate::world::World;
-use crate::{Optimizer, Pipeline, Precision};
+use gpipe_models::USUAL_IGNORED;
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::world::World;
+use gpipe_torch::{Optimizer, Pipeline, Precision};
+use gpipe_train::{Ended, Outcome, Resume, RunFolder, TrainError, Trainer};
 
 pub(super) use config::keys;
 #[cfg(test)]

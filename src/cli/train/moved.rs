@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::cli::Failure;
-use crate::cli::config::{Origin, Origins};
-use crate::cli::feed::remote;
+use crate::Failure;
+use crate::config::{Origin, Origins};
+use crate::feed::remote;
 
 /// See [`told`], for the data that is trained on.
 pub(super) fn data(failure: Failure, path: Option<&Path>, origins: &Origins) -> Failure {

@@ -3,7 +3,7 @@
 use gpipe_partitioner::words::count;
 
 use super::recipe::Recipe;
-use crate::{LrKind, LrSchedule, OptimizerKind};
+use gpipe_torch::{LrKind, LrSchedule, OptimizerKind};
 
 /// Steps of warm-up, in runs that are long enough.
 const WARM_UP: usize = 100;
@@ -47,7 +47,7 @@ impl Recipe {
     ///
     /// # Errors
     /// Numbers that do not fit the schedule, in words.
-    pub(super) fn learning_rates(&self) -> Result<LrSchedule, crate::Error> {
+    pub(super) fn learning_rates(&self) -> Result<LrSchedule, gpipe_torch::Error> {
         let steps = self.lr_steps.unwrap_or(self.steps);
         let mut schedule = LrSchedule::new(self.lr_schedule, self.lr, Some(steps as u64))?
             .warm_up(self.warm_up_steps() as u64)?;
@@ -121,7 +121,7 @@ impl Recipe {
     }
 
     /// The same with nothing left to defaults that could be said of how it updates.
-    pub(in crate::cli) fn with_optimizer_in_full(&self) -> Self {
+    pub(crate) fn with_optimizer_in_full(&self) -> Self {
         let kind = self.optimizer_kind();
         let steps = self.lr_steps.unwrap_or(self.steps);
         let lr_steps = self.lr_schedule.ends().then_some(steps);

@@ -6,9 +6,9 @@ use clap::ArgMatches;
 
 use super::config;
 use super::recipe::Recipe;
-use crate::cli::config::{Flags, GivenFlag, HasFlags, Schema};
-use crate::cli::model::flags;
-use crate::models::zoo::Zoo;
+use crate::config::{Flags, GivenFlag, HasFlags, Schema};
+use crate::model::flags;
+use gpipe_models::zoo::Zoo;
 
 impl HasFlags for Recipe {
     fn own_flags() -> Schema<Self> {
@@ -55,7 +55,7 @@ Examples:
   gpipe-rs models gpt layers=4 --json > model.json
   gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json"
 )]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     pub(super) recipe: Flags<Recipe>,
     /// A configuration, such as another run's config.toml; of several, later ones override earlier ones.

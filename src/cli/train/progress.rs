@@ -8,11 +8,11 @@ use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::job::Job;
 use super::summary::another_cut;
-use crate::Pipeline;
-use crate::cli::feed::Source;
-use crate::cli::{output, say};
-use crate::metrics::{Interval, StepMetrics};
-use crate::train::{Ended, Evaluation, Hook};
+use crate::feed::Source;
+use crate::{output, say};
+use gpipe_torch::Pipeline;
+use gpipe_train::metrics::{Interval, StepMetrics};
+use gpipe_train::{Ended, Evaluation, Hook};
 
 /// Lines for some steps and, on a terminal, a bar below them; nothing when quiet.
 #[derive(Debug)]

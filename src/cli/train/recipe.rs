@@ -7,15 +7,15 @@ use tch::Device;
 
 use super::fits::same_program;
 use super::rows;
-use crate::cli::config::form::{FilePath, Form, List, Optional, Truth, UnlessZero};
-use crate::cli::config::values::{Cap, Offload};
-use crate::cli::config::{Row, settings, values};
-use crate::cli::feed::samples::HELD_OUT;
-use crate::cli::model::flags::Given;
-use crate::data::{HowMany, Missing, Normalise};
-use crate::models::LossKind;
-use crate::models::zoo::Zoo;
-use crate::{AdamW, Kernels, LrKind, OptimizerKind, Precision, Recompute, Setting};
+use crate::config::form::{FilePath, Form, List, Optional, Truth, UnlessZero};
+use crate::config::values::{Cap, Offload};
+use crate::config::{Row, settings, values};
+use crate::feed::samples::HELD_OUT;
+use crate::model::flags::Given;
+use gpipe_data::{HowMany, Missing, Normalise};
+use gpipe_models::LossKind;
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::{AdamW, Kernels, LrKind, OptimizerKind, Precision, Recompute, Setting};
 
 /// What a plan decides, by flag and by key of `[pipeline]`.
 pub(super) const PLANNED: [&str; 7] = [
@@ -35,7 +35,7 @@ const ENDING: &[&str] = &["linear", "cosine", "one-cycle"];
 settings! {
     /// Everything that is chosen about a run: what makes its numbers, its speed and its
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
-    pub(in crate::cli) struct Recipe(zoo: &Zoo) {
+    pub(crate) struct Recipe(zoo: &Zoo) {
         /// A model that `models` lists, or a .pt2 file. torch.export.save writes .pt2 files. A JSON
         /// file of `models NAME --json` also names a model (- is standard input). The flags of sizes
         /// (--layers, --d-model, --hidden, …) change the sizes of a model, but not of a .pt2.

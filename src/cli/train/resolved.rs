@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use super::config;
 use super::job::Job;
 use super::recipe::Recipe;
-use crate::Pipeline;
-use crate::cli::config::toml;
-use crate::cli::feed::Source;
-use crate::cli::feed::remote::is_url;
-use crate::cli::model::sizes;
-use crate::models::ExportedModel;
+use crate::config::toml;
+use crate::feed::Source;
+use crate::feed::remote::is_url;
+use crate::model::sizes;
+use gpipe_models::ExportedModel;
+use gpipe_torch::Pipeline;
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Resolved {
             "{SAME}\n\
              # gpipe-rs {}, libtorch {}, data: {}\n",
             env!("CARGO_PKG_VERSION"),
-            crate::libtorch_version(),
+            gpipe_torch::libtorch_version(),
             // A name is no reason for a second line.
             job.source.name().replace(char::is_control, " "),
         );

@@ -8,14 +8,14 @@ use super::configured::Saved;
 use super::job::Job;
 use super::options::Args;
 use super::recipe::Recipe;
-use crate::Kernels;
-use crate::cli::config::diff;
-use crate::cli::feed::SYNTHETIC;
-use crate::cli::trained::{saved_samples, saved_tokenizer, saved_vocabulary};
-use crate::cli::world::leads;
-use crate::cli::{Failure, failure, say};
-use crate::train::{Resume, ResumeOptions};
-use crate::world::World;
+use crate::config::diff;
+use crate::feed::SYNTHETIC;
+use crate::trained::{saved_samples, saved_tokenizer, saved_vocabulary};
+use crate::world::leads;
+use crate::{Failure, failure, say};
+use gpipe_torch::Kernels;
+use gpipe_torch::world::World;
+use gpipe_train::{Resume, ResumeOptions};
 
 /// Finds what the run goes on from; where it is not to go on in its own folder, in that of the
 /// `fork`.
@@ -59,7 +59,7 @@ pub(super) fn saved(resume: &Resume) -> Result<Saved, Failure> {
 /// How a run goes on from what was saved.
 #[derive(Debug, Default)]
 pub(super) struct GoesOn {
-    /// What there is to say.
+    /// Returns the lines.
     pub(super) notes: Vec<String>,
     /// Since when which settings are other ones than the run began with, a line each.
     pub(super) changes: Vec<String>,

@@ -9,11 +9,11 @@ use tch::Device;
 
 use super::fits::{balance_fits, chunks_fit, replicas_fit};
 use super::recipe::{PLANNED, Recipe, flag};
-use crate::cli::config::Row;
-use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth, UnlessZero};
-use crate::cli::config::values::{self, Cap, Offload};
-use crate::models::zoo::Zoo;
-use crate::{Kernels, PipelineBuilder, Precision, Recompute, Setting};
+use crate::config::Row;
+use crate::config::form::{FilePath, Form, List, Optional, Switch, Truth, UnlessZero};
+use crate::config::values::{self, Cap, Offload};
+use gpipe_models::zoo::Zoo;
+use gpipe_torch::{Kernels, PipelineBuilder, Precision, Recompute, Setting};
 
 pub(super) fn devices() -> Row<Recipe, impl Form<Value = Vec<Device>>> {
     flag(

@@ -9,15 +9,13 @@ use tch::Device;
 use super::job::Job;
 use super::recipe::Recipe;
 use super::{Failure, called};
-use crate::cli::feed::Source;
-use crate::cli::feed::learned::Learned;
-use crate::cli::model::flags::flag;
-use crate::cli::said;
-use crate::cli::{limit, output};
-use crate::data::{Change, Diagnosis, Limit, Missing, Normalise};
-use crate::torch::device_name;
-use crate::train::{BEST, Outcome, Summary};
-use crate::{Kernels, Precision};
+use crate::feed::Source;
+use crate::feed::learned::Learned;
+use crate::model::flags::flag;
+use crate::{limit, output, said};
+use gpipe_data::{Change, Diagnosis, Limit, Missing, Normalise};
+use gpipe_torch::{Kernels, Precision, device_name};
+use gpipe_train::{BEST, Outcome, Summary};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]

@@ -2,10 +2,10 @@
 
 use super::few::fewest_samples;
 use super::recipe::Recipe;
-use crate::OptimizerKind;
-use crate::cli::config::Origins;
-use crate::cli::model::Chosen;
-use crate::models::zoo::ModelSpec;
+use crate::config::Origins;
+use crate::model::Chosen;
+use gpipe_models::zoo::ModelSpec;
+use gpipe_torch::OptimizerKind;
 
 /// How a run begins, which decides how far its steps may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +152,8 @@ fn micro(recipe: &Recipe, chosen: &Chosen) -> anyhow::Result<(usize, Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::model::exported::AskedLoss;
-    use crate::models::zoo::Zoo;
+    use crate::model::exported::AskedLoss;
+    use gpipe_models::zoo::Zoo;
     use tch::Device;
 
     fn chosen(model: &str, sizes: &[(&str, &str)]) -> Chosen {

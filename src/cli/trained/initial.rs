@@ -7,19 +7,19 @@ use gpipe_partitioner::words::quoted;
 use tch::Tensor;
 
 use super::{Failure, ModelTokenizer, not_finite, run};
-use crate::cli::config::Origins;
-use crate::cli::feed::{Source, foreign};
-use crate::cli::input;
-use crate::cli::model::flags::{Given, flag};
-use crate::cli::model::{exported, sizes};
-use crate::models::ExportedModel;
-use crate::models::hugging_face::{self, TokenizerFiles};
-use crate::models::zoo::Zoo;
+use crate::config::Origins;
+use crate::feed::{Source, foreign};
+use crate::input;
+use crate::model::flags::{Given, flag};
+use crate::model::{exported, sizes};
+use gpipe_models::ExportedModel;
+use gpipe_models::hugging_face::{self, TokenizerFiles};
+use gpipe_models::zoo::Zoo;
 
 /// What a run begins with.
 #[derive(Debug)]
-pub(in crate::cli) struct Weights {
-    pub(in crate::cli) all: Vec<(String, Tensor)>,
+pub(crate) struct Weights {
+    pub(crate) all: Vec<(String, Tensor)>,
     /// The characters that tokens stand for, where that is known.
     vocabulary: Option<Vec<char>>,
     /// What is beside the weights, of whatever kind.
@@ -27,7 +27,7 @@ pub(in crate::cli) struct Weights {
     /// Whether they are those of an exported program, which say nothing of tokens.
     of_program: bool,
     /// What is to be said of them.
-    pub(in crate::cli) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// A size that says nothing of weights.
@@ -51,7 +51,7 @@ fn same(one: &str, other: &str) -> bool {
 ///
 /// # Errors
 /// There are none, or they are another model's: which.
-pub(in crate::cli) fn read(
+pub(crate) fn read(
     path: &Path,
     (model, given): (&str, &Given),
     origins: &Origins,
@@ -207,14 +207,14 @@ impl Weights {
     ///
     /// # Errors
     /// The tokenizer is of no kind that is known.
-    pub(in crate::cli) fn tokenizer(&self) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
+    pub(crate) fn tokenizer(&self) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
         let own = self.tokenizer.clone().filter(|_| self.vocabulary.is_none());
         let read = own.map(ModelTokenizer::of).transpose();
         read.map_err(|why| Failure::Usage(format!("--weights: {why}")))
     }
 
     /// That texts are read by the tokenizer that is beside the weights, if there is one.
-    pub(in crate::cli) fn check_tokenizer(
+    pub(crate) fn check_tokenizer(
         &self,
         tokenizer: Option<&ModelTokenizer>,
     ) -> Result<(), Failure> {
@@ -231,7 +231,7 @@ impl Weights {
     }
 
     /// That the data's tokens stand for what the weights have learned of them.
-    pub(in crate::cli) fn check(&self, source: &Source) -> Result<(), Failure> {
+    pub(crate) fn check(&self, source: &Source) -> Result<(), Failure> {
         let Some((set, _)) = source.text().filter(|_| !self.of_program) else {
             return Ok(());
         };

@@ -13,9 +13,9 @@ use super::feed;
 use super::input::{self, DeviceList};
 use super::models::shapes;
 use super::{Failure, room, say, simulated};
-use crate::models::hugging_face::{self, TokenizerFiles};
-use crate::models::zoo::{Fill, ModelSpec, Zoo};
-use crate::{Pipeline, Variable};
+use gpipe_models::hugging_face::{self, TokenizerFiles};
+use gpipe_models::zoo::{Fill, ModelSpec, Zoo};
+use gpipe_torch::{Pipeline, Variable};
 
 pub(super) use run::{
     SAMPLES, Settings, TOKENIZER, TrainedOn, VOCABULARY, saved_samples, saved_tokenizer,

@@ -8,28 +8,28 @@ use serde_json::Value;
 
 use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, Trained};
-use crate::Kernels;
-use crate::checkpoint::Checkpoint;
-use crate::cli::config::values;
-use crate::cli::feed::DataOptions;
-use crate::cli::model::exported::{self, AskedLoss};
-use crate::cli::{failure, no_run};
-use crate::data::{HowMany, MOBY_DICK, TextSet};
-use crate::models::zoo::{ModelSpec, Zoo};
-use crate::train::{BEST, RunFolder, TrainError, lacks};
+use crate::config::values;
+use crate::feed::DataOptions;
+use crate::model::exported::{self, AskedLoss};
+use crate::{failure, no_run};
+use gpipe_data::{HowMany, MOBY_DICK, TextSet};
+use gpipe_models::zoo::{ModelSpec, Zoo};
+use gpipe_torch::Kernels;
+use gpipe_train::checkpoint::Checkpoint;
+use gpipe_train::{BEST, RunFolder, TrainError, lacks};
 
 /// The part of a checkpoint that has the characters of tokens, in their order.
-pub(in crate::cli) const VOCABULARY: &str = "vocabulary";
+pub(crate) const VOCABULARY: &str = "vocabulary";
 /// The part that has the tokenizer.json of the model, with its companions.
-pub(in crate::cli) const TOKENIZER: &str = "tokenizer";
+pub(crate) const TOKENIZER: &str = "tokenizer";
 /// The part that has what a run keeps of its samples: classes, columns, scales.
-pub(in crate::cli) const SAMPLES: &str = "samples";
+pub(crate) const SAMPLES: &str = "samples";
 /// What stands for made-up data.
 const SYNTHETIC: &str = "synthetic";
 
 /// What a model was trained on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::cli) enum TrainedOn {
+pub(crate) enum TrainedOn {
     /// The text that comes with the program.
     BuiltIn,
     /// A file.
@@ -43,18 +43,18 @@ pub(in crate::cli) enum TrainedOn {
 
 /// What is known of a model's training.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Settings {
-    pub(in crate::cli) data: TrainedOn,
+pub(crate) struct Settings {
+    pub(crate) data: TrainedOn,
     /// What it was evaluated on, where that was other data.
-    pub(in crate::cli) eval_data: Option<PathBuf>,
-    pub(in crate::cli) batch: Option<usize>,
-    pub(in crate::cli) micro: Option<usize>,
-    pub(in crate::cli) threads_per_stage: Option<usize>,
-    pub(in crate::cli) kernels: Kernels,
+    pub(crate) eval_data: Option<PathBuf>,
+    pub(crate) batch: Option<usize>,
+    pub(crate) micro: Option<usize>,
+    pub(crate) threads_per_stage: Option<usize>,
+    pub(crate) kernels: Kernels,
     /// What the configuration says of the data, and what the run has kept of its samples.
-    pub(in crate::cli) options: DataOptions,
+    pub(crate) options: DataOptions,
     /// Steps that had been done.
-    pub(in crate::cli) step: Option<u64>,
+    pub(crate) step: Option<u64>,
 }
 
 /// The model of a run, with the weights of its newest checkpoint.
@@ -171,7 +171,7 @@ fn trained(
 }
 
 /// The characters that a checkpoint has kept, if it was a text that was trained on.
-pub(in crate::cli) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str>, Failure> {
+pub(crate) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str>, Failure> {
     let saved = found.extras().get(VOCABULARY);
     let text = saved.map(|saved| {
         let text = saved.as_str();
@@ -181,9 +181,7 @@ pub(in crate::cli) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str
 }
 
 /// The tokenizer that a checkpoint has kept, if the model has one.
-pub(in crate::cli) fn saved_tokenizer(
-    found: &Checkpoint,
-) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
+pub(crate) fn saved_tokenizer(found: &Checkpoint) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
     let Some(kept) = found.extras().get(TOKENIZER) else {
         return Ok(None);
     };
@@ -193,7 +191,7 @@ pub(in crate::cli) fn saved_tokenizer(
 }
 
 /// What a checkpoint has kept of the samples that were trained on, if it was such.
-pub(in crate::cli) fn saved_samples(found: &Checkpoint) -> Option<Value> {
+pub(crate) fn saved_samples(found: &Checkpoint) -> Option<Value> {
     found.extras().get(SAMPLES).cloned()
 }
 

@@ -5,15 +5,15 @@ mod tokenizer;
 
 use std::sync::Arc;
 
-use crate::data::TextStream;
-use crate::models::hugging_face::TokenizerFiles;
+use gpipe_data::TextStream;
+use gpipe_models::hugging_face::TokenizerFiles;
 
-pub(in crate::cli) use characters::Characters;
-pub(in crate::cli) use tokenizer::ModelTokenizer;
+pub(crate) use characters::Characters;
+pub(crate) use tokenizer::ModelTokenizer;
 
 /// What a model's tokens stand for.
 #[derive(Debug, Clone)]
-pub(in crate::cli) enum Vocabulary {
+pub(crate) enum Vocabulary {
     /// A character each.
     Characters(Characters),
     /// What a `tokenizer.json` says.
@@ -21,18 +21,18 @@ pub(in crate::cli) enum Vocabulary {
 }
 
 /// The text of tokens, as they come.
-pub(in crate::cli) enum Reader<'a> {
+pub(crate) enum Reader<'a> {
     Characters(&'a Characters),
     Tokenizer(TextStream<'a>),
 }
 
 impl Vocabulary {
     /// A character each, in this order.
-    pub(in crate::cli) fn of_characters(characters: &[char]) -> Self {
+    pub(crate) fn of_characters(characters: &[char]) -> Self {
         Self::Characters(Characters::new(characters.to_vec()))
     }
 
-    pub(in crate::cli) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Characters(own) => own.len(),
             Self::Tokenizer(own) => own.tokenizer().vocabulary(),
@@ -40,7 +40,7 @@ impl Vocabulary {
     }
 
     /// What a token is.
-    pub(in crate::cli) fn unit(&self) -> &'static str {
+    pub(crate) fn unit(&self) -> &'static str {
         match self {
             Self::Characters(_) => "character",
             Self::Tokenizer(_) => "token",
@@ -51,7 +51,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// Some of it has none: what.
-    pub(in crate::cli) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
         match self {
             Self::Characters(own) => own.encode(text),
             Self::Tokenizer(own) => numbers(own.tokenizer().encode(text)),
@@ -62,7 +62,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// As [`Vocabulary::encode`].
-    pub(in crate::cli) fn encode_prompt(&self, text: &str) -> Result<Vec<i64>, String> {
+    pub(crate) fn encode_prompt(&self, text: &str) -> Result<Vec<i64>, String> {
         match self {
             Self::Characters(own) => own.encode(text),
             Self::Tokenizer(own) => numbers(own.tokenizer().encode_prompt(text)),
@@ -70,7 +70,7 @@ impl Vocabulary {
     }
 
     /// Tokens that end a text.
-    pub(in crate::cli) fn ends(&self) -> Vec<i64> {
+    pub(crate) fn ends(&self) -> Vec<i64> {
         match self {
             Self::Characters(_) => Vec::new(),
             Self::Tokenizer(own) => own.files().ends(),
@@ -78,7 +78,7 @@ impl Vocabulary {
     }
 
     /// The text of what comes behind these tokens.
-    pub(in crate::cli) fn reader(&self, before: &[i64]) -> Reader<'_> {
+    pub(crate) fn reader(&self, before: &[i64]) -> Reader<'_> {
         match self {
             Self::Characters(own) => Reader::Characters(own),
             Self::Tokenizer(own) => {
@@ -89,7 +89,7 @@ impl Vocabulary {
     }
 
     /// What `export` writes beside the weights.
-    pub(in crate::cli) fn files(&self) -> TokenizerFiles {
+    pub(crate) fn files(&self) -> TokenizerFiles {
         match self {
             Self::Characters(own) => TokenizerFiles::of_characters(own.all()),
             Self::Tokenizer(own) => own.files().clone(),
@@ -104,7 +104,7 @@ fn numbers(tokens: anyhow::Result<Vec<u32>>) -> Result<Vec<i64>, String> {
 
 impl Reader<'_> {
     /// What another token makes certain of the text.
-    pub(in crate::cli) fn push(&mut self, token: i64) -> anyhow::Result<String> {
+    pub(crate) fn push(&mut self, token: i64) -> anyhow::Result<String> {
         match self {
             Self::Characters(own) => Ok(own.decode(token).to_string()),
             Self::Tokenizer(own) => own.push(token as u32),
@@ -112,7 +112,7 @@ impl Reader<'_> {
     }
 
     /// What is left at the end.
-    pub(in crate::cli) fn rest(&mut self) -> anyhow::Result<String> {
+    pub(crate) fn rest(&mut self) -> anyhow::Result<String> {
         match self {
             Self::Characters(_) => Ok(String::new()),
             Self::Tokenizer(own) => own.rest(),

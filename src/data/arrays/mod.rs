@@ -12,7 +12,7 @@ use tch::{Kind, Tensor};
 
 use super::magic::{self, Magic};
 use super::{DataError, Gathered, Place, Source, room};
-use crate::TorchError;
+use gpipe_torch::TorchError;
 
 pub(super) use named::NamedArrays;
 

@@ -7,7 +7,7 @@ use gpipe_partitioner::words::listed;
 use super::Array;
 use super::npz::Npz;
 use super::safetensors::Safetensors;
-use crate::data::{DataError, Source};
+use crate::{DataError, Source};
 
 /// What inputs and targets are called, in small letters.
 const PAIR: [&str; 2] = ["x", "y"];
@@ -17,7 +17,7 @@ const TRAIN: [&str; 2] = ["", "_train"];
 const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
 /// Arrays by name.
-pub(in crate::data) struct NamedArrays {
+pub(crate) struct NamedArrays {
     path: PathBuf,
     holder: Holder,
 }
@@ -35,19 +35,19 @@ impl NamedArrays {
         Self { path, holder }
     }
 
-    pub(in crate::data) fn safetensors(path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn safetensors(path: &Path) -> Result<Self, DataError> {
         Ok(Self::of(
             path,
             Holder::Safetensors(Safetensors::open(path)?),
         ))
     }
 
-    pub(in crate::data) fn npz(path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn npz(path: &Path) -> Result<Self, DataError> {
         Ok(Self::of(path, Holder::Npz(Npz::open(path)?)))
     }
 
     /// Those of a folder, which are called as their files are.
-    pub(in crate::data) fn folder(path: &Path, files: &[String]) -> Self {
+    pub(crate) fn folder(path: &Path, files: &[String]) -> Self {
         let names = files.iter().filter_map(|name| name.strip_suffix(".npy"));
         let mut names: Vec<String> = names.map(str::to_owned).collect();
         names.sort_unstable();
@@ -55,7 +55,7 @@ impl NamedArrays {
     }
 
     /// The names of all arrays.
-    pub(in crate::data) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         match &self.holder {
             Holder::Safetensors(file) => file.names(),
             Holder::Npz(file) => file.names(),
@@ -75,7 +75,7 @@ impl NamedArrays {
     ///
     /// # Errors
     /// There are none of those names, or not as many of each.
-    pub(in crate::data) fn pair(&mut self, own: Option<&str>) -> Result<[Array; 2], DataError> {
+    pub(crate) fn pair(&mut self, own: Option<&str>) -> Result<[Array; 2], DataError> {
         let names = self.names();
         match find(&names, &pairs(own, &TRAIN)) {
             Some(pair) => self.both(&pair),
@@ -87,7 +87,7 @@ impl NamedArrays {
     ///
     /// # Errors
     /// There are several, and none of them is called so.
-    pub(in crate::data) fn inputs(&mut self, own: Option<&str>) -> Result<Array, DataError> {
+    pub(crate) fn inputs(&mut self, own: Option<&str>) -> Result<Array, DataError> {
         let names = self.names();
         let called = [pairs(own, &TRAIN), pairs(own, &TESTS)].concat();
         let spelt = |[x, _]: &[String; 2]| names.iter().find(|own| own.eq_ignore_ascii_case(x));
@@ -107,16 +107,13 @@ impl NamedArrays {
     ///
     /// # Errors
     /// As [`NamedArrays::pair`].
-    pub(in crate::data) fn test(
-        &mut self,
-        own: Option<&str>,
-    ) -> Result<Option<[Array; 2]>, DataError> {
+    pub(crate) fn test(&mut self, own: Option<&str>) -> Result<Option<[Array; 2]>, DataError> {
         let test = find(&self.names(), &pairs(own, &TESTS));
         test.map(|pair| self.both(&pair)).transpose()
     }
 
     /// What is said of a test part beside one for validation.
-    pub(in crate::data) fn test_left_out(&self, own: Option<&str>) -> Option<String> {
+    pub(crate) fn test_left_out(&self, own: Option<&str>) -> Option<String> {
         let names = self.names();
         let parts = [&TESTS[..3], &TESTS[3..]];
         let [validation, test] = parts.map(|endings| find(&names, &pairs(own, endings)));
@@ -132,7 +129,7 @@ impl NamedArrays {
     ///
     /// # Errors
     /// They cannot be read, or have not as many items.
-    pub(in crate::data) fn all(
+    pub(crate) fn all(
         &mut self,
         names: &[String],
         endings: &[&str],

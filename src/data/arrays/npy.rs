@@ -6,7 +6,7 @@ use tch::Kind;
 
 use super::Array;
 use super::part::Part;
-use crate::data::DataError;
+use crate::DataError;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The longest line that is read; NumPy's own are below 200 bytes where it says of numbers.

@@ -13,10 +13,10 @@ use gpipe_partitioner::words::listed;
 
 use super::part::Part;
 use super::{Array, npy};
-use crate::data::DataError;
-use crate::data::magic::{self, Magic};
-use crate::files;
-use crate::memory::room_on;
+use crate::DataError;
+use crate::magic::{self, Magic};
+use gpipe_partitioner::files;
+use gpipe_torch::memory::room_on;
 
 /// What the name of an array has in the archive.
 const ENDING: &str = ".npy";

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::data::DataError;
-use crate::data::disk_file::DiskFile;
+use crate::DataError;
+use crate::disk_file::DiskFile;
 
 /// A stretch of bytes, read at any place by any number of threads.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use gpipe_partitioner::words::listed;
 
 use super::Array;
 use super::part::Part;
-use crate::data::DataError;
-use crate::data::magic::{self, Magic};
+use crate::DataError;
+use crate::magic::{self, Magic};
 
 /// The longest header that is read, as in the safetensors crate.
 const MOST_HEADER: u64 = 100_000_000;

@@ -10,9 +10,9 @@ use arrow_ipc::{Block, Message, MessageHeader, RecordBatch, root_as_footer, root
 use arrow_schema::SchemaRef;
 
 use super::unit::{Unit, damage, refuse_dense};
-use crate::data::disk_file::DiskFile;
-use crate::data::{DataError, Phase};
-use crate::torch::caught;
+use crate::disk_file::DiskFile;
+use crate::{DataError, Phase};
+use gpipe_torch::caught;
 
 /// What an Arrow file begins and ends with.
 pub(super) const MAGIC: &[u8] = b"ARROW1";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::unit::Unit;
-use crate::data::DataError;
+use crate::DataError;
 
 /// Bytes that are kept, about; two units whatever they take.
 const BYTES: u64 = 1 << 28;

@@ -16,9 +16,9 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::pages::told;
 use super::unit::{ROWS, Unit, damage, refuse_dense};
-use crate::data::disk_file::DiskFile;
-use crate::data::{DataError, Phase};
-use crate::torch::caught;
+use crate::disk_file::DiskFile;
+use crate::{DataError, Phase};
+use gpipe_torch::caught;
 
 /// What a Parquet file begins and ends with.
 pub(super) const MAGIC: &[u8] = b"PAR1";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
-use crate::data::idx::{DENSE, LARGE};
+use crate::idx::{DENSE, LARGE};
 
 /// Rows of a batch of a unit.
 pub(super) const ROWS: usize = 1 << 10;

@@ -9,14 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// What two clocks showed at a moment, or how far they went, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::data) struct Ticks {
-    pub(in crate::data) wall: u64,
+pub(crate) struct Ticks {
+    pub(crate) wall: u64,
     /// Of the thread: how long it has been on a core.
-    pub(in crate::data) cpu: u64,
+    pub(crate) cpu: u64,
 }
 
 impl Ticks {
-    pub(in crate::data) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self {
             wall: wall(),
             cpu: read(ClockId::ThreadCPUTime),
@@ -24,14 +24,14 @@ impl Ticks {
     }
 
     /// How far the clocks have gone since an earlier moment.
-    pub(in crate::data) fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         Self {
             wall: self.wall.saturating_sub(before.wall),
             cpu: self.cpu.saturating_sub(before.cpu),
         }
     }
 
-    pub(in crate::data) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             wall: self.wall + other.wall,
             cpu: self.cpu + other.cpu,
@@ -46,12 +46,12 @@ fn read(clock: ClockId) -> u64 {
 }
 
 /// The time that passes, from an unknown beginning.
-pub(in crate::data) fn wall() -> u64 {
+pub(crate) fn wall() -> u64 {
     read(ClockId::Monotonic)
 }
 
 /// How long the threads of this process have been on cores, all together.
-pub(in crate::data) fn process_cpu() -> u64 {
+pub(crate) fn process_cpu() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
 

@@ -40,7 +40,7 @@ fn add_each(sums: &[Sums; Phase::ALL.len()], taken: &ByPhase) {
 
 /// What one thread has done.
 #[derive(Debug, Default)]
-pub(in crate::data) struct Ledger {
+pub(crate) struct Ledger {
     /// All of it.
     busy: Sums,
     /// What of it was measured as it was, by phase...
@@ -66,28 +66,28 @@ const FIRST: std::ops::Range<u64> = 1..4;
 
 impl Ledger {
     /// Whether the next items are to be sampled.
-    pub(in crate::data) fn samples(&self) -> bool {
+    pub(crate) fn samples(&self) -> bool {
         let tasks = self.tasks.load(Ordering::Relaxed);
         let cost = self.cost.load(Ordering::Relaxed);
         FIRST.contains(&tasks) || cost < self.busy.get().wall / SHARE
     }
 
     /// Tasks that were done: what the place of the next sample depends on.
-    pub(in crate::data) fn tasks(&self) -> u64 {
+    pub(crate) fn tasks(&self) -> u64 {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    pub(in crate::data) fn add_sampled(&self, found: &Sampled) {
+    pub(crate) fn add_sampled(&self, found: &Sampled) {
         add_each(&self.sampled, &found.taken);
         add(&self.cost, found.cost);
     }
 
-    pub(in crate::data) fn add_exact(&self, taken: &ByPhase) {
+    pub(crate) fn add_exact(&self, taken: &ByPhase) {
         add_each(&self.exact, taken);
     }
 
     /// Work of which all is known by phase.
-    pub(in crate::data) fn add_whole(&self, taken: &ByPhase) {
+    pub(crate) fn add_whole(&self, taken: &ByPhase) {
         self.add_exact(taken);
         let all = taken
             .iter()
@@ -97,7 +97,7 @@ impl Ledger {
 
     /// A task of so many items, which took so long, is done; so many others were waiting when it
     /// was taken.
-    pub(in crate::data) fn add_task(&self, took: Ticks, items: usize, queued: usize) {
+    pub(crate) fn add_task(&self, took: Ticks, items: usize, queued: usize) {
         self.busy.add(took);
         add(&self.items, items as u64);
         add(&self.queued, queued as u64);
@@ -105,7 +105,7 @@ impl Ledger {
     }
 
     /// What there is up to now.
-    pub(in crate::data) fn entry(&self) -> Entry {
+    pub(crate) fn entry(&self) -> Entry {
         let all = |sums: &[Sums; Phase::ALL.len()]| sums.each_ref().map(Sums::get);
         Entry {
             busy: self.busy.get(),
@@ -121,7 +121,7 @@ impl Ledger {
 
 /// Looks now and then how long its thread had no core: it is a call of the system.
 #[derive(Debug, Default)]
-pub(in crate::data) struct DelayReader {
+pub(crate) struct DelayReader {
     delays: Delays,
     read: Cell<u64>,
 }
@@ -130,7 +130,7 @@ pub(in crate::data) struct DelayReader {
 const LOOKS: u64 = 10_000_000;
 
 impl DelayReader {
-    pub(in crate::data) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             delays: Delays::of_this_thread(),
             read: Cell::new(0),
@@ -138,7 +138,7 @@ impl DelayReader {
     }
 
     /// Writes it down where that was not done a moment ago.
-    pub(in crate::data) fn look(&self, now: Ticks, ledger: &Ledger) {
+    pub(crate) fn look(&self, now: Ticks, ledger: &Ledger) {
         if now.wall.saturating_sub(self.read.get()) < LOOKS {
             return;
         }
@@ -151,14 +151,14 @@ impl DelayReader {
 
 /// A ledger, or several together, at a moment or between two.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::data) struct Entry {
-    pub(in crate::data) busy: Ticks,
+pub(crate) struct Entry {
+    pub(crate) busy: Ticks,
     exact: ByPhase,
     sampled: ByPhase,
-    pub(in crate::data) tasks: u64,
-    pub(in crate::data) items: u64,
-    pub(in crate::data) queued: u64,
-    pub(in crate::data) delayed: u64,
+    pub(crate) tasks: u64,
+    pub(crate) items: u64,
+    pub(crate) queued: u64,
+    pub(crate) delayed: u64,
 }
 
 fn each(a: &ByPhase, b: &ByPhase, of: impl Fn(Ticks, Ticks) -> Ticks) -> ByPhase {
@@ -166,7 +166,7 @@ fn each(a: &ByPhase, b: &ByPhase, of: impl Fn(Ticks, Ticks) -> Ticks) -> ByPhase
 }
 
 impl Entry {
-    pub(in crate::data) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             busy: self.busy.plus(other.busy),
             exact: each(&self.exact, &other.exact, Ticks::plus),
@@ -178,7 +178,7 @@ impl Entry {
         }
     }
 
-    pub(in crate::data) fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         Self {
             busy: self.busy.since(before.busy),
             exact: each(&self.exact, &before.exact, Ticks::since),
@@ -192,7 +192,7 @@ impl Entry {
 
     /// What each phase took: what was measured as it was, and of the rest the shares that the
     /// samples have. Where there is no sample, the rest is reading.
-    pub(in crate::data) fn by_phase(&self) -> ByPhase {
+    pub(crate) fn by_phase(&self) -> ByPhase {
         let sum = |all: &ByPhase| all.iter().fold(Ticks::default(), |sum, own| sum.plus(*own));
         let rest = self.busy.since(sum(&self.exact));
         let samples = sum(&self.sampled);

@@ -40,7 +40,7 @@ pub struct InputMeasures {
     pub training_cpu_ms: f64,
     /// Intra-op threads of the training, of each stage where it has several.
     pub intra_op: usize,
-    /// Cores that this process may use.
+    /// Returns the number of cores that this process may use.
     pub cores: usize,
     /// Threads that load.
     pub workers: usize,

@@ -24,7 +24,7 @@ pub use limit::Limit;
 pub use measures::{InputMeasures, PhaseTime};
 pub use phase::Phase;
 pub use remedy::{Change, Remedy};
-pub(crate) use words::waiting;
+pub use words::waiting;
 
 /// What holds a training back, why, and what would help.
 ///

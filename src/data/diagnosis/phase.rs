@@ -73,7 +73,7 @@ impl fmt::Display for Phase {
 }
 
 /// What each phase took.
-pub(in crate::data) type ByPhase = [Ticks; Phase::ALL.len()];
+pub(crate) type ByPhase = [Ticks; Phase::ALL.len()];
 
 struct Stopwatch {
     runs: Cell<bool>,
@@ -148,7 +148,7 @@ impl Drop for Back {
 }
 
 /// Time that passed on the calling thread is no phase's: it paused.
-pub(in crate::data) fn skip(nanoseconds: u64) {
+pub(crate) fn skip(nanoseconds: u64) {
     STOPWATCH.with(|own| {
         let since = own.since.get();
         let wall = since.wall + nanoseconds;
@@ -157,19 +157,19 @@ pub(in crate::data) fn skip(nanoseconds: u64) {
 }
 
 /// Runs the stopwatch of the calling thread; there is one at a time.
-pub(in crate::data) struct Sampling(());
+pub(crate) struct Sampling(());
 
 /// What was found.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::data) struct Sampled {
-    pub(in crate::data) taken: ByPhase,
+pub(crate) struct Sampled {
+    pub(crate) taken: ByPhase,
     /// Nanoseconds that reading the clocks took.
-    pub(in crate::data) cost: u64,
+    pub(crate) cost: u64,
 }
 
 impl Sampling {
     /// Begins in a phase.
-    pub(in crate::data) fn begin(phase: Phase) -> Self {
+    pub(crate) fn begin(phase: Phase) -> Self {
         STOPWATCH.with(|own| {
             own.cost();
             own.taken.set([NONE; Phase::ALL.len()]);
@@ -182,7 +182,7 @@ impl Sampling {
     }
 
     /// What each phase has taken since.
-    pub(in crate::data) fn end(self) -> Sampled {
+    pub(crate) fn end(self) -> Sampled {
         let found = STOPWATCH.with(|own| {
             own.enter(own.phase.get());
             Sampled {

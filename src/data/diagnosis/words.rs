@@ -19,7 +19,7 @@ impl fmt::Display for Diagnosis {
 }
 
 /// Says which share of the time batches are waited for: `40.0 % of the time is waiting for batches`.
-pub(crate) fn waiting(share: f64) -> String {
+pub fn waiting(share: f64) -> String {
     format!("{:.1} % of the time is waiting for batches", 100.0 * share)
 }
 

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use crate::data::disk_file::DiskFile;
-use crate::data::magic;
-use crate::data::{DataError, Place};
+use crate::disk_file::DiskFile;
+use crate::{DataError, Place, magic};
 
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 18;
@@ -61,7 +60,7 @@ impl State {
 }
 
 /// The line in which a quoted cell begins that never ends, where there is one.
-pub(in crate::data) fn open_quote(text: &[u8], separator: u8) -> Option<u64> {
+pub(crate) fn open_quote(text: &[u8], separator: u8) -> Option<u64> {
     let (mut state, mut line, mut begin) = (State::Cell, 1, 1);
     for byte in text {
         if state == State::Cell {
@@ -74,7 +73,7 @@ pub(in crate::data) fn open_quote(text: &[u8], separator: u8) -> Option<u64> {
 }
 
 /// What is wrong there.
-pub(in crate::data) const OPEN_QUOTE: &str = "a double quote is opened here and never closed: close it, or \
+pub(crate) const OPEN_QUOTE: &str = "a double quote is opened here and never closed: close it, or \
                                                write a quote that is meant as such twice, in double quotes";
 
 impl RowsOfText {

@@ -7,11 +7,11 @@ use csv::ReaderBuilder;
 use gpipe_partitioner::words::count;
 
 use super::index::{RowsOfText, Rule};
-use crate::data::disk_file::DiskFile;
-use crate::data::{DataError, Place, Source};
+use crate::disk_file::DiskFile;
+use crate::{DataError, Place, Source};
 
 /// What may stand between cells, the first that the header has.
-pub(in crate::data) const SEPARATORS: [u8; 3] = [b'\t', b';', b','];
+pub(crate) const SEPARATORS: [u8; 3] = [b'\t', b';', b','];
 
 /// The rows of a table with a header, as texts by the names of the columns.
 ///
@@ -130,7 +130,7 @@ fn separator(path: &Path) -> Result<u8, DataError> {
 }
 
 /// That a row has more or fewer cells than its header.
-pub(in crate::data) fn other_cells(own: usize, wanted: usize) -> String {
+pub(crate) fn other_cells(own: usize, wanted: usize) -> String {
     let mend = if own < wanted {
         "add what is missing (an empty cell is nothing between two separators)"
     } else {

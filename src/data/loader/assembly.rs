@@ -11,12 +11,12 @@ use super::bringing::Bring;
 use super::position::{Position, Span, Spans};
 use super::weight::bytes_of;
 use super::work::{Answer, Shared, Task};
-use crate::data::diagnosis::clock::Ticks;
-use crate::data::diagnosis::ledger::DelayReader;
-use crate::data::diagnosis::phase::Sampling;
-use crate::data::{DataError, Phase, Place, Source};
-use crate::torch::caught;
-use crate::torch::streams::Event;
+use crate::diagnosis::clock::Ticks;
+use crate::diagnosis::ledger::DelayReader;
+use crate::diagnosis::phase::Sampling;
+use crate::{DataError, Phase, Place, Source};
+use gpipe_torch::caught;
+use gpipe_torch::streams::Event;
 
 /// What the consumer gets.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use std::cell::OnceCell;
 
-use crate::TorchError;
-use crate::data::OnDevice;
-use crate::torch::streams::{Backend, Event, MemorySpace, Stream};
+use crate::OnDevice;
+use gpipe_torch::TorchError;
+use gpipe_torch::streams::{Backend, Event, MemorySpace, Stream};
 
 /// Brings a batch, on the batching thread: the batch on its way, and its end.
 pub(super) type Bring<B> = Box<dyn Fn(B) -> Result<(B, Event), TorchError> + Send>;

@@ -21,9 +21,9 @@ use super::tuner::{Bounds, MOST_AHEAD, Tuner, Way};
 use super::watching::{Facts, Seen};
 use super::work::{Shared, Watch};
 use super::{Loader, Waits};
-use crate::data::diagnosis::ledger::DelayReader;
-use crate::data::{DataError, OnDevice, Source};
-use crate::torch::streams::{Backend, Recorder};
+use crate::diagnosis::ledger::DelayReader;
+use crate::{DataError, OnDevice, Source};
+use gpipe_torch::streams::{Backend, Recorder};
 
 /// Where items are made one by one, those that a worker makes at a time, at most: few enough that
 /// the workers end a batch together, enough that handing over costs nothing.
@@ -68,7 +68,7 @@ impl<S: Source, B> fmt::Debug for Batches<S, B> {
 }
 
 impl<S: Source, B: Send + 'static> Batches<S, B> {
-    pub(in crate::data) fn new(source: S, size: usize, making: Making<S, B>) -> Self {
+    pub(crate) fn new(source: S, size: usize, making: Making<S, B>) -> Self {
         Self {
             source,
             making,
@@ -216,19 +216,19 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     /// or no thread.
     pub fn load(self) -> Result<Loader<B>, DataError> {
         self.check()?;
-        crate::torch::prepare(&self.devices)?;
+        gpipe_torch::prepare(&self.devices)?;
         // What each worker sets must not become the caller's default.
-        crate::torch::intra_op_threads()?;
+        gpipe_torch::intra_op_threads()?;
         let identity = self.source.identity();
         let len = self.source.len();
         let position = start(self.from.as_ref(), &identity, len)?;
         // What items leave behind, the next ones need.
-        crate::torch::keep_memory(&[Device::Cpu]);
+        gpipe_torch::keep_memory(&[Device::Cpu]);
         let most = self.workers.fixed().unwrap_or_else(most_workers);
         let span = self.size.div_ceil(SPANS * most).clamp(1, SPAN);
         // Enough for the batch that is being made, and for every worker one to begin with.
         let spans = self.size.div_ceil(span).max(most) + most;
-        let free = crate::memory::room_on(Device::Cpu).ok();
+        let free = gpipe_torch::memory::room_on(Device::Cpu).ok();
         let free = free.map(|(free, _)| free.0);
         let tuner = self.tuner(free);
         let way = Way {
@@ -239,7 +239,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         let facts = Facts {
             size: self.size,
             again: (self.epochs != Some(1)).then_some(len),
-            cores: crate::torch::cores(),
+            cores: gpipe_torch::cores(),
             free,
         };
         let pace = Pace::new(way.workers, way.ahead);
@@ -346,7 +346,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
 
 /// The most workers that are tried: those that wait for a disk need no core.
 fn most_workers() -> usize {
-    (4 * crate::torch::cores()).clamp(4, 32)
+    (4 * gpipe_torch::cores()).clamp(4, 32)
 }
 
 /// Where to begin.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::data::stack::{Collected, Stacking};
-use crate::data::{Phase, Source, Stack};
+use crate::stack::{Collected, Stacking};
+use crate::{Phase, Source, Stack};
 
 /// Makes one batch of items that are there.
 type Collate<T, B> = Box<dyn Fn(Vec<T>) -> anyhow::Result<B> + Send + Sync>;
@@ -15,7 +15,7 @@ type Begin<T, B> = Box<dyn Fn(usize) -> Box<dyn Stacking<T, B>> + Send + Sync>;
 type Gather<S, B> = Box<dyn Fn(&S, u64, &[usize]) -> Option<anyhow::Result<B>> + Send + Sync>;
 
 /// Three ways to the same batch.
-pub(in crate::data) struct Making<S: Source, B> {
+pub(crate) struct Making<S: Source, B> {
     pub(super) collate: Collate<S::Item, B>,
     pub(super) begin: Begin<S::Item, B>,
     pub(super) gather: Gather<S, B>,
@@ -23,7 +23,7 @@ pub(in crate::data) struct Making<S: Source, B> {
 
 impl<S: Source, B: 'static> Making<S, B> {
     /// By a function of all items.
-    pub(in crate::data) fn by<F>(collate: F) -> Self
+    pub(crate) fn by<F>(collate: F) -> Self
     where
         F: Fn(Vec<S::Item>) -> anyhow::Result<B> + Send + Sync + 'static,
     {
@@ -71,7 +71,7 @@ impl<S: Source, B: 'static> Making<S, B> {
 
 impl<S: Source<Item: Stack>> Making<S, <S::Item as Stack>::Batch> {
     /// As the items say.
-    pub(in crate::data) fn stacked() -> Self {
+    pub(crate) fn stacked() -> Self {
         Self {
             collate: Box::new(S::Item::stack),
             begin: Box::new(S::Item::stacking),

@@ -252,7 +252,7 @@ impl<B> Loader<B> {
         let ended = threads.into_iter().map(JoinHandle::join);
         let panics = ended.filter_map(Result::err);
         let first = panics.into_iter().next()?;
-        Some(DataError::Lost(crate::engine::panics::panic_message(
+        Some(DataError::Lost(gpipe_engine::panics::panic_message(
             &*first,
         )))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::data::diagnosis::clock::wall;
+use crate::diagnosis::clock::wall;
 
 /// Workers, pauses and batches ahead, as they are now.
 #[derive(Debug)]

@@ -12,7 +12,7 @@
 //! slower. What was not kept is not tried again for some windows, and for twice as many the
 //! next time. The batches are the same whatever it does.
 
-use crate::data::InputMeasures;
+use crate::InputMeasures;
 
 /// Batches and milliseconds that a window has at least.
 pub(super) const WINDOW: (u64, f64) = (16, 100.0);
@@ -146,7 +146,7 @@ impl Tuner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::PhaseTime;
+    use crate::PhaseTime;
 
     const MEMORY: u64 = 1000;
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::pace::Pace;
-use crate::data::diagnosis::clock::{Ticks, process_cpu, wall};
-use crate::data::diagnosis::ledger::Entry;
-use crate::data::diagnosis::phase::Phase;
-use crate::data::diagnosis::{InputMeasures, PhaseTime};
+use crate::diagnosis::clock::{Ticks, process_cpu, wall};
+use crate::diagnosis::ledger::Entry;
+use crate::diagnosis::phase::Phase;
+use crate::diagnosis::{InputMeasures, PhaseTime};
 
 /// Steps that are remembered, and steps without workers.
 const REMEMBERED: usize = 32;

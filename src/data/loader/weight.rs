@@ -4,7 +4,7 @@ use std::any::Any;
 
 use tch::Tensor;
 
-use crate::Values;
+use gpipe_torch::Values;
 
 /// The bytes of a batch of a kind that is known: tensors, values, pairs of these.
 pub(super) fn bytes_of<B: 'static>(batch: &B) -> Option<u64> {

@@ -13,12 +13,11 @@ use super::making::Making;
 use super::pace::Pace;
 use super::position::Span;
 use super::watching::Done;
-use crate::TorchError;
-use crate::data::diagnosis::clock::Ticks;
-use crate::data::diagnosis::ledger::{DelayReader, Entry, Ledger};
-use crate::data::diagnosis::phase::{Sampling, skip};
-use crate::data::{DataError, Phase, Place, Source, room};
-use crate::torch::{Pool, caught, mix, prepare_thread};
+use crate::diagnosis::clock::Ticks;
+use crate::diagnosis::ledger::{DelayReader, Entry, Ledger};
+use crate::diagnosis::phase::{Sampling, skip};
+use crate::{DataError, Phase, Place, Source, room};
+use gpipe_torch::{Pool, TorchError, caught, mix, prepare_thread};
 
 /// Items in a row that are looked at more closely.
 const SAMPLE: usize = 8;

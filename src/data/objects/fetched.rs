@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::Objects;
 use super::store::Meta;
-use crate::data::DataError;
-use crate::torch::threads::side_by_side;
+use crate::DataError;
+use gpipe_torch::threads::side_by_side;
 
 /// Objects that are fetched at a time.
 const AT_A_TIME: usize = 8;

@@ -11,7 +11,7 @@ use object_store::{
 use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
-use crate::data::DataError;
+use crate::DataError;
 
 /// What variables of the environment begin with that are about stores.
 const OF_STORES: [&str; 3] = ["aws_", "azure_", "google_"];

@@ -4,7 +4,7 @@ use tch::{Kind, TchError, Tensor};
 
 /// What numbers must be, and the kind that they become.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Check {
+pub struct Check {
     /// `input` or `target`, for messages.
     what: &'static str,
     whole: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Check {
 
 impl Check {
     /// Any number.
-    pub(crate) fn any(what: &'static str) -> Self {
+    pub fn any(what: &'static str) -> Self {
         Self {
             what,
             whole: false,
@@ -28,7 +28,7 @@ impl Check {
     }
 
     /// Whole numbers.
-    pub(crate) fn whole(what: &'static str) -> Self {
+    pub fn whole(what: &'static str) -> Self {
         Self {
             whole: true,
             kind: Some(Kind::Int64),
@@ -37,19 +37,22 @@ impl Check {
     }
 
     /// From `least` to `most`, both among them; `why` goes on after the number that is not.
-    pub(crate) fn within(mut self, least: f64, most: f64, why: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn within(mut self, least: f64, most: f64, why: impl Into<String>) -> Self {
         self.within = Some((least, most, why.into()));
         self
     }
 
     /// Besides those this number.
-    pub(crate) fn or(mut self, number: Option<i64>) -> Self {
+    #[must_use]
+    pub fn or(mut self, number: Option<i64>) -> Self {
         self.also = number;
         self
     }
 
     /// Numbers of this kind in the end, which can hold each of them.
-    pub(crate) fn of_kind(mut self, kind: Kind) -> Self {
+    #[must_use]
+    pub fn of_kind(mut self, kind: Kind) -> Self {
         self.kind = Some(kind);
         if let (None, Some((least, most))) = (&self.within, bounds(kind)) {
             let why =

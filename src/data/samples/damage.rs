@@ -13,7 +13,7 @@ use gpipe_partitioner::words::count;
 
 use super::images::read;
 use super::picture::readable;
-use crate::data::DataError;
+use crate::DataError;
 
 /// The most files of a folder that are looked at, evenly over all of them: on a disk far away each
 /// takes as long as a few of the steps.
@@ -34,9 +34,6 @@ pub(super) fn checked(
     files: impl Iterator<Item = PathBuf>,
     allowed: u64,
 ) -> Result<Vec<String>, DataError> {
-    if cfg!(not(feature = "images")) {
-        return Ok(Vec::new());
-    }
     let files: Vec<PathBuf> = files.collect();
     let apart = files.len().div_ceil(MOST_FILES).max(1);
     let looked: Vec<&PathBuf> = files.iter().step_by(apart).collect();
@@ -107,7 +104,7 @@ pub(super) fn wrong(path: &Path) -> Option<String> {
 
 /// Whether the first bytes are those of a JPEG or a PNG, and the last ones too.
 fn looks_whole(path: &Path) -> std::io::Result<bool> {
-    crate::files::check(path)?;
+    gpipe_partitioner::files::check(path)?;
     let mut file = File::open(path)?;
     let mut first = [0; 8];
     file.read_exact(&mut first)?;

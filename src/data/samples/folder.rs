@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::images::{Images, classes};
 use super::picture::Picture;
-use crate::data::{DataError, Place, Source};
+use crate::{DataError, Place, Source};
 
 /// JPEG and PNG images with their classes, a folder for each class; needs the feature `images`.
 ///

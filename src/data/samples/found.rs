@@ -8,7 +8,7 @@ use super::labels::Counted;
 use super::scaling::{Scaling, Usual};
 use super::table::Forms;
 use super::{Pair, Pairs, SampleOptions, rounding, table};
-use crate::data::Source;
+use crate::Source;
 
 /// What targets are.
 #[derive(Debug, Clone, PartialEq, Eq)]

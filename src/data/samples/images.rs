@@ -11,7 +11,7 @@ use super::found::{Found, Labels};
 use super::picture::Picture;
 use super::scaling::Usual;
 use super::{Pair, SampleOptions, damage};
-use crate::data::{DataError, Phase, Place, Random, Source};
+use crate::{DataError, Phase, Place, Random, Source};
 
 /// What the names of images end with.
 pub(super) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -238,7 +238,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
         size <= MOST_BYTES,
         "its {size} bytes are too many for an image"
     );
-    Ok(crate::files::read(path)?)
+    Ok(gpipe_partitioner::files::read(path)?)
 }
 
 /// An image that is of no class is left out by mistake.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::scaling::Scaling;
 use super::table::Forms;
-use crate::data::DataError;
+use crate::DataError;
 
 /// More classes than any model tells.
 pub(super) const MOST_CLASSES: usize = 1 << 24;

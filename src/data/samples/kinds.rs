@@ -8,10 +8,10 @@ use super::found::Found;
 use super::images::{ENDINGS, ending, entries};
 use super::splits::{self, Parts, Split, is_records};
 use super::{SampleOptions, images, numbers, records, table};
-use crate::data::arrays::NamedArrays;
-use crate::data::magic::Magic;
-use crate::data::{DataError, Idx, TfRecords};
-use crate::files;
+use crate::arrays::NamedArrays;
+use crate::magic::Magic;
+use crate::{DataError, Idx, TfRecords};
+use gpipe_partitioner::files;
 
 /// What can be named, in messages.
 pub(super) const KNOWN: &str = "arrays `x` and `y` (.safetensors, .npz, a folder with x.npy and \

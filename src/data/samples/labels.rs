@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::kept::MOST_CLASSES;
 use super::{SampleOptions, damage};
-use crate::data::{DataError, Made, Place, RandomPart};
+use crate::{DataError, Made, Place, RandomPart};
 
 /// Classes that are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

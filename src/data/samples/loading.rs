@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tch::Tensor;
 
 use super::Samples;
-use crate::Values;
-use crate::data::{Batches, Dataset, Source, Stack as _};
+use crate::{Batches, Dataset, Source, Stack as _};
+use gpipe_torch::Values;
 
 /// Which samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// Those to train on, without end: all of an epoch in another order each time, or in that of the
     /// data, whole batches alone.
     Train,
@@ -44,7 +44,7 @@ impl Samples {
 
     /// Batches of a part, where there is one. Of a model that computes its loss itself the targets
     /// are its last input.
-    pub(crate) fn values(
+    pub fn values(
         &self,
         part: Part,
         size: usize,

@@ -12,7 +12,6 @@
 
 pub(crate) mod checks;
 mod damage;
-#[cfg(feature = "images")]
 mod folder;
 mod found;
 mod images;
@@ -24,7 +23,6 @@ mod moments;
 mod numbers;
 mod options;
 mod picture;
-#[cfg(feature = "images")]
 mod pillow;
 mod records;
 mod rounding;
@@ -46,14 +44,14 @@ use tch::Tensor;
 use super::stages::Range;
 use super::{DataError, RandomPart, Source};
 
-#[cfg(feature = "images")]
 pub use folder::ImageFolder;
-pub(crate) use loading::Part;
-pub(crate) use moments::Moments;
+pub use loading::Part;
+pub use moments::Moments;
 pub use options::{Missing, Normalise, SampleOptions};
-pub(crate) use scaling::not_finite;
-pub(crate) use several::{Field, Several};
-pub(crate) use table::cells;
+pub use scaling::not_finite;
+pub use several::Field;
+pub use several::Several;
+pub use table::cells;
 
 use found::{Found, Labels};
 use kept::Kept;
@@ -314,17 +312,17 @@ impl Samples {
 
     /// Classes with names of which there is no sample outside of a test part, as far as that is known
     /// without reading all.
-    pub(crate) fn absent_classes(&self) -> &[String] {
+    pub fn absent_classes(&self) -> &[String] {
         &self.absent
     }
 
     /// Why there is nothing to learn from them, where all targets are known to be one class.
-    pub(crate) fn teaches_nothing(&self) -> Option<&str> {
+    pub fn teaches_nothing(&self) -> Option<&str> {
         self.teaches_nothing.as_deref()
     }
 
     /// Whether there may be targets that [`SampleOptions::ignore_index`] leaves out.
-    pub(crate) fn may_ignore(&self) -> bool {
+    pub fn may_ignore(&self) -> bool {
         self.may_ignore
     }
 

@@ -4,15 +4,17 @@ use tch::{Kind, TchError, Tensor};
 
 /// How many numbers there are, their mean, and the sum of their squared differences from it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Moments {
-    pub(crate) count: f64,
+pub struct Moments {
+    /// How many numbers.
+    pub count: f64,
     pub(crate) mean: f64,
-    pub(crate) squares: f64,
+    /// Sum of squared differences from the mean.
+    pub squares: f64,
 }
 
 impl Moments {
     /// Of all numbers of a tensor, which has some.
-    pub(crate) fn of(numbers: &Tensor) -> Result<Self, TchError> {
+    pub fn of(numbers: &Tensor) -> Result<Self, TchError> {
         let numbers = numbers.f_to_kind(Kind::Double)?;
         let mean = numbers.f_mean(Kind::Double)?.f_double_value(&[])?;
         let squares = numbers.f_sub_scalar(mean)?.f_square()?;
@@ -33,7 +35,7 @@ impl Moments {
     }
 
     /// Makes it that of both together (Chan et al. 1979).
-    pub(crate) fn join(&mut self, other: Self) {
+    pub fn join(&mut self, other: Self) {
         let all = self.count + other.count;
         if all > 0.0 {
             let apart = other.mean - self.mean;

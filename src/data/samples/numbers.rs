@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 use super::found::{Found, Labels};
 use super::scaling::Usual;
 use super::{SampleOptions, labels};
-use crate::data::{Array, DataError, Dataset, Idx, Source};
+use crate::{Array, DataError, Dataset, Idx, Source};
 
 /// Targets that are looked at together.
 pub(super) const BLOCK: usize = 1 << 14;

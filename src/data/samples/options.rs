@@ -9,7 +9,7 @@ use tch::Kind;
 
 use super::kept::Kept;
 use super::picture::Picture;
-use crate::data::DataError;
+use crate::DataError;
 
 /// How inputs are scaled before a model sees them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -277,7 +277,7 @@ impl SampleOptions {
     }
 
     /// Refuses images: the model takes none.
-    pub(crate) fn no_images(mut self) -> Self {
+    pub fn no_images(mut self) -> Self {
         self.image = None;
         self
     }
@@ -309,7 +309,7 @@ impl SampleOptions {
     }
 
     /// Inputs and targets of these kinds, where one is of double precision: for a model that computes in it.
-    pub(crate) fn kinds(mut self, kinds: [Kind; 2]) -> Self {
+    pub fn kinds(mut self, kinds: [Kind; 2]) -> Self {
         self.kinds = kinds.map(|kind| match kind {
             Kind::Double => kind,
             _ => Kind::Float,
@@ -318,7 +318,7 @@ impl SampleOptions {
     }
 
     /// So many images that cannot be read are no reason not to open the others, none by default:
-    /// for loaders that [skip](crate::data::Batches::skip_bad) as many.
+    /// for loaders that [skip](crate::Batches::skip_bad) as many.
     pub fn skip_bad(mut self, images: u64) -> Self {
         self.skip_bad = images;
         self

@@ -2,15 +2,12 @@
 
 use tch::Tensor;
 
-#[cfg(feature = "images")]
 use super::pillow;
-use crate::data::Random;
+use crate::Random;
 
 /// Longer sides are none of a photograph.
-#[cfg(feature = "images")]
 const MOST_SIDE: u32 = 1 << 15;
 /// Bytes that decoding one may take.
-#[cfg(feature = "images")]
 const MOST_MEMORY: u64 = 1 << 29;
 
 /// What images become.
@@ -49,7 +46,6 @@ impl Picture {
     ///
     /// # Errors
     /// It is no JPEG or PNG, is damaged, cut off or too large.
-    #[cfg(feature = "images")]
     pub(super) fn decode(
         &self,
         bytes: &[u8],
@@ -92,29 +88,17 @@ impl Picture {
         let planes = pixels.f_permute([2, 0, 1])?.f_to_kind(tch::Kind::Float)?;
         Ok(planes.f_contiguous()?.f_div_scalar(255.0)?)
     }
-
-    #[cfg(not(feature = "images"))]
-    pub(super) fn decode(self, _: &[u8], _: Option<&mut Random>) -> anyhow::Result<Tensor> {
-        anyhow::bail!("this program was built without the feature `images`")
-    }
 }
 
 /// That an image can be decoded.
 ///
 /// # Errors
 /// As [`Picture::decode`].
-#[cfg(feature = "images")]
 pub(super) fn readable(bytes: &[u8]) -> anyhow::Result<()> {
     open(bytes).map(drop)
 }
 
-#[cfg(not(feature = "images"))]
-pub(super) fn readable(_: &[u8]) -> anyhow::Result<()> {
-    Ok(())
-}
-
 /// An image in its own size, of one channel or of three.
-#[cfg(feature = "images")]
 fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
     use image::{ImageFormat, ImageReader, Limits};
     anyhow::ensure!(!bytes.is_empty(), "the file is empty");
@@ -136,7 +120,7 @@ fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
     }
     reader.limits(limits);
     // Where debug assertions are on, the decoder has some that damaged images do not hold.
-    let image = crate::engine::panics::caught(|| reader.decode());
+    let image = gpipe_engine::panics::caught(|| reader.decode());
     match image {
         Ok(Ok(image)) => Ok(image),
         Ok(Err(error)) => {
@@ -149,7 +133,6 @@ fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
 
 /// Whether a JPEG ends: its decoder fills in what is missing. Within its data no marker can be, and
 /// a small image inside of its head ends before the data begins.
-#[cfg(feature = "images")]
 fn is_whole(jpeg: &[u8]) -> bool {
     let last = |marker: u8| jpeg.windows(2).rposition(|two| two == [0xff, marker]);
     match (last(0xd9), last(0xda)) {

@@ -10,8 +10,8 @@ use super::found::{Found, Labels};
 use super::picture::Picture;
 use super::scaling::Usual;
 use super::{Pair, SampleOptions, labels};
-use crate::TorchError;
-use crate::data::{DataError, Example, ExampleError, Phase, Place, Random, Source, TfRecords};
+use crate::{DataError, Example, ExampleError, Phase, Place, Random, Source, TfRecords};
+use gpipe_torch::TorchError;
 
 /// What inputs and targets are called, the first that an example has.
 const NAMES: [[&str; 2]; 3] = [

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::scaling::{Scaling, is_single};
-use crate::data::DataError;
+use crate::DataError;
 
 /// Samples that are looked at, the first ones: of rows in the order of time neighbours are the closest.
 const ROWS: usize = 1 << 10;

@@ -7,8 +7,8 @@ use tch::{Kind, TchError, Tensor};
 
 use super::moments::Moments;
 use super::{Normalise, Pairs};
-use crate::TorchError;
-use crate::data::{DataError, Dataset, Source as _, Stack};
+use crate::{DataError, Dataset, Source as _, Stack};
+use gpipe_torch::TorchError;
 
 /// Mean and standard deviation of the channels of ImageNet's training images, from 0 to 1.
 const IMAGENET: ([f64; 3], [f64; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -262,7 +262,7 @@ pub(super) fn is_single(kind: Kind) -> bool {
 }
 
 /// The first sample of `[samples, …]` with a number that is NaN or infinite.
-pub(crate) fn not_finite(samples: &Tensor) -> Result<Option<usize>, TchError> {
+pub fn not_finite(samples: &Tensor) -> Result<Option<usize>, TchError> {
     let rows = samples.size().first().copied().unwrap_or(0);
     if rows == 0 || samples.numel() == 0 {
         return Ok(None);

@@ -15,9 +15,9 @@ use super::numbers::BLOCK;
 use super::scaling::Scaling;
 use super::shapes::{can_be, view};
 use super::{SampleOptions, kinds, part, rounding};
-use crate::Values;
-use crate::data::arrays::NamedArrays;
-use crate::data::{Array, Batches, DataError, Place, Source, Stack};
+use crate::arrays::NamedArrays;
+use crate::{Array, Batches, DataError, Place, Source, Stack};
+use gpipe_torch::Values;
 
 /// What arrays that are trained on may be called besides as the inputs are.
 const TRAIN: [&str; 2] = ["", "_train"];
@@ -26,19 +26,20 @@ const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
 /// What a model takes of an array.
 #[derive(Debug, Clone)]
-pub(crate) struct Field {
+pub struct Field {
     /// What the array may be called.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// The shape of an item.
-    pub(crate) shape: Vec<i64>,
-    pub(crate) check: Check,
+    pub shape: Vec<i64>,
+    /// What its numbers must keep to.
+    pub check: Check,
     /// Whether the model takes it as floats, so that bytes go from 0 to 1.
-    pub(crate) scales_bytes: bool,
+    pub scales_bytes: bool,
 }
 
 /// Samples of as many tensors as a model takes, the first of them inputs, the others targets.
 #[derive(Clone)]
-pub(crate) struct Several {
+pub struct Several {
     train: Rows,
     held_out: Option<Rows>,
     all: Rows,
@@ -71,7 +72,7 @@ impl Several {
     ///
     /// # Errors
     /// They cannot be read, or have not as many items, or other shapes than the fields.
-    pub(crate) fn open(
+    pub fn open(
         path: &Path,
         fields: &[Field],
         inputs: usize,
@@ -124,10 +125,7 @@ impl Several {
     ///
     /// # Errors
     /// They cannot be read, or have not as many items.
-    pub(crate) fn shapes(
-        path: &Path,
-        fields: &[Field],
-    ) -> Result<Option<Vec<Vec<i64>>>, DataError> {
+    pub fn shapes(path: &Path, fields: &[Field]) -> Result<Option<Vec<Vec<i64>>>, DataError> {
         let Some((mut arrays, _)) = kinds::arrays(path)? else {
             return Ok(None);
         };
@@ -144,27 +142,32 @@ impl Several {
     ///
     /// # Errors
     /// They cannot be read.
-    pub(crate) fn names(path: &Path) -> Result<Option<Vec<String>>, DataError> {
+    pub fn names(path: &Path) -> Result<Option<Vec<String>>, DataError> {
         Ok(kinds::arrays(path)?.map(|(arrays, _)| arrays.names()))
     }
 
     /// As [`Samples::train_len`](super::Samples::train_len).
-    pub(crate) fn train_len(&self) -> usize {
+    pub fn train_len(&self) -> usize {
         self.train.len()
     }
 
     /// As [`Samples::held_out_len`](super::Samples::held_out_len).
-    pub(crate) fn held_out_len(&self) -> usize {
+    pub fn held_out_len(&self) -> usize {
         self.held_out.as_ref().map_or(0, |own| own.len())
     }
 
     /// As [`Samples::len`](super::Samples::len).
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.all.len()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// As [`Samples::describe`](super::Samples::describe).
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let held_out = match self.held_out_len() {
             0 => String::new(),
             held_out => format!(", {held_out} held out"),
@@ -176,12 +179,12 @@ impl Several {
     }
 
     /// As [`Samples::notes`](super::Samples::notes).
-    pub(crate) fn notes(&self) -> &[String] {
+    pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
     /// As [`Samples::kept`](super::Samples::kept).
-    pub(crate) fn kept(&self) -> Value {
+    pub fn kept(&self) -> Value {
         json!(Kept {
             data: self.data.clone(),
             ..Kept::default()
@@ -189,12 +192,12 @@ impl Several {
     }
 
     /// As [`Samples::check_same`](super::Samples::check_same).
-    pub(crate) fn check_same(&self, kept: &Value) -> Result<(), DataError> {
+    pub fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         Kept::read(kept)?.check_same(&self.data)
     }
 
     /// Batches of a part, where there is one.
-    pub(crate) fn values(
+    pub fn values(
         &self,
         part: Part,
         size: usize,

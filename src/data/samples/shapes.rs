@@ -8,8 +8,8 @@ use super::checks::Check;
 use super::labels;
 use super::scaling::Scaling;
 use super::{Pair, Pairs, Samples};
-use crate::TorchError;
-use crate::data::{DataError, Dataset};
+use crate::{DataError, Dataset};
+use gpipe_torch::TorchError;
 
 impl Samples {
     /// The same with inputs and targets of other shapes that have as many numbers, for the model
@@ -41,7 +41,8 @@ impl Samples {
 
     /// The same, checked: a number that the model cannot take is an error with its place, as it
     /// would be none to the model, or its end on a GPU.
-    pub(crate) fn checked(&self, input: Check, target: Check) -> Self {
+    #[must_use]
+    pub fn checked(&self, input: Check, target: Check) -> Self {
         self.mapped(move |(x, y)| Ok((input.of(x)?, target.of(y)?)))
     }
 
@@ -116,7 +117,7 @@ pub(super) fn converted(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Made, Source as _};
+    use crate::{Made, Source as _};
 
     /// What a model of double precision computes with was rounded on its way.
     #[test]

@@ -94,10 +94,10 @@ pub(super) fn is_cache(path: &Path) -> bool {
 
 /// The files of a data set.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::data) struct Parts {
-    pub(in crate::data) train: Vec<PathBuf>,
+pub(crate) struct Parts {
+    pub(crate) train: Vec<PathBuf>,
     /// The validation part, or else the test part.
-    pub(in crate::data) held_out: Vec<PathBuf>,
+    pub(crate) held_out: Vec<PathBuf>,
     /// What is said of those that are neither.
     pub(super) notes: Vec<String>,
 }
@@ -116,7 +116,7 @@ impl Parts {
 
 /// What these files are for. Where some are named as what is trained on, the others are not; where there is a
 /// validation part, the test part is left out, as checkpoints are chosen by what is held out.
-pub(in crate::data) fn parts(files: impl IntoIterator<Item = PathBuf>) -> Parts {
+pub(crate) fn parts(files: impl IntoIterator<Item = PathBuf>) -> Parts {
     let mut all: BTreeMap<Option<Split>, Vec<PathBuf>> = BTreeMap::new();
     let (computed, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|own| is_cache(own));
     for path in files {
@@ -185,7 +185,7 @@ fn left_out(files: &[PathBuf]) -> Option<String> {
 }
 
 /// What is said of a test part beside one for validation.
-pub(in crate::data) fn test_left_out(files: &[PathBuf]) -> Option<String> {
+pub(crate) fn test_left_out(files: &[PathBuf]) -> Option<String> {
     let first = files.first()?;
     Some(format!(
         "the validation part is held out, and the test part left out ({}), so that no checkpoint is chosen by \

@@ -12,8 +12,8 @@ use super::labels::Counted;
 use super::numbers::Numbers;
 use super::table::Learns;
 use super::{Missing, Pair, SampleOptions, Samples, damage, table};
-use crate::data::arrays::NamedArrays;
-use crate::data::{Array, DataError, Dataset, Idx, Place};
+use crate::arrays::NamedArrays;
+use crate::{Array, DataError, Dataset, Idx, Place};
 
 /// What can be named, in messages.
 const KNOWN: &str = "an image (.jpg, .jpeg, .png) or a folder of images, a table (.csv, .tsv, .parquet, .arrow), \

@@ -3,8 +3,8 @@
 use super::ordered::{Order, Ordered};
 use super::shuffle::permuted;
 use super::walk::walk;
-use crate::data::{DataError, Dataset, Source};
-use crate::torch::mix;
+use crate::{DataError, Dataset, Source};
+use gpipe_torch::mix;
 
 /// Batches from one bucket each, in another order in every epoch: [`Dataset::bucket_by_length`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-use crate::data::{DataError, Place, Source, Store};
+use crate::{DataError, Place, Source, Store};
 
 /// An item that is made once.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl<S: fmt::Debug> fmt::Debug for MemoryCache<S> {
 }
 
 impl<S: Source> MemoryCache<S> {
-    pub(in crate::data) fn new(source: S) -> Self {
+    pub(crate) fn new(source: S) -> Self {
         let items = table(source.len(), Kept::default);
         Self { source, items }
     }

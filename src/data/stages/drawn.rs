@@ -1,7 +1,7 @@
 //! Items drawn at random, with replacement.
 
 use super::ordered::{Order, Ordered};
-use crate::data::{DataError, Dataset, Random, Source};
+use crate::{DataError, Dataset, Random, Source};
 
 /// Items drawn at random, each as likely as another: [`Dataset::sample`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::Made;
+    use crate::Made;
 
     proptest! {
         /// The shares of all columns together are the weights, to rounding; an item of weight 0

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use super::cache::{table, without_end};
-use crate::data::tf_record::{TfRecordWriter, TfRecords, read_record};
-use crate::data::{DataError, Place, Source, Store};
-use crate::files;
+use crate::tf_record::{TfRecordWriter, TfRecords, read_record};
+use crate::{DataError, Place, Source, Store};
+use gpipe_partitioner::files;
 
 /// Each item made once, those of the first epoch, and kept in a file.
 ///
@@ -45,7 +45,7 @@ struct Filling {
 }
 
 impl<S: Source> FileCache<S> {
-    pub(in crate::data) fn open(source: S, path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn open(source: S, path: &Path) -> Result<Self, DataError> {
         // Before any file is begun.
         let starts = table(source.len(), || 0).ok_or_else(|| without_end(&source))?;
         let making = table(source.len(), Mutex::default).ok_or_else(|| without_end(&source))?;

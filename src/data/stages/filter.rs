@@ -3,7 +3,7 @@
 use super::ordered::Ordered;
 use super::orders::Subset;
 use super::walk::walk;
-use crate::data::{DataError, Dataset, Source};
+use crate::{DataError, Dataset, Source};
 
 impl<S: Source> Dataset<S> {
     /// The items for which `keep` is true.

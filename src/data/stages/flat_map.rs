@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use tch::Tensor;
 
 use super::walk::walk;
-use crate::data::source::Each;
-use crate::data::{DataError, Dataset, Place, Source};
+use crate::source::Each;
+use crate::{DataError, Dataset, Place, Source};
 
 /// The parts of each item, as items: [`Dataset::flat_map`].
 pub struct FlatMap<S, F> {
@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::Made;
+    use crate::Made;
 
     fn counted(counts: Vec<usize>) -> Dataset<impl Source<Item = (usize, usize)>> {
         let items = Dataset::new(Made::new(counts.len(), Ok));

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::plan::{Plan, Shares, Turns};
-use crate::data::source::{Each, Gathered};
-use crate::data::{DataError, Dataset, Place, Source};
+use crate::source::{Each, Gathered};
+use crate::{DataError, Dataset, Place, Source};
 
 /// Bytes of the names of the parts, in an identity, up to which all of them stand in it.
 const NAMED: usize = 1 << 9;
@@ -219,8 +219,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::Made;
-    use crate::data::stages::plan::divisor;
+    use crate::Made;
+    use crate::stages::plan::divisor;
 
     /// Items that tell their source and number.
     fn part(part: usize, len: usize) -> Dataset<Arc<dyn Source<Item = (usize, usize)>>> {

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::data::source::Each;
-use crate::data::{DataError, Phase, Place, Random, Source};
+use crate::source::Each;
+use crate::{DataError, Phase, Place, Random, Source};
 
 /// Each item through a function.
 #[derive(Clone, Copy)]
 pub struct Map<S, F> {
-    pub(in crate::data) source: S,
-    pub(in crate::data) function: F,
+    pub(crate) source: S,
+    pub(crate) function: F,
     /// What the function counts as.
-    pub(in crate::data) phase: Phase,
+    pub(crate) phase: Phase,
 }
 
 impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
@@ -79,9 +79,9 @@ where
 /// epoch, and the same ones whatever the threads and after whatever resume.
 #[derive(Clone, Copy)]
 pub struct MapRandom<S, F> {
-    pub(in crate::data) source: S,
-    pub(in crate::data) function: F,
-    pub(in crate::data) seed: u64,
+    pub(crate) source: S,
+    pub(crate) function: F,
+    pub(crate) seed: u64,
 }
 
 impl<S: fmt::Debug, F> fmt::Debug for MapRandom<S, F> {

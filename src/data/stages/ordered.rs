@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::data::source::{Each, Gathered};
-use crate::data::{DataError, Dataset, Place, Source};
+use crate::source::{Each, Gathered};
+use crate::{DataError, Dataset, Place, Source};
 
 /// Which item of a source comes at each place of an epoch: a sampler, a part, a permutation.
 ///

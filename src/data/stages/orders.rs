@@ -1,7 +1,7 @@
 //! Parts for replicas, repetition, subsets.
 
 use super::ordered::{Order, Ordered};
-use crate::data::{DataError, Dataset, Source};
+use crate::{DataError, Dataset, Source};
 
 /// Every `step`-th item from `first` on: [`Dataset::shard`], [`Dataset::stride`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::Made;
+    use crate::Made;
 
     fn numbers(len: usize) -> Dataset<impl Source<Item = usize>> {
         Dataset::new(Made::new(len, Ok))

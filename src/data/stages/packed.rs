@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::walk::walk;
 use super::window::Packed;
-use crate::data::{DataError, Dataset, Place, Source};
+use crate::{DataError, Dataset, Place, Source};
 
 /// Where a window ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,8 +206,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::stages::window::{IGNORED, NONE};
-    use crate::data::{Made, Stack};
+    use crate::stages::window::{IGNORED, NONE};
+    use crate::{Made, Stack};
 
     fn documents(lengths: Vec<usize>) -> Dataset<impl Source<Item = Vec<i64>>> {
         Dataset::new(Made::new(lengths.len(), move |n| {

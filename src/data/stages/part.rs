@@ -3,24 +3,24 @@
 use std::ops::ControlFlow;
 
 use super::shuffle::permuted;
-use crate::data::source::{Each, Gathered};
-use crate::data::{DataError, Place, Source};
-use crate::torch::mix;
+use crate::source::{Each, Gathered};
+use crate::{DataError, Place, Source};
+use gpipe_torch::mix;
 
 /// Some of the items, in an order that a seed decides once for all epochs: parts of the same
 /// source and seed have no item in common where their ranges have none.
 #[derive(Debug, Clone)]
 pub struct RandomPart<S> {
-    pub(in crate::data) source: S,
-    pub(in crate::data) range: std::ops::Range<usize>,
-    pub(in crate::data) seed: u64,
+    pub(crate) source: S,
+    pub(crate) range: std::ops::Range<usize>,
+    pub(crate) seed: u64,
 }
 
 /// What keeps this order apart from that of an epoch.
 const KEY: u64 = 0x7061_7274;
 
 impl<S: Source> RandomPart<S> {
-    pub(in crate::data) fn origin(&self, index: usize) -> usize {
+    pub(crate) fn origin(&self, index: usize) -> usize {
         let place = (self.range.start + index) as u64;
         permuted(place, self.source.len() as u64, mix(self.seed, KEY)) as usize
     }

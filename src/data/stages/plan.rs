@@ -1,7 +1,7 @@
 //! Whose item comes at a place of several sources, and which: computed from the place alone.
 
 use super::shuffle::permuted;
-use crate::torch::mix;
+use gpipe_torch::mix;
 
 /// Shares add up to no more than this.
 const MOST: u64 = 1 << 32;

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use crate::data::source::{Each, Gathered};
-use crate::data::{DataError, Place, Source};
+use crate::source::{Each, Gathered};
+use crate::{DataError, Place, Source};
 
 /// The items of a range of numbers, in their order.
 #[derive(Debug, Clone)]
 pub struct Range<S> {
-    pub(in crate::data) source: S,
-    pub(in crate::data) range: std::ops::Range<usize>,
+    pub(crate) source: S,
+    pub(crate) range: std::ops::Range<usize>,
 }
 
 impl<S> Range<S> {

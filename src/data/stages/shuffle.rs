@@ -2,9 +2,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::data::source::{Each, Gathered};
-use crate::data::{DataError, Place, Source};
-use crate::torch::mix;
+use crate::source::{Each, Gathered};
+use crate::{DataError, Place, Source};
+use gpipe_torch::mix;
 
 /// Rounds of the Feistel network; four make it pseudo-random (Luby and Rackoff 1988),
 /// the others are for the weak round function.
@@ -17,9 +17,9 @@ const ROUNDS: u64 = 8;
 /// files; a smaller one keeps reads close together.
 #[derive(Debug, Clone)]
 pub struct Shuffle<S> {
-    pub(in crate::data) source: S,
-    pub(in crate::data) window: usize,
-    pub(in crate::data) seed: u64,
+    pub(crate) source: S,
+    pub(crate) window: usize,
+    pub(crate) seed: u64,
 }
 
 impl<S: Source> Shuffle<S> {
@@ -115,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::Made;
+    use crate::Made;
 
     fn order(len: usize, window: usize, seed: u64, epoch: u64) -> Vec<usize> {
         let source = Made::new(len, Ok);

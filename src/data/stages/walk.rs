@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::data::{DataError, Source};
-use crate::torch::caught;
-use crate::torch::threads::side_by_side;
+use crate::{DataError, Source};
+use gpipe_torch::caught;
+use gpipe_torch::threads::side_by_side;
 
 /// Items that a thread takes at a time.
 const SPAN: usize = 256;

@@ -2,8 +2,8 @@
 
 use tch::Tensor;
 
-use crate::TorchError;
-use crate::data::{OnDevice, Stack};
+use crate::{OnDevice, Stack};
+use gpipe_torch::TorchError;
 
 /// What a loss leaves out, as `--ignore-index` has it by default.
 pub(super) const IGNORED: i64 = -100;

@@ -1,13 +1,13 @@
 //! Two sources side by side.
 
-use crate::data::source::Gathered;
-use crate::data::{DataError, Place, Source};
+use crate::source::Gathered;
+use crate::{DataError, Place, Source};
 
 /// Pairs of the items with the same number.
 #[derive(Debug, Clone)]
 pub struct Zip<A, B> {
-    pub(in crate::data) left: A,
-    pub(in crate::data) right: B,
+    pub(crate) left: A,
+    pub(crate) right: B,
 }
 
 impl<A: Source, B: Source> Source for Zip<A, B> {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::data::DataError;
-use crate::data::disk_file::DiskFile;
-use crate::data::magic::{self, Magic};
+use crate::DataError;
+use crate::disk_file::DiskFile;
+use crate::magic::{self, Magic};
 
 const BLOCK: u64 = 512;
 /// Names and attributes of more bytes are none.

@@ -13,9 +13,9 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use super::TfRecords;
 use super::index::{Compressed, compressed};
 use super::saved::made_of;
-use crate::data::DataError;
-use crate::data::idx::{DENSE, LARGE};
-use crate::files;
+use crate::DataError;
+use crate::idx::{DENSE, LARGE};
+use gpipe_partitioner::files;
 
 /// Bytes that are decompressed at a time.
 const BLOCK: usize = 1 << 18;

@@ -7,8 +7,8 @@ use prost::Message;
 use thiserror::Error;
 
 use super::TfRecords;
-use crate::data::source::Each;
-use crate::data::{DataError, Dataset, Phase, Place, Source};
+use crate::source::Each;
+use crate::{DataError, Dataset, Phase, Place, Source};
 
 /// A feature that is not there, or no example at all.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -22,7 +22,7 @@ pub enum ExampleError {
     Missing {
         /// The feature that was asked for.
         name: String,
-        /// Those that are there.
+        /// Iterates over the present tensors.
         present: String,
     },
     /// The feature holds something else.

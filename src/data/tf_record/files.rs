@@ -23,7 +23,7 @@ impl Files {
             return Ok(self.put(number, file));
         }
         // Not under the lock: other threads go on reading meanwhile.
-        let file = Arc::new(crate::files::open(path)?);
+        let file = Arc::new(gpipe_partitioner::files::open(path)?);
         Ok(self.put(number, file))
     }
 

@@ -15,7 +15,7 @@ pub(super) fn header(length: u64) -> [u8; HEADER as usize] {
 }
 
 /// The length that a header tells, where its checksum is right.
-pub(in crate::data) fn length(header: &[u8]) -> Option<u64> {
+pub(crate) fn length(header: &[u8]) -> Option<u64> {
     let (length, rest) = header.split_first_chunk::<8>()?;
     let sum = rest.first_chunk::<4>()?;
     (masked(length) == *sum).then(|| u64::from_le_bytes(*length))
@@ -31,13 +31,13 @@ pub(super) fn masked(bytes: &[u8]) -> [u8; 4] {
 }
 
 /// Data with its frame.
-pub(crate) fn record(data: &[u8]) -> Vec<u8> {
+pub fn record(data: &[u8]) -> Vec<u8> {
     [&header(data.len() as u64), data, &masked(data)].concat()
 }
 
 /// What begins a text of records.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum First<'a> {
+pub enum First<'a> {
     /// A whole record: its data, and the bytes that it takes with its frame.
     Whole(&'a [u8], usize),
     /// The text ends within the record.
@@ -46,7 +46,8 @@ pub(crate) enum First<'a> {
     Damaged(&'static str),
 }
 
-pub(crate) fn first(bytes: &[u8]) -> First<'_> {
+/// Reads the first record of a file, of which these are the first bytes.
+pub fn first(bytes: &[u8]) -> First<'_> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER as usize) else {
         return First::Torn;
     };

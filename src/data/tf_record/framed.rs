@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::frame::{AROUND, HEADER, length, masked};
-use crate::data::DataError;
+use crate::DataError;
 
 /// Why there is no whole record at a place.
 #[derive(Debug)]
@@ -80,11 +80,7 @@ pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<V
 }
 
 /// The data of the record that begins at `offset` of a file, checked.
-pub(in crate::data) fn read_record(
-    file: &File,
-    path: &Path,
-    offset: u64,
-) -> Result<Vec<u8>, DataError> {
+pub(crate) fn read_record(file: &File, path: &Path, offset: u64) -> Result<Vec<u8>, DataError> {
     let size = file
         .metadata()
         .map_err(|source| DataError::read(path, source))?

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::frame::{self, AROUND, HEADER};
 use super::framed::{self, Flaw, Read as _};
-use crate::data::DataError;
-use crate::data::magic::{self, Magic};
-use crate::files;
+use crate::DataError;
+use crate::magic::{self, Magic};
+use gpipe_partitioner::files;
 
 /// Bytes that are searched at a time for the next whole record: few at first, as it is near
 /// where one length alone is damaged, then twice as many each time.
@@ -272,7 +272,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::data::tf_record::frame::header;
+    use crate::tf_record::frame::header;
 
     /// A damaged length, then places that all seem to begin a record which goes on to the end
     /// of the file: each was read to its end, so that the time grew with the square of the
@@ -310,7 +310,7 @@ mod tests {
     fn every_second_length_may_be_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
-        let mut writer = crate::data::TfRecordWriter::create(&path).unwrap();
+        let mut writer = crate::TfRecordWriter::create(&path).unwrap();
         for _ in 0..200 {
             writer.write(&[7; 100]).unwrap();
         }

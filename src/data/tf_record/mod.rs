@@ -4,7 +4,7 @@ mod blocks;
 mod decompressed;
 mod example;
 mod files;
-pub(crate) mod frame;
+pub mod frame;
 mod framed;
 mod index;
 mod records;

@@ -12,9 +12,9 @@ use super::files::Files;
 use super::frame::HEADER;
 use super::framed;
 use super::index::Shard;
-use crate::data::source::Each;
-use crate::data::{DataError, Place, Source};
-use crate::torch::threads::side_by_side;
+use crate::source::Each;
+use crate::{DataError, Place, Source};
+use gpipe_torch::threads::side_by_side;
 
 /// The records of several files, in the order of the files, as bytes.
 ///

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use super::TfRecords;
 use super::frame::AROUND;
 use super::index::Shard;
-use crate::data::DataError;
-use crate::files;
+use crate::DataError;
+use gpipe_partitioner::files;
 
 /// What an index begins with; another form of it has another number.
 const MAGIC: &[u8; 8] = b"tfindex1";

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::frame;
-use crate::data::DataError;
+use crate::DataError;
 
 /// Writes one TFRecord file, which TensorFlow reads too.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl TfRecordWriter {
         Ok(Self::new(path, file))
     }
 
-    pub(in crate::data) fn new(path: &Path, file: File) -> Self {
+    pub(crate) fn new(path: &Path, file: File) -> Self {
         Self {
             path: path.to_owned(),
             file: BufWriter::new(file),

@@ -1,7 +1,7 @@
 //! The documents of a file of tokens.
 
 use super::{BLOCK, Tokens};
-use crate::data::{DataError, Dataset, Place, Source};
+use crate::{DataError, Dataset, Place, Source};
 
 /// Tokens between those that end documents: [`Tokens::documents`].
 #[derive(Debug, Clone)]

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Data, Tokens};
-use crate::data::DataError;
-use crate::data::disk_file::DiskFile;
-use crate::data::magic::{self, Magic};
-use crate::data::samples::splits;
-use crate::files;
+use crate::DataError;
+use crate::disk_file::DiskFile;
+use crate::magic::{self, Magic};
+use crate::samples::splits;
+use gpipe_partitioner::files;
 
 /// Writes tokens into a row, and gives the largest: one pass without checks of bounds, of which
 /// the compiler does several tokens at a time.
@@ -27,7 +27,7 @@ pub(super) fn put(tokens: impl Iterator<Item = u32>, row: &mut [i64]) -> u32 {
 /// How a token is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::data) enum Width {
+pub(crate) enum Width {
     #[serde(alias = "uint16")]
     U16,
     #[serde(alias = "uint32")]
@@ -109,7 +109,7 @@ fn beside(path: &Path) -> PathBuf {
 const HEADER: u64 = 1024;
 
 /// How the tokens of a file are written that begins as llm.c's do, and how many there are.
-pub(in crate::data) fn llm_c(start: &[u8]) -> Option<(Width, usize)> {
+pub(crate) fn llm_c(start: &[u8]) -> Option<(Width, usize)> {
     let (numbers, _) = start.as_chunks::<4>();
     let [what, version, tokens, ..] = numbers else {
         return None;

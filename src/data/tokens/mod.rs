@@ -13,7 +13,7 @@ use tch::Kind;
 
 use super::disk_file::DiskFile;
 use super::{DataError, Dataset, Gathered, Place, Split, TextSet, room};
-use crate::torch::with_numbers;
+use gpipe_torch::with_numbers;
 
 pub use documents::Documents;
 pub use windows::{RandomWindows, RowOfWindows};
@@ -261,7 +261,7 @@ impl Tokens {
     ///
     /// # Errors
     /// Where the first is that is not.
-    pub(crate) fn check_ends(&self) -> Result<(), DataError> {
+    pub fn check_ends(&self) -> Result<(), DataError> {
         let ends = ENDS.min(self.len());
         self.valid(0..ends, |_| ())?;
         self.valid(self.len() - ends..self.len(), |_| ())
@@ -352,7 +352,7 @@ impl Tokens {
     ///
     /// # Errors
     /// As [`Tokens::open`].
-    pub(crate) fn of_folder(path: &Path) -> Result<Option<[Self; 2]>, DataError> {
+    pub fn of_folder(path: &Path) -> Result<Option<[Self; 2]>, DataError> {
         let Some([train, held_out]) = file::of_folder(path) else {
             return Ok(None);
         };
@@ -363,7 +363,7 @@ impl Tokens {
     }
 
     /// Whether a folder has two files for [`Tokens::of_folder`].
-    pub(crate) fn are_in(folder: &Path) -> bool {
+    pub fn are_in(folder: &Path) -> bool {
         file::of_folder(folder).is_some()
     }
 

@@ -1,7 +1,7 @@
 //! Tokens with what follows each of them.
 
 use super::Tokens;
-use crate::data::{DataError, Gathered, Place, Random, Source};
+use crate::{DataError, Gathered, Place, Random, Source};
 
 /// Tokens, and at each place the token that comes next.
 type Window = (Vec<i64>, Vec<i64>);
@@ -122,7 +122,7 @@ impl Source for RandomWindows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Sampler, Split, TextSet};
+    use crate::{Sampler, Split, TextSet};
 
     /// Runs that were begun with the sampler go on with the loader.
     #[test]

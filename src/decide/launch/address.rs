@@ -1,6 +1,6 @@
-//! `HOST:PORT`.
+//! Addresses `HOST:PORT`.
 
-/// A host by name or number, and a port of it.
+/// A host by name or number, and a port on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -11,7 +11,7 @@ impl Address {
     /// Reads `HOST:PORT`; an IPv6 address stands in brackets.
     ///
     /// # Errors
-    /// It is something else, in words.
+    /// Says what the text must be.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (host, port) = text
             .rsplit_once(':')

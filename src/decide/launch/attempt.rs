@@ -1,4 +1,4 @@
-//! One start of all processes, until the last one has ended.
+//! One start of all processes, until the last of them has ended.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -14,23 +14,23 @@ use super::super::say;
 use super::children::{Failed, Plan, Running};
 use super::output::Forwarding;
 
-/// When one has failed, the others have so long to end by themselves, then as long as this to
-/// end once they were told to (SIGTERM), before they are killed.
+/// After one process has failed, time for the others to end by themselves, then time to end after
+/// SIGTERM, before they are killed.
 const BY_THEMSELVES: Duration = Duration::from_secs(1);
 const ONCE_TOLD: Duration = Duration::from_secs(5);
-/// A process that is stopped (SIGSTOP) is killed after so long: that is how long the processes of a run
-/// wait for one of them, once they have met.
+/// Time after which a stopped process (SIGSTOP) is killed: as long as the processes of a run wait for
+/// each other, once they have met.
 const STOPPED: Duration = Duration::from_secs(10);
-/// What is printed at the very end is waited for so long.
+/// Longest wait for output printed at the very end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// This Ctrl-C kills.
+/// Number of Ctrl-C that kills.
 const LAST_CTRL_C: usize = 3;
 
-/// How the processes have ended.
+/// Result of all processes together.
 #[derive(Debug)]
 pub(super) enum Ended {
     Well,
-    /// The one that failed first.
+    /// The process that failed first.
     Badly(Failed),
 }
 
@@ -39,11 +39,11 @@ pub(super) enum Ended {
 pub(super) struct Attempt {
     signals: Receiver<i32>,
     asked_to_end: usize,
-    /// The first that asked.
+    /// The first signal that asked.
     by: Option<i32>,
 }
 
-/// What is next to be done to processes that are left when one has failed.
+/// Next action on the processes left after one has failed.
 #[derive(Debug, Clone, Copy)]
 enum Next {
     Nothing,
@@ -52,7 +52,7 @@ enum Next {
 }
 
 impl Next {
-    /// When.
+    /// Time of the action.
     fn at(self) -> Option<Instant> {
         match self {
             Self::Nothing => None,
@@ -62,7 +62,7 @@ impl Next {
 }
 
 impl Attempt {
-    /// From here on signals are passed on.
+    /// Starts passing signals on.
     pub(super) fn new() -> anyhow::Result<Self> {
         let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM]).context("no signals")?;
         let (sender, receiver) = mpsc::channel();
@@ -82,12 +82,12 @@ impl Attempt {
         })
     }
 
-    /// Ctrl-C or SIGTERM, the one that came first.
+    /// Returns the signal that first asked for the end: Ctrl-C or SIGTERM.
     pub(super) fn was_asked_to_end(&self) -> Option<i32> {
         self.by
     }
 
-    /// Starts all processes, and waits for the end of all.
+    /// Starts all processes, and waits until all have ended.
     pub(super) fn run(&mut self, plan: &Plan) -> anyhow::Result<Ended> {
         let output = Forwarding::new();
         let mut running = Vec::new();
@@ -101,7 +101,7 @@ impl Attempt {
                 }
             }
         }
-        // One alone keeps nobody waiting.
+        // A single process keeps nobody waiting.
         let waited_for = plan.size > 1;
         let ended = self.until_all_have_ended(&mut running, waited_for);
         if ended.is_err() {
@@ -113,7 +113,7 @@ impl Attempt {
         Ok(ended?)
     }
 
-    /// `waited_for`: whether others wait for a process that is stopped.
+    /// `waited_for`: whether others wait for a stopped process.
     fn until_all_have_ended(
         &mut self,
         running: &mut [Running],
@@ -130,8 +130,8 @@ impl Attempt {
                     rank: process.rank,
                     status,
                 };
-                // What was told to end did not fail by itself. The others of a process that is
-                // killed may end before it is seen that it did: it is the one to name.
+                // A process that was told to end did not fail by itself. If one is killed, the others
+                // may be seen to end before it: the killed one is reported.
                 let counts = !status.success() && !matches!(next, Next::Kill(_));
                 let replaces = first
                     .is_none_or(|first| first.has_lost_another() && !failed.has_lost_another());
@@ -149,7 +149,7 @@ impl Attempt {
         }
     }
 
-    /// Waits for something to happen, until then at most, and passes signals on.
+    /// Waits for an event, until `until` at most, and passes signals on.
     fn wait(&mut self, running: &[Running], until: Option<Instant>) {
         let event = match until {
             None => self
@@ -164,7 +164,7 @@ impl Attempt {
         let (number, signal) = match event {
             Ok(SIGINT) => (SIGINT, Signal::INT),
             Ok(SIGTERM) => (SIGTERM, Signal::TERM),
-            // A process has ended, stops or goes on, or it is time.
+            // A process ended, stopped or continued, or the time is over.
             _ => return,
         };
         self.asked_to_end += 1;
@@ -180,8 +180,8 @@ fn all(running: &[Running], signal: Signal) {
     }
 }
 
-/// Says which processes are stopped, and kills those that are for too long. *Returns* when the next one
-/// will be.
+/// Prints which processes are stopped, and kills those stopped for too long. *Returns* when the next
+/// one is due.
 fn stopped(running: &mut [Running]) -> Option<Instant> {
     for process in running.iter_mut() {
         if let Some(signal) = process.newly_stopped() {
@@ -209,7 +209,7 @@ fn stopped(running: &mut [Running]) -> Option<Instant> {
     next
 }
 
-/// Ends the processes that are left when one has failed, more firmly from time to time.
+/// Ends the processes left after one has failed: first waits, then SIGTERM, then SIGKILL.
 fn escalated(running: &[Running], first: Option<Failed>, next: Next) -> Next {
     let now = Instant::now();
     match next {

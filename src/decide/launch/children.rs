@@ -1,4 +1,4 @@
-//! The processes that are started, and the words that each of them is told.
+//! The child processes, and the environment variables of each.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,25 +17,25 @@ use super::super::failure::{BY_SIGNAL, Failure};
 use super::address::Address;
 use super::output::{Forwarding, Stream};
 
-/// Set in each process to the launcher's number.
+/// Environment variable with the launcher's process id.
 const LAUNCHED: &str = "GPIPE_LAUNCHED_BY";
 
-/// Exit code of a process that has lost another one: a new start may help (`EX_TEMPFAIL`).
+/// Exit code of a process that lost another one: a restart may help (`EX_TEMPFAIL`).
 const RESTART_MAY_HELP: i32 = 75;
 
-/// Exit code of a process whose command line or data is wrong.
+/// Exit code of a process with a wrong command line or wrong data.
 const WRONG_USE: i32 = 2;
 
-/// What is to be started.
+/// Processes to start.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) program: PathBuf,
     pub(super) verb: Vec<OsString>,
-    /// On this host.
+    /// Processes on this host.
     pub(super) processes: usize,
-    /// The rank of the first one of them.
+    /// Rank of the first of them.
     pub(super) first: usize,
-    /// On all hosts.
+    /// Processes on all hosts.
     pub(super) size: usize,
     pub(super) master: Address,
     pub(super) restarts: usize,
@@ -43,12 +43,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Starts one process. In a process group of its own: a terminal's Ctrl-C then reaches the
-    /// launcher alone, which passes it on, once.
+    /// Starts one process, in its own process group: a terminal's Ctrl-C then reaches only the
+    /// launcher, which passes it on, once.
     pub(super) fn start(&self, local_rank: usize, output: &Forwarding) -> io::Result<Running> {
         let rank = self.first + local_rank;
         let mut command = Command::new(&self.program);
-        // What messages repeat is what was typed, and starts: under pip this program itself does not.
+        // The typed name, for messages to repeat: under pip, this binary itself would not start.
         let called = std::env::args_os().next();
         command
             .arg0(called.unwrap_or_else(|| self.program.clone().into_os_string()))
@@ -58,7 +58,7 @@ impl Plan {
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0);
-        // Data of rank 0 is what it would be without a launcher, to the byte.
+        // Rank 0 writes its data to standard output unchanged, as without a launcher.
         if rank > 0 {
             command.stdout(Stdio::piped());
         }
@@ -107,7 +107,7 @@ pub(super) struct Running {
     child: Child,
     is_over: bool,
     is_wrong_use: bool,
-    /// Since when it is stopped, as by SIGSTOP.
+    /// Time since which the process is stopped, as by SIGSTOP.
     stopped: Option<Instant>,
 }
 
@@ -116,12 +116,12 @@ impl Running {
         self.is_over
     }
 
-    /// Whether it has ended because what it was told to do is wrong.
+    /// Whether the process ended because of wrong use.
     pub(super) fn is_wrong_use(&self) -> bool {
         self.is_wrong_use
     }
 
-    /// How it has ended, once.
+    /// Returns the exit status, once.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.is_over {
             return Ok(None);
@@ -132,35 +132,35 @@ impl Running {
         Ok(status)
     }
 
-    /// Since when it is stopped, as by SIGSTOP.
+    /// Returns since when the process is stopped, as by SIGSTOP.
     pub(super) fn stopped(&self) -> Option<Instant> {
         self.stopped.filter(|_| !self.is_over)
     }
 
-    /// Notes whether it was stopped or goes on. *Returns* the signal that has stopped it, once.
+    /// Notes a stop or continuation of the process. *Returns* the signal that stopped it, once.
     pub(super) fn newly_stopped(&mut self) -> Option<i32> {
         let id = WaitId::Pid(Pid::from_child(&self.child));
         let asked = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
-        // Of one that has ended there is nothing to say.
+        // A process that has ended is not reported.
         let status = waitid(id, asked).ok().flatten().filter(|_| !self.is_over)?;
         let by = status.stopping_signal();
         self.stopped = by.map(|_| Instant::now());
         by
     }
 
-    /// Its number.
+    /// Process id.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal; one that has ended is not there any more. Its number is its own until
-    /// it is waited for, which `ended` alone does.
+    /// Sends a signal to the process, unless it has ended. The id cannot be reused before the process
+    /// is waited for, which only `ended` does.
     pub(super) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         if self.is_over {
             return;
         }
-        // With whatever it has started.
+        // The group includes the descendants of the process.
         let _ = if signal == Signal::KILL {
             kill_process_group(pid, signal)
         } else {
@@ -169,7 +169,7 @@ impl Running {
     }
 }
 
-/// A process that ended otherwise than well.
+/// A process that failed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Failed {
     pub(super) rank: usize,
@@ -177,22 +177,22 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// Whether a new start may help: it was killed, or has lost another process.
+    /// Whether a restart may help: the process was killed, or lost another one.
     pub(super) fn may_help(&self) -> bool {
         self.has_lost_another() || self.status.signal().is_some()
     }
 
-    /// Whether it has failed since another process had.
+    /// Whether the process failed because another one had.
     pub(super) fn has_lost_another(&self) -> bool {
         self.status.code() == Some(RESTART_MAY_HELP)
     }
 
-    /// Whether it has only ended, by itself, as this signal asked it to.
+    /// Whether the process merely ended by itself, as this signal asked.
     pub(super) fn was_asked(&self, signal: i32) -> bool {
         self.status.code() == Some(BY_SIGNAL + signal)
     }
 
-    /// The exit code that says so.
+    /// Exit code to report for this failure.
     pub(super) fn code(&self) -> u8 {
         let signal = || self.status.signal().map(|signal| BY_SIGNAL + signal);
         let code = self.status.code().or_else(signal);
@@ -215,22 +215,22 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Where this process was started by `launch`: it is to end as by SIGTERM when the launcher is
-/// killed, who can then tell it nothing.
+/// Makes this process, if `launch` started it, end as by SIGTERM when the launcher is killed and so
+/// cannot tell it.
 ///
 /// # Errors
-/// The launcher is gone already: it was killed while this process was loaded.
+/// The launcher is already gone: it was killed while this process was loading.
 pub(crate) fn end_with_launcher() -> Result<(), Failure> {
     let launcher = std::env::var(LAUNCHED).ok();
     let launcher: Option<i32> = launcher.and_then(|number| number.parse().ok());
-    // What such a process starts has these words, too, but is in the group of that process.
+    // Descendants inherit the variable, too, but do not lead a process group.
     let leads_group = getpgid(None).is_ok_and(|group| group == getpid());
     let Some(launcher) = launcher.filter(|_| leads_group) else {
         return Ok(());
     };
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
-    // From here on its end is told: it is asked for behind that.
+    // The launcher's death is signalled from here on, so ask only now whether it still lives.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) == Some(launcher) {
         return Ok(());
     }

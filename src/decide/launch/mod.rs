@@ -1,9 +1,8 @@
-//! `gpipe-rs launch`: this program several times, as the processes of one run.
+//! `gpipe-rs launch`: runs this program several times, as the processes of one run.
 //!
-//! Each process is told by the same words in its environment that torchrun uses which one it is.
-//! Where one fails, the others are given a moment to say by themselves what they know of it, and
-//! are then ended. Where it was lost (killed, or ended with the code of a process that has lost
-//! another one) and restarts are left, all are started again.
+//! Each process gets its rank in the environment variables that torchrun uses. If one fails, the others get a
+//! moment to report by themselves, and are then ended. If the failed process was lost (killed, or ended with
+//! the code of a process that lost another one) and restarts are left, all are started again.
 
 mod address;
 mod attempt;
@@ -29,7 +28,7 @@ pub(crate) use children::end_with_launcher;
   gpipe-rs launch --processes 2 -- env
   gpipe-rs launch --processes 2 --max-restarts 3 -- train --devices cpu --out runs/two
   gpipe-rs launch --processes 8 --nodes 2 --node-rank 0 --master head:29500 -- env")]
-pub(crate) struct Args {
+pub struct Args {
     /// Processes on this host.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     processes: usize,
@@ -58,7 +57,7 @@ fn from_0(text: &str) -> Result<usize, String> {
         .map_err(|_| format!("`{text}` is not a whole number from 0"))
 }
 
-/// `command` is the whole command line, of which each process runs a verb.
+/// Runs the verb; `command` is the whole command line, of which each process runs a verb.
 pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
     check(args)?;
     check_verb(args, command);
@@ -100,10 +99,10 @@ pub(super) fn run(args: &Args, command: Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the process where the verb's own arguments are wrong, or ask for help: once, rather than once for
-/// each process.
+/// Ends the launcher if the verb's own arguments are wrong, or ask for help: one message instead of one per
+/// process.
 fn check_verb(args: &Args, mut command: Command) {
-    // A program of one's own may have flags of its own in a verb's place.
+    // Another program may have its own flags in the place of a verb.
     if args.verb[0].to_string_lossy().starts_with('-') {
         return;
     }
@@ -144,10 +143,10 @@ fn check(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each is connected with each other one.
+/// Most processes: each is connected to every other.
 const MOST: usize = 65_536;
 
-/// A port of this host that nobody has at the moment.
+/// Returns a port of this host that is free at the moment.
 fn free() -> Result<Address, Failure> {
     let listener = TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)));
     let port = listener.and_then(|listener| listener.local_addr());

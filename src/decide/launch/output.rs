@@ -1,4 +1,4 @@
-//! What the processes print, a line at a time, with the rank before each line.
+//! Output of the processes, a line at a time, with the rank before each line.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read, Write};
@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::decide::output::{width, wrapped};
+use crate::output::{width, wrapped};
 
-/// The longest part of a line that is kept before it is written, in bytes.
+/// Longest part of a line that is buffered before it is written, in bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stream {
     Out,
     Err,
 }
 
-/// The threads that pass lines on.
+/// The threads that forward lines.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     /// Dropped by each thread at its end.
@@ -28,25 +28,25 @@ pub(super) struct Forwarding {
     said: Arc<Errors>,
 }
 
-/// Errors that another rank had said before this one did.
+/// Error lines of a rank that another rank had printed before.
 #[derive(Debug)]
 struct Held {
     rank: usize,
     lines: Vec<Vec<u8>>,
 }
 
-/// Errors that were said, and which rank said each first.
+/// Errors printed so far, each with the rank that printed it first.
 #[derive(Debug, Default)]
 struct Errors(Mutex<HashMap<String, usize>>);
 
 impl Errors {
-    /// Whether another rank has said this line, with the prefix of its own rank, if it is an error.
+    /// Whether another rank has printed this line, if it is an error; `prefix` is the rank's own.
     fn has_of_another(&self, rank: usize, prefix: &str, line: &[u8]) -> bool {
         let line = String::from_utf8_lossy(line).replace(prefix, "");
         if !line.starts_with("error: ") {
             return false;
         }
-        // A terminal breaks it where the prefix of a rank leaves room.
+        // Ignores line breaks, which depend on the prefix.
         let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *said.entry(words).or_insert(rank) != rank
@@ -64,7 +64,7 @@ impl Forwarding {
         }
     }
 
-    /// Passes on what this process prints, until it closes the pipe.
+    /// Forwards the output of a process, until it closes the pipe.
     pub(super) fn forward(
         &self,
         from: impl Read + Send + 'static,
@@ -86,14 +86,14 @@ impl Forwarding {
                 Stream::Err if said.has_of_another(rank, &prefix, line) => held.push(line.to_vec()),
                 Stream::Err => written(&mut io::stderr().lock(), line),
             });
-            // Nobody waits for it any more where that is not possible.
+            // Fails only if nobody waits for the lines any more.
             let _ = running.send(Held { rank, lines: held });
         })?;
         Ok(())
     }
 
-    /// Waits until everything is passed on, for so long at most: what a process has started may
-    /// hold its pipes. What several ranks say of a wrong use is then said by one of them.
+    /// Waits until everything is forwarded, for `at_most` (descendants of a process may hold its
+    /// pipes). An error of wrong use that several ranks report is printed for one of them.
     pub(super) fn finish(self, at_most: Duration, is_wrong_use: impl Fn(usize) -> bool) {
         let until = Instant::now() + at_most;
         drop(self.running);
@@ -109,13 +109,13 @@ impl Forwarding {
     }
 }
 
-/// Where nobody reads any more, the lines are dropped: the processes go on.
+/// Writes a line; if nobody reads any more, drops it: the processes go on.
 fn written(to: &mut impl Write, line: &[u8]) {
     let _ = to.write_all(line).and_then(|()| to.flush());
 }
 
-/// Gives each line with the prefix, broken between words where it is beyond so many columns. A line
-/// of excessive length comes in several.
+/// Calls `give` with each line, prefixed, and broken between words beyond `width` columns. A line of
+/// excessive length comes in several parts.
 fn lines(from: impl Read, (prefix, width): (&str, usize), mut give: impl FnMut(&[u8])) {
     let mut from = BufReader::new(from);
     loop {
@@ -132,7 +132,7 @@ fn lines(from: impl Read, (prefix, width): (&str, usize), mut give: impl FnMut(&
     }
 }
 
-/// The line as it is where it has no more than so many columns; else as several, each with the prefix.
+/// Returns a line of at most `width` columns as it is, a longer one as several, each with the prefix.
 fn broken(line: Vec<u8>, prefix: &str, width: usize) -> Vec<u8> {
     if line.len() <= width {
         return line;
@@ -151,7 +151,7 @@ fn broken(line: Vec<u8>, prefix: &str, width: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Each of nine processes said the same.
+    /// Regression: each of nine processes printed the same error.
     #[test]
     fn errors_of_another_rank_are_told_from_other_lines() {
         let said = Errors::default();
@@ -174,7 +174,7 @@ mod tests {
         };
         assert_eq!(prefixed(b""), "");
         assert_eq!(prefixed(b"a\n\nb"), "[rank 3] a\n[rank 3] \n[rank 3] b\n");
-        // A terminal broke them within words, and the rest had no rank.
+        // Regression: a terminal broke such lines within words, and the rest had no rank.
         let words = "word ".repeat(20);
         let line = |count: usize| format!("[rank 3] {}\n", "word ".repeat(count).trim_end());
         assert_eq!(prefixed(words.as_bytes()), line(14) + &line(6));

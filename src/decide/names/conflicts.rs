@@ -1,11 +1,10 @@
-//! Why two flags exclude each other, and what to do instead.
+//! Reasons why two flags exclude each other, with an alternative.
 
-#[cfg(test)]
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Flags that exclude those of the second list, and why. A name without dashes is an argument that
-/// is no flag.
+/// Flags that exclude those of the second list, and the reason. A name without dashes is a
+/// positional argument.
 const REASONS: [(&[&str], &[&str], &str); 17] = [
     (
         &["schedule"],
@@ -151,14 +150,14 @@ fn reason(one: &str, other: &str) -> Option<&'static str> {
     found.map(|(.., why)| *why)
 }
 
-/// `--plan <FILE>` as `plan`, and `[FILE]` as `FILE`.
+/// Returns the bare name: `--plan <FILE>` becomes `plan`, `[FILE]` becomes `FILE`.
 fn name(shown: &str) -> &str {
     let name = shown.split([' ', '=']).next().unwrap_or_default();
     name.trim_start_matches('-')
         .trim_matches(['[', ']', '<', '>', '.'])
 }
 
-/// The error with the reason, where two flags of a verb exclude each other.
+/// Adds the reason to the error, if two flags of a verb exclude each other.
 pub(super) fn explained(error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(one)) = error.get(ContextKind::InvalidArg) else {
         return error;
@@ -180,13 +179,12 @@ pub(super) fn explained(error: clap::Error) -> clap::Error {
             .to_owned()
     };
     let message = format!("{} cannot be used with {}: {why}", flag(one), flag(other));
-    // Without the verb's usage, which the reason makes needless.
+    // Without the verb's usage, which the reason makes superfluous.
     clap::Error::raw(ErrorKind::ArgumentConflict, message + "\n")
 }
 
-/// Flags of a command and its verbs that exclude each other without a reason.
-#[cfg(test)]
-pub(crate) fn unexplained(command: &Command) -> Vec<String> {
+/// Returns the flags of a command and its verbs that exclude each other without a reason here.
+pub fn unexplained(command: &Command) -> Vec<String> {
     let shown = |arg: &clap::Arg| name(&arg.to_string()).to_owned();
     let own = command.get_arguments().flat_map(|arg| {
         let others = command.get_arg_conflicts_with(arg);
@@ -205,9 +203,9 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::decide::{Cli, Verb};
+    use crate::{Cli, Verb};
 
-    /// clap says that two flags cannot be used together, and neither why nor what to do.
+    /// clap says only that two flags cannot be used together, not why nor what to do.
     #[test]
     fn flags_that_exclude_each_other_say_why() {
         let mut command = Cli::<Verb>::command();

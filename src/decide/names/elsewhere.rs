@@ -1,4 +1,4 @@
-//! What the flags of other tools are called here.
+//! Errors about flags and verbs of other tools, with tips for the names used here.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,10 +10,10 @@ use gpipe_partitioner::words::{meant, quoted};
 
 use super::conflicts;
 use super::foreign::{FLAGS, Instead, VERBS};
-use crate::decide::near;
+use crate::near;
 
-/// The same error, with what a flag of another tool is called here, or where one stands.
-pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
+/// Adds a tip to the error: the name here of another tool's flag or verb, or where it goes.
+pub fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {}
         ErrorKind::ArgumentConflict => return conflicts::explained(error),
@@ -45,8 +45,8 @@ pub(crate) fn explained(command: &Command, args: &[OsString], error: clap::Error
     }
 }
 
-/// The name that a flag has in the tables: of `--training.steps` the last part, and of `--model.name`
-/// the section.
+/// Returns a flag's name as in the tables: the last part of `--training.steps`, the section of
+/// `--model.name`.
 fn bare(flag: &str) -> String {
     let flag = flag.trim_start_matches('-').replace('_', "-");
     let mut parts = flag.rsplit('.');
@@ -55,13 +55,13 @@ fn bare(flag: &str) -> String {
     section.unwrap_or(last).to_owned()
 }
 
-/// The verb of a command line.
+/// Returns the verb of a command line.
 fn verb_of<'a>(command: &'a Command, args: &[OsString]) -> Option<&'a Command> {
     let mut texts = args.iter().filter_map(|arg| arg.to_str()).skip(1);
     texts.find_map(|arg| command.find_subcommand(arg))
 }
 
-/// The command line with `--` before the verb that `launch` is to start.
+/// Returns the command line with `--` before the verb that `launch` starts.
 fn with_dashes(args: &[OsString], verb: &str) -> String {
     let args: Vec<String> = args
         .iter()
@@ -76,7 +76,7 @@ fn with_dashes(args: &[OsString], verb: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// What is missing of a plan depends on whether there is a profile: both ways are told.
+/// Adds a tip for missing arguments. For a plan it shows both ways, with and without a profile.
 fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
     let lacks = |flag: &str| match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(all)) => all.iter().any(|own| own.starts_with(flag)),
@@ -100,7 +100,7 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
         };
         return with_tip(error, tip);
     }
-    // Of a model's shape the machine alone is missing.
+    // With a model's shape, only the machine is missing, and clap's error says so.
     if verb != "plan" || !lacks("--profile") {
         return error;
     }
@@ -109,7 +109,7 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
     with_tip(error, tip.to_owned())
 }
 
-/// The same error, with what the flag that got no value is for, where clap lists no values.
+/// Adds the purpose of a flag that got no value, if clap lists no values.
 fn without_value(verb: Option<&Command>, error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -137,7 +137,7 @@ fn without_value(verb: Option<&Command>, error: clap::Error) -> clap::Error {
     with_tip(error, tip)
 }
 
-/// The same error, with the values that there are in a tip, as other flags say them.
+/// Moves the list of possible values into a tip, as for other flags.
 fn listed(error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -158,8 +158,7 @@ fn listed(error: clap::Error) -> clap::Error {
     error
 }
 
-/// The error with a tip in place of what clap guesses, and of the usage, which would say nothing
-/// beside it.
+/// Replaces clap's guess and the usage, which adds nothing, by a tip.
 fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
     error.remove(ContextKind::SuggestedArg);
     error.remove(ContextKind::SuggestedSubcommand);
@@ -171,7 +170,7 @@ fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
     error
 }
 
-/// The same error, with the verb that does here what is asked for, where this build has it.
+/// Adds a tip with the equivalent verb here, if this build has it.
 fn unknown_verb(command: &Command, error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
@@ -187,7 +186,7 @@ fn unknown_verb(command: &Command, error: clap::Error) -> clap::Error {
             let tip = format!("instead of `{asked}`, write: {} {line}", command.get_name());
             with_tip(error, tip)
         }
-        // `help` guesses nothing by itself.
+        // clap guesses nothing for `help`.
         _ if error.get(ContextKind::SuggestedSubcommand).is_none() => {
             let verbs = command.get_subcommands().map(Command::get_name);
             match meant(&asked, verbs) {
@@ -199,12 +198,12 @@ fn unknown_verb(command: &Command, error: clap::Error) -> clap::Error {
     }
 }
 
-/// Whether it is one of these names.
+/// Whether `name` is one of `names`, which are separated by blanks.
 fn is_one(names: &str, name: &str) -> bool {
     names.split(' ').any(|own| own == name)
 }
 
-/// The error without what clap guesses of a flag that is like none; a good guess needs no usage.
+/// Removes clap's guess if it is not similar, and the usage, which a good guess makes superfluous.
 fn plain(mut error: clap::Error, name: &str) -> clap::Error {
     let Some(ContextValue::String(guess)) = error.get(ContextKind::SuggestedArg) else {
         return error;
@@ -217,8 +216,8 @@ fn plain(mut error: clap::Error, name: &str) -> clap::Error {
     error
 }
 
-/// What to write in place of a flag that this verb does not have: `unknown` as it was written, `name` as
-/// the tables have it.
+/// Returns a replacement for a flag that this verb lacks: `unknown` as it was written, `name` as in the
+/// tables.
 fn tip(verb: &Command, unknown: &str, name: &str) -> Option<String> {
     let has = |long: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(long));
     let fits = |instead: &Instead| match instead {
@@ -239,7 +238,7 @@ fn tip(verb: &Command, unknown: &str, name: &str) -> Option<String> {
     })
 }
 
-/// What a word without a flag is most likely to be.
+/// Returns the likely meaning of a word without a flag.
 fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
     let given = |flag: &str| args.iter().any(|own| own == flag);
     if let Some(tip) = without_own(verb, args, word).or_else(|| one_value(args, word)) {
@@ -254,7 +253,7 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
         "train" if near::is_run(path) => "--resume",
         "train" if is("pt2") => "--model",
         "train" if is("toml") => "--config",
-        // A name alone, which leads to nothing.
+        // A bare name, where no file is.
         "train" if path.extension().is_none() && !path.exists() => "--model",
         "train" => "--data",
         "generate" if given("--run") || given("--checkpoint") => "--prompt",
@@ -267,8 +266,8 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
     (!given(flag)).then(|| format!("write `{flag} {}`, if that is what it is", quoted(word)))
 }
 
-/// The value of a flag that became that of the one before it, which has none: one that takes `-1e-3`
-/// takes whatever comes.
+/// Detects a flag that lost its value to the flag before, which has none: flags that take `-1e-3` take
+/// any text.
 fn without_own(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
     let at = args.iter().position(|own| own == word)?;
     let before = |count: usize| args[at.checked_sub(count)?].to_str()?.strip_prefix("--");
@@ -280,7 +279,7 @@ fn without_own(verb: &Command, args: &[OsString], word: &str) -> Option<String> 
         .map(|_| format!("`--{flag}` has no value: write one between it and `--{taken}`"))
 }
 
-/// A word behind the value of a flag that takes one value, in which both are meant.
+/// Detects a second word after a flag that takes one value, where both were meant as its value.
 fn one_value(args: &[OsString], word: &str) -> Option<String> {
     let at = args.iter().position(|own| own == word)?;
     let before = |count: usize| args[at.checked_sub(count)?].to_str();
@@ -298,9 +297,9 @@ fn one_value(args: &[OsString], word: &str) -> Option<String> {
     }
 }
 
-/// Which verbs have a flag that this one does not.
+/// Names the verbs that have a flag which this verb lacks.
 fn of_another(command: &Command, verb: &Command, name: &str) -> Option<String> {
-    // `--d_model`.
+    // `--d_model` instead of `--d-model`.
     if verb.get_arguments().any(|arg| arg.get_long() == Some(name)) {
         return Some(format!("write `--{name}`"));
     }
@@ -308,7 +307,7 @@ fn of_another(command: &Command, verb: &Command, name: &str) -> Option<String> {
     (!verbs.is_empty()).then(|| is_of(name, &verbs))
 }
 
-/// The verbs with this flag, in the order of the help.
+/// Returns the verbs with this flag, in the order of the help.
 fn with_flag<'a>(command: &'a Command, name: &str) -> Vec<&'a str> {
     let has = |verb: &&Command| verb.get_arguments().any(|arg| arg.get_long() == Some(name));
     let mut verbs: Vec<&Command> = command.get_subcommands().filter(has).collect();
@@ -321,7 +320,7 @@ fn is_of(name: &str, verbs: &[&str]) -> String {
     format!("`--{name}` is a flag of {}", verbs.join(", "))
 }
 
-/// The command line with the first verb that has its flag, where it has none.
+/// Returns the command line with the first verb that has its flag, for a command line without a verb.
 fn without_verb(command: &Command, args: &[OsString], unknown: &str, name: &str) -> Option<String> {
     let verbs = with_flag(command, name);
     let first = verbs.first()?;

@@ -1,9 +1,9 @@
-//! Examples below the help.
+//! Examples below the help texts.
 
 use clap::Command;
 use clap::builder::StyledStr;
 
-/// With examples that fit into a terminal of 80 columns, and can be pasted from there.
+/// Breaks the examples to fit a terminal of 80 columns, such that they can be pasted from there.
 pub(super) fn exemplary(verb: Command) -> Command {
     rewritten(verb, |text| {
         let lines: Vec<String> = text.lines().map(broken).collect();
@@ -11,8 +11,8 @@ pub(super) fn exemplary(verb: Command) -> Command {
     })
 }
 
-/// With other texts below the short and the long help.
-pub(crate) fn rewritten(verb: Command, write: impl Fn(&str) -> String) -> Command {
+/// Rewrites the texts below the short and the long help.
+pub fn rewritten(verb: Command, write: impl Fn(&str) -> String) -> Command {
     let other = |text: &StyledStr| write(&text.to_string());
     let short = verb.get_after_help().map(other);
     let long = verb.get_after_long_help().map(other);
@@ -26,14 +26,14 @@ pub(crate) fn rewritten(verb: Command, write: impl Fn(&str) -> String) -> Comman
     }
 }
 
-/// A command that is too long goes on behind a backslash, before a flag.
+/// Breaks a long command before a flag, with a backslash.
 fn broken(line: &str) -> String {
     const WIDTH: usize = 78;
     if !line.starts_with("  ") || line.len() <= WIDTH + 2 {
         return line.to_owned();
     }
     let (mut text, mut column) = (String::new(), 0);
-    // What follows a blank and a dash, joins two commands or names a file begins a part.
+    // A part begins with a flag, or with `&&` or `>`.
     let parts = [" -", " && ", " > "];
     let begins = |at: &usize| parts.iter().any(|part| line[*at..].starts_with(part));
     let mut places: Vec<usize> = line
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(lines[1], "      --two b -o c");
         assert!(lines[0].ends_with("aaa \\") && lines[0].len() <= 80);
         assert_eq!(broken("  gpipe-rs env"), "  gpipe-rs env");
-        // clap broke it behind the `>`, where the shell takes it for the end.
+        // clap breaks after the `>`, where the shell takes it for the end.
         let line = format!("  gpipe-rs completions bash > ~/{}", "a".repeat(60));
         assert!(broken(&line).contains("bash \\\n      > ~/aaa"));
     }

@@ -1,20 +1,20 @@
-//! What verbs and flags of other tools are called here: of PyTorch, Lightning, Hugging Face, DeepSpeed
-//! and Megatron.
+//! Verbs and flags of other tools (PyTorch, Lightning, Hugging Face, DeepSpeed and Megatron), with
+//! their equivalents here.
 
-/// What to write in place of a flag.
+/// Replacement for a flag.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instead {
-    /// A flag, for verbs that have it; its name comes first.
+    /// A flag, for verbs that have it; the text begins with its name.
     Flag(&'static str),
     /// Another verb around `train`.
     Launch(&'static str),
-    /// Nothing, and why.
+    /// No equivalent, with the reason.
     Words(&'static str),
 }
 
 use Instead::{Flag, Launch, Words};
 
-/// Verbs of other tools: their names, and what does the same here.
+/// Verbs of other tools: their names, and the equivalent here.
 pub(super) const VERBS: [(&str, &str); 14] = [
     ("resume continue restart", "train --resume RUN"),
     ("fit run start pretrain finetune fine-tune learn", "train"),
@@ -53,8 +53,8 @@ pub(super) const VERBS: [(&str, &str); 14] = [
     ("version", "--version"),
 ];
 
-/// Flags of other tools: their names, and what to write instead. Of several entries with a name
-/// the first one that fits the verb counts.
+/// Flags of other tools: their names, and the replacement. Of several entries with the same name, the
+/// first that fits the verb is used.
 pub(super) const FLAGS: [(&str, Instead); 73] = [
     (
         "checkpoint",
@@ -368,7 +368,7 @@ pub(super) const FLAGS: [(&str, Instead); 73] = [
 mod tests {
     use super::*;
 
-    /// A flag that some verbs have, and words for the others: the words come last.
+    /// If some verbs have the flag and the others get words, the words come last.
     #[test]
     fn no_name_of_another_tool_stands_twice() {
         let once = |names: Vec<&str>| {

@@ -1,8 +1,8 @@
-//! Headings for the flags of a verb that has many, and a short help beside the long one.
+//! Headings for the flags of verbs with many flags, and a short help beside the long one.
 
 use clap::Arg;
 
-/// Headings, and which flags stand below them, in every verb that has many.
+/// Headings, with the flags below them, in every verb that has many.
 const HEADINGS: [(&str, &[&str]); 10] = [
     (
         "Model",
@@ -148,8 +148,8 @@ const HEADINGS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// Below its heading, with the first sentence of its help as the short one; what most people never need
-/// is in the long help alone.
+/// Puts a flag below its heading, with the first sentence of its help as the short help; flags that
+/// most people never need are only in the long help.
 pub(super) fn grouped(verb: &str, arg: Arg) -> Arg {
     let long = arg.get_long().unwrap_or_default().to_owned();
     let heading = HEADINGS
@@ -179,7 +179,7 @@ pub(super) fn grouped(verb: &str, arg: Arg) -> Arg {
     arg.help(short).long_help(full)
 }
 
-/// The flags in the short help of verbs with very many.
+/// Flags in the short help of verbs with very many.
 const SHORT: [(&str, &[&str]); 1] = [(
     "train",
     &[
@@ -249,7 +249,7 @@ const RARE: [&str; 35] = [
     "workers",
 ];
 
-/// `Devices, a stage and a thread each` of what goes on behind it.
+/// Returns the first sentence of a help text, such as `Devices, a stage and a thread each`.
 fn first_sentence(text: &str) -> &str {
     let mut open = 0_i32;
     for (at, letter) in text.char_indices() {
@@ -275,7 +275,7 @@ mod tests {
         );
         assert_eq!(first_sentence("Rate. The highest"), "Rate");
         assert_eq!(first_sentence("Such as 3.5"), "Such as 3.5");
-        // Of `--chunks` the short help was `Stages of each device (virtual stages`.
+        // Regression: the short help of `--chunks` was `Stages of each device (virtual stages`.
         assert_eq!(
             first_sentence("Stages (virtual; or not); by default 1"),
             "Stages (virtual; or not)"

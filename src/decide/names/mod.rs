@@ -1,5 +1,5 @@
-//! Flags as people know them: other names, headings, a short help beside the long one, and what the
-//! flags of other tools are called here.
+//! Names, order and headings of flags and verbs, a short help beside the long one, and tips for
+//! flags of other tools.
 
 mod conflicts;
 mod elsewhere;
@@ -9,15 +9,14 @@ mod headings;
 
 use clap::{Arg, Command};
 
-#[cfg(test)]
-pub(crate) use conflicts::unexplained;
-pub(crate) use elsewhere::explained;
+pub use conflicts::unexplained;
+pub use elsewhere::explained;
 use examples::exemplary;
-#[cfg(feature = "cli")]
-pub(crate) use examples::rewritten;
+#[cfg(feature = "torch")]
+pub use examples::rewritten;
 use headings::grouped;
 
-/// Names of the field, beside those that a flag has here.
+/// Common names in the field, beside those of the flags here.
 const ALIASES: [(&str, &str); 4] = [
     ("micro", "micro-batches"),
     ("chunks", "stages-per-device"),
@@ -25,8 +24,8 @@ const ALIASES: [(&str, &str); 4] = [
     ("out", "output"),
 ];
 
-/// The verbs as the help lists them: what trains and uses a model, what plans, several processes and
-/// this machine, and what is written about this program.
+/// Order of verbs in the help: training and using a model, planning, several processes and this
+/// machine, then documentation of this program.
 const ORDER: [&str; 15] = [
     "train",
     "generate",
@@ -45,18 +44,17 @@ const ORDER: [&str; 15] = [
     "man",
 ];
 
-/// A verb with more flags than these has headings for them, and a short help beside the long one.
+/// A verb with more flags than this has headings, and a short help beside the long one.
 const MANY: usize = 14;
 
-/// What this program was built from and with: lines behind its version.
-pub(crate) fn build(libtorch: Option<&str>) -> String {
+/// Returns the build information: lines below the version.
+pub fn build(libtorch: Option<&str>) -> String {
     let revision = option_env!("GPIPE_REVISION").filter(|own| !own.is_empty());
     let revision = revision.map_or_else(String::new, |own| format!("\nrevision  {own}"));
     let libtorch = libtorch.unwrap_or("none");
     let features = [
-        ("cli", cfg!(feature = "cli")),
+        ("cli", cfg!(feature = "torch")),
         ("png", cfg!(feature = "png")),
-        ("tokenizers", cfg!(feature = "tokenizers")),
         ("parquet", cfg!(feature = "parquet")),
         ("object-store", cfg!(feature = "object-store")),
     ];
@@ -71,8 +69,8 @@ pub(crate) fn build(libtorch: Option<&str>) -> String {
     format!("{revision}\nlibtorch  {libtorch}\nfeatures  {features}")
 }
 
-/// A command whose verbs have the names, order, headings and short helps of this file.
-pub(crate) fn named(command: Command) -> Command {
+/// Gives a command's verbs the names, order, headings and short helps of this file.
+pub fn named(command: Command) -> Command {
     command.mut_subcommands(|verb| {
         let verb = in_order(verb);
         let verb = exemplary(verb.mut_subcommands(|verb| exemplary(aliased(verb))));
@@ -87,7 +85,7 @@ pub(crate) fn named(command: Command) -> Command {
     })
 }
 
-/// At its place in the list of verbs.
+/// Sets a verb's place in the list of verbs.
 fn in_order(verb: Command) -> Command {
     match ORDER.iter().position(|own| *own == verb.get_name()) {
         Some(place) => verb.display_order(place),
@@ -95,7 +93,7 @@ fn in_order(verb: Command) -> Command {
     }
 }
 
-/// With the other names of its flags, where no other flag has them.
+/// Adds aliases of its flags, except those that are names of other flags.
 fn aliased(verb: Command) -> Command {
     let taken: Vec<String> = verb
         .get_arguments()

@@ -1,8 +1,8 @@
-//! Whether one device alone would be as well, or one stage with all the cores of several.
+//! Whether one device, or one stage with the cores of several, would be at least as fast.
 
 use gpipe_partitioner::{Device, Machine, Micros, Plan, PlanOptions, Profile, ScheduleKind, plan};
 
-/// That one device is predicted to be faster than the several of a plan, where it is: stages of
+/// Notes that one device is predicted to be faster than the several of a plan, if so: stages with
 /// little work wait for each other longer than they save.
 pub(super) fn note(profile: &Profile, several: &Plan, options: &PlanOptions) -> Option<String> {
     let devices = several.devices() * several.replicas;
@@ -19,7 +19,7 @@ pub(super) fn note(profile: &Profile, several: &Plan, options: &PlanOptions) -> 
     })
 }
 
-/// One stage in the place of a pipeline.
+/// One stage instead of a pipeline.
 pub(crate) struct OneStage {
     pub(crate) profile: Profile,
     pub(crate) options: PlanOptions,
@@ -29,11 +29,11 @@ pub(crate) struct OneStage {
     pub(crate) note: String,
 }
 
-/// Of steps below this the time between actions is a large part, which no profile of layers has.
+/// In shorter steps, the time between actions, which no profile of layers has, is a large part.
 const SHORT_US: f64 = 10_000.0;
 
-/// One stage with all the cores that CPU devices share, where the profile has what layers take then.
-/// Not where a schedule, chunks or several processes are asked for.
+/// Plans one stage with all the cores that CPU devices share, if the profile has layer times for that;
+/// none if a schedule, chunks or several processes are asked for.
 pub(crate) fn on_all_cores(
     profile: &Profile,
     several: &Plan,
@@ -56,7 +56,7 @@ pub(crate) fn on_all_cores(
     } else {
         "the plan is the latter"
     };
-    // More than one core takes for all of it.
+    // Upper bound of the time that one core takes.
     let work = several.step * several.devices() as f64;
     let short = if is_disturbed(one.step, work) {
         "; the machine was busy, and these times are unreliable: measure again when it is idle"
@@ -82,14 +82,14 @@ pub(crate) fn on_all_cores(
     })
 }
 
-/// Whether all cores took longer for a step than its whole `work` takes one core, and by more than what
-/// sharing it among them costs.
+/// Whether all cores took longer for a step than one core takes for its whole `work`, by more than the
+/// cost of sharing it among them.
 fn is_disturbed(step: Micros, work: Micros) -> bool {
     const SHARING: f64 = 1.5;
     step.get() > SHARING * work.get()
 }
 
-/// The same mini-batch on the fastest of the devices.
+/// Returns options for the same mini-batch on the fastest device.
 fn one_device(several: &Plan, options: &PlanOptions) -> Option<PlanOptions> {
     let devices = options.machine.devices().iter();
     let fastest = devices.max_by(|a: &&Device, b: &&Device| a.speed.total_cmp(&b.speed))?;

@@ -1,13 +1,13 @@
-//! What a plan for a cluster was asked for: how many cards, how fast, how long, and whether it fits.
+//! Answers of a plan for a cluster: cards, throughput, training time, and whether it fits.
 
 use gpipe_partitioner::words::{long_time, two_decimals};
 use gpipe_partitioner::{Bytes, ClusterOptions, Micros, Plan};
 
 use super::shape::ShapeFlags;
-use crate::decide::output::thousands;
-use crate::decide::reserve;
+use crate::output::thousands;
+use crate::reserve;
 
-/// A line each.
+/// Returns the answers, a line each.
 pub(super) fn lines(
     asked: &ClusterOptions,
     plan: &Plan,
@@ -45,7 +45,7 @@ fn cards(asked: &ClusterOptions, plan: &Plan) -> String {
     }
 }
 
-/// What is planned fits: what does not is no plan.
+/// Returns the memory of the fullest card; a plan always fits.
 fn fits(asked: &ClusterOptions, plan: &Plan, reserve: Bytes) -> String {
     let each = |bytes: Bytes| Bytes(bytes.get().div_ceil(plan.tensor_parallel as u64));
     let peak = plan.peak_bytes.iter().copied().max().unwrap_or_default();
@@ -64,7 +64,7 @@ fn fits(asked: &ClusterOptions, plan: &Plan, reserve: Bytes) -> String {
     }
 }
 
-/// A rate with digits that mean something.
+/// Formats a rate with significant digits only.
 fn rounded(rate: f64) -> String {
     if rate < 100.0 {
         two_decimals(rate)
@@ -74,7 +74,7 @@ fn rounded(rate: f64) -> String {
     }
 }
 
-/// `300 billion`
+/// Formats a number as `300 billion`.
 fn in_words(number: f64) -> String {
     const WORDS: [(f64, &str); 3] = [(1e12, " trillion"), (1e9, " billion"), (1e6, " million")];
     let (scale, word) = WORDS

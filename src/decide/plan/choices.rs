@@ -1,5 +1,4 @@
-//! Why activations are offloaded or not, and why there are CUDA graphs or not: a line each,
-//! where it matters.
+//! Reasons for offloading or not, and for CUDA graphs or not: a line each, where it matters.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
@@ -7,12 +6,12 @@ use gpipe_partitioner::{
 };
 
 use super::limit::{HOST, saved};
-use crate::decide::said::Said;
+use crate::said::Said;
 
 const GRAPHS: &str = "CUDA graphs";
 
-/// What there is to say.
-pub(crate) fn said(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
+/// Returns the lines.
+pub fn said(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
     let Ok(schedule) = plan.generate() else {
         return Vec::new();
     };
@@ -112,7 +111,7 @@ impl Choice<'_> {
         Some(Said::new(GRAPHS, text))
     }
 
-    /// Why a stage has no graphs whatever is asked for.
+    /// Returns why a stage can have no graphs.
     fn refusal(&self, stage: usize) -> Option<String> {
         if self.plan.recompute[stage] {
             return Some(format!("stage {stage} recomputes"));
@@ -137,7 +136,7 @@ impl Choice<'_> {
         plan
     }
 
-    /// What came of another choice.
+    /// Returns the result of the other choice: too much memory, or the step time.
     fn instead(&self, plan: &Plan) -> String {
         let costs = plan.costs(self.profile, self.options, &self.schedule);
         let simulation = simulate(&self.schedule, &costs);

@@ -1,4 +1,4 @@
-//! Flags that describe a cluster, and what is said of a plan for one.
+//! Flags that describe a cluster, and notes on a plan for one.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use gpipe_partitioner::{
 
 use super::Args;
 use super::shape::ShapeFlags;
-use crate::decide::said::Said;
-use crate::decide::{Failure, input};
+use crate::said::Said;
+use crate::{Failure, input};
 
 /// A cluster, of which replicas, stages and places are chosen.
 #[derive(Debug, clap::Args)]
@@ -52,8 +52,8 @@ pub(crate) struct ClusterFlags {
     shard_optimizer: When,
 }
 
-/// The cluster that is asked for, each of whose cards has the memory that a plan may fill, and how much
-/// of the largest stays free; none where devices are asked for.
+/// Returns the cluster asked for, with cards reduced to the memory that a plan may fill, and the
+/// reserve of the largest card; none if devices are asked for.
 pub(super) fn of(args: &Args) -> Result<Option<(Cluster, Bytes)>, Failure> {
     let usage = |error: ClusterError| Failure::Usage(error.to_string());
     let cluster = match (&args.cluster.cluster, args.cluster.per_node) {
@@ -110,7 +110,7 @@ pub(super) fn of(args: &Args) -> Result<Option<(Cluster, Bytes)>, Failure> {
     reserved(args, cluster).map(Some)
 }
 
-/// The same without what stays free of each card: of a --memory nothing, unless it is asked for.
+/// Subtracts the reserve of each card; for a --memory it is 0 unless asked for.
 fn reserved(args: &Args, cluster: Cluster) -> Result<(Cluster, Bytes), Failure> {
     let is_card = args.memory.is_none();
     let memory = cluster.kinds().iter().filter_map(|kind| kind.card.memory);
@@ -128,7 +128,7 @@ fn reserved(args: &Args, cluster: Cluster) -> Result<(Cluster, Bytes), Failure> 
     Ok((cluster, reserve.unwrap_or_default()))
 }
 
-/// A file, or a ready-made node.
+/// Reads a cluster file, or looks up a ready-made node.
 fn named(args: &Args, name: &str) -> Result<Cluster, Failure> {
     let wrong = |error: ClusterError| Failure::Usage(format!("--cluster: {error}"));
     let path = Path::new(name);
@@ -165,8 +165,8 @@ fn nodes(args: &Args) -> Result<usize, Failure> {
     }
 }
 
-/// What is to be chosen for it. Without a --batch there are four micro-batches of the profile's size
-/// for each card.
+/// Returns the options of the search. Without a --batch there are four micro-batches of the profile's
+/// size for each card.
 pub(super) fn options(args: &Args, cluster: Cluster, profile: &Profile) -> ClusterOptions {
     let cluster = match profile.link().filter(|_| cluster.link_inside().is_none()) {
         Some(link) => cluster.with_link_inside(link),
@@ -179,7 +179,7 @@ pub(super) fn options(args: &Args, cluster: Cluster, profile: &Profile) -> Clust
     options
 }
 
-/// What flags leave no choice of.
+/// Fixes the choices that flags give.
 pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
     options.replicas = args.spread.replicas;
     options.devices = args.cluster.pipeline;
@@ -192,10 +192,10 @@ pub(super) fn fix(args: &Args, options: &mut ClusterOptions) {
     options.shard_optimizer = args.cluster.shard_optimizer;
 }
 
-/// Where replicas and stages are, what `train` does otherwise, and what no plan goes below.
+/// Returns the placement of replicas and stages, differences from `train`, and the lower bound.
 pub(super) fn said(plan: &Plan, asked: &ClusterOptions, shape: &ShapeFlags) -> Vec<Said> {
     let gap = gap(plan).map(|text| Said::new("bound", text));
-    // What is planned from a shape is not for `train`.
+    // A plan from a shape is not for `train`.
     let direct = direct(plan, &asked.cluster).filter(|_| !shape.is_given());
     [placed(plan), refused(plan), direct, gap]
         .into_iter()
@@ -203,7 +203,7 @@ pub(super) fn said(plan: &Plan, asked: &ClusterOptions, shape: &ShapeFlags) -> V
         .collect()
 }
 
-/// That `train` refuses the number of replicas; of groups of cards it is said anyhow.
+/// Notes that `train` refuses this number of replicas; for groups of cards another note says so.
 fn refused(plan: &Plan) -> Option<Said> {
     if plan.replicas.is_power_of_two() || plan.tensor_parallel > 1 {
         return None;
@@ -215,7 +215,7 @@ fn refused(plan: &Plan) -> Option<Said> {
     Some(Said::new("train", text))
 }
 
-/// That `train` exchanges gradients otherwise than is priced.
+/// Notes that `train` exchanges gradients in another way than the priced one.
 fn direct(plan: &Plan, cluster: &Cluster) -> Option<Said> {
     let rings = cluster.all_reduce() == AllReduce::Levels && plan.replicas > 1;
     let text = "the all-reduce is priced as NCCL's rings; `train` sends gradients directly, which \
@@ -223,7 +223,7 @@ fn direct(plan: &Plan, cluster: &Cluster) -> Option<Said> {
     rings.then(|| Said::new("rings", text))
 }
 
-/// Which cards are next to each other, and what replicas share.
+/// Returns which cards are neighbours, and what replicas share.
 fn placed(plan: &Plan) -> Option<Said> {
     let next = (plan.replicas > 1 && plan.devices() > 1)
         .then(|| format!("next to each other are {}", plan.neighbours.name()));
@@ -234,11 +234,11 @@ fn placed(plan: &Plan) -> Option<Said> {
     (!both.is_empty()).then(|| Said::new("cards", both.join("; ")))
 }
 
-/// What could be saved of the step at most.
+/// Returns how much of the step could be saved at most.
 fn gap(plan: &Plan) -> Option<String> {
     let bound = plan.lower_bound?;
     let saved = 1.0 - bound.get() / plan.step.get().max(f64::MIN_POSITIVE);
-    // What f64 rounds.
+    // Differences from rounding in f64.
     Some(if saved <= 1e-9 {
         "no plan with a built-in schedule is faster: all others were tried or cannot be".to_owned()
     } else {

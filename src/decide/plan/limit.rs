@@ -1,39 +1,38 @@
-//! What limits the plan, in one sentence, and what to change.
+//! The limit of a plan, in one sentence, with a remedy.
 
 use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
 use super::super::singles;
 use super::work::Work;
 
-/// A step that is shorter by this share without transfers is bound by them.
+/// A step is transfer-bound if it would be shorter by this share without transfers.
 const TRANSFERS: f64 = 0.1;
-/// A share of the time for which training would wait for its input, or be slower for it.
+/// Training is input-bound if it waits, or is slower, for its input for this share of the time.
 const INPUT: f64 = 0.07;
-/// The same of the host.
+/// Same as `TRANSFERS`, for the host.
 pub(super) const HOST: f64 = 0.05;
-/// A share of the step that counts: that devices idle, where they have cores of their own,
-/// or that shared cores do not.
+/// Share of the step that matters: idle time of devices with their own cores, or busy time of
+/// shared cores above 1 minus it.
 const IDLE: f64 = 0.1;
-/// Layers that differ by less than this share are alike.
+/// Layers whose times differ by less than this share count as alike.
 const ALIKE: f64 = 0.1;
 
-/// How the sentence begins where loading is the limit.
-pub(crate) const INPUT_BOUND: &str = "input-bound:";
+/// Beginning of the sentence if loading is the limit.
+pub const INPUT_BOUND: &str = "input-bound:";
 
-/// What was found of a loader beside the planned step.
+/// Measurement of a data loader beside the planned step.
 #[derive(Debug, Clone)]
-pub(crate) struct Input {
-    /// From a batch to the next, with the training.
-    pub(crate) period: Micros,
-    /// Whether it is loading that limits, or the cores that it takes.
-    pub(crate) limits: bool,
-    /// What limits and what would help, in words.
-    pub(crate) verdict: String,
+pub struct Input {
+    /// Time from one batch to the next, with the training.
+    pub period: Micros,
+    /// Whether loading limits, or the cores that it takes.
+    pub limits: bool,
+    /// Limit and remedy, in words.
+    pub verdict: String,
 }
 
-/// The sentence, with what was found of the loader that is to feed the training, where it was
-/// measured.
-pub(crate) fn sentence(
+/// Returns the sentence; `input` is the measured loader of the training data, if there is one.
+pub fn sentence(
     profile: &Profile,
     plan: &Plan,
     options: &PlanOptions,
@@ -89,13 +88,13 @@ pub(crate) fn sentence(
             100.0 * share
         );
     }
-    // What idles for another reason than that devices have unequal work.
+    // Time that devices idle because of unequal work.
     let uneven = work.as_ref().map_or(0.0, Work::idle);
     if let Some(work) = work.filter(|_| uneven > IDLE && 2.0 * uneven >= plan.bubble_fraction) {
         return unbalanced(profile, &work, is_tight(plan, options));
     }
     if plan.bubble_fraction > IDLE {
-        // Where their number was chosen, more of them of the same batch were slower.
+        // If the planner chose their number, more micro-batches of the same batch were slower.
         let more = match options.micro_batches {
             Some(_) => "more micro-batches (--micro, or a larger --batch) fill it better",
             None => "micro-batches of a larger --batch fill it better",
@@ -112,7 +111,7 @@ pub(crate) fn sentence(
     )
 }
 
-/// The verdict where loading goes on beside the training and makes it slower, whatever the plan.
+/// Returns the verdict if loading beside the training slows it down, whatever the plan.
 fn input_bound(input: &Input, step: Micros) -> Option<String> {
     let Input {
         period, verdict, ..
@@ -127,7 +126,7 @@ fn input_bound(input: &Input, step: Micros) -> Option<String> {
     })
 }
 
-/// The verdict where devices share too few cores, and keep them busy.
+/// Returns the verdict if devices share too few cores, and keep them busy.
 fn core_bound(work: &Work, plan: &Plan, options: &PlanOptions) -> Option<String> {
     let cores = options.machine.cores()?;
     let devices = plan.devices();
@@ -147,7 +146,7 @@ fn core_bound(work: &Work, plan: &Plan, options: &PlanOptions) -> Option<String>
     })
 }
 
-/// The share of the step that is saved where `change` is made to what it is simulated with.
+/// Returns the share of the step saved if `change` is applied to the simulated costs.
 pub(super) fn saved(
     profile: &Profile,
     plan: &Plan,
@@ -160,7 +159,7 @@ pub(super) fn saved(
     Some(1.0 - without.get() / plan.step.get())
 }
 
-/// The verdict where devices wait for the host's threads that submit their work.
+/// Returns the verdict if devices wait for the host threads that submit their work.
 fn host_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<String> {
     let share = saved(profile, plan, options, Costs::without_host);
     let share = share.filter(|share| *share > HOST)?;
@@ -171,8 +170,8 @@ fn host_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<S
     ))
 }
 
-/// The verdict where one device has more to do than the others, with what there is to be
-/// done: a layer is in the way only where no device could have it and be even with them.
+/// Returns the verdict if one device has more work than the others, with a remedy: a single layer
+/// is to blame only if no device with it could be even with the others.
 fn unbalanced(profile: &Profile, work: &Work, tight: bool) -> String {
     let time = |micros: f64| Micros::new(micros).unwrap_or(Micros::ZERO);
     let busiest = work.busiest();
@@ -208,7 +207,7 @@ fn unbalanced(profile: &Profile, work: &Work, tight: bool) -> String {
     )
 }
 
-/// Whether a device holds more than half of what it may, so that other cuts may not have fitted.
+/// Whether a device holds more than half of its limit, so that other cuts may not have fitted.
 fn is_tight(plan: &Plan, options: &PlanOptions) -> bool {
     let devices = options.machine.devices().iter().zip(&plan.peak_bytes);
     devices
@@ -232,7 +231,7 @@ mod tests {
             verdict: "CPU-bound in map: because".to_owned(),
         };
         assert_eq!(input_bound(&input(false), micros(1000.0)), None);
-        // The loader's own verdict is about its share of what it measured, and not of this step.
+        // The loader's own verdict refers to its share of the measured step, not of this one.
         assert_eq!(input_bound(&input(true), micros(3840.0)), None);
         assert_eq!(
             input_bound(&input(true), micros(1000.0)).unwrap(),
@@ -241,7 +240,7 @@ mod tests {
         );
     }
 
-    /// Times of a layer: forward, both halves of the backward, and that in one go.
+    /// Times of a layer: forward, both halves of the backward, and the whole backward.
     fn times() -> impl Strategy<Value = [f64; 4]> {
         prop::array::uniform4(1.0..1000.0)
     }
@@ -257,8 +256,8 @@ mod tests {
     }
 
     proptest! {
-        /// Work was counted in other times than the plan's own: a sentence said that the
-        /// busiest device has 20 % more than the mean, above a bubble of 5.7 %.
+        /// Regression: work was counted with other times than the plan's own, and a sentence gave
+        /// the busiest device 20 % more than the mean, above a bubble of 5.7 %.
         #[test]
         fn the_work_is_the_plans_own(
             layers in prop::collection::vec(times(), 4..9),

@@ -1,16 +1,16 @@
-//! `gpipe-rs plan`: how to run a profiled model on given devices.
+//! `gpipe-rs plan`: chooses how to run a profiled model on given devices.
 
 mod alone;
 mod answer;
-pub(crate) mod choices;
+pub mod choices;
 mod cluster;
-pub(crate) mod limit;
+pub mod limit;
 mod more;
 mod noise;
 mod notes;
-pub(crate) mod page;
-pub(crate) mod report;
-pub(crate) mod runners_up;
+pub mod page;
+pub mod report;
+pub mod runners_up;
 mod shape;
 mod work;
 
@@ -24,7 +24,7 @@ use gpipe_partitioner::{
 };
 
 use cluster::ClusterFlags;
-pub(crate) use notes::notes;
+pub use notes::notes;
 use notes::without_batch;
 use runners_up::Shown;
 use shape::ShapeFlags;
@@ -53,7 +53,7 @@ All flags: gpipe-rs plan --help",
   gpipe-rs plan --profile profile.json --nodes 16 --per-node 8 --memory 40GiB --link-inside 450GB/s,3us --link-between 50GB/s,8us
   gpipe-rs plan --model-shape gpt3-175b --cluster dgx-a100 --nodes 128 --batch 1536"
 )]
-pub(crate) struct Args {
+pub struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE", required_unless_present = "model_shape")]
     profile: Option<PathBuf>,
@@ -69,7 +69,7 @@ pub(crate) struct Args {
         required_unless_present_any = ["cluster", "per_node", "model_shape"], conflicts_with_all = ["cluster", "per_node"]
     )]
     devices: Option<usize>,
-    // Behind `devices`: headings come in the order of their first flags.
+    // After `devices`: headings come in the order of their first flags.
     #[command(flatten)]
     shape: ShapeFlags,
     #[command(flatten)]
@@ -187,7 +187,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.batch.is_none() {
         say(&without_batch(samples, &args.shape, &profile));
     }
-    // What was computed was measured for no size.
+    // Computed costs have no measured sizes to warn about.
     if !args.shape.is_given() {
         for note in notes(&profile, &plan, &options) {
             say(&note);
@@ -205,7 +205,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     said.extend(match &asked {
         Some(asked) => cluster::said(&plan, asked, &args.shape),
-        // Neither offload nor CUDA graphs are chosen for a cluster.
+        // For a cluster, neither offload nor CUDA graphs are chosen.
         None => choices::said(&profile, &plan, &options),
     });
     let more = [runners_up::without_pipeline(&plan), more::said(&plan)];
@@ -240,7 +240,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// That the files can be written.
+/// Checks that the output files can be written.
 fn check_files(args: &Args) -> Result<(), Failure> {
     let file = args.output.as_deref();
     if let Some(path) = file.filter(|path| *path != Path::new("-")) {
@@ -256,7 +256,7 @@ fn check_files(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What ends a text: what the times assume, in short where nobody asks, and what to do with the plan.
+/// Returns the end of a text: the assumptions of the times, in short unless asked for, and the next command.
 fn below(args: &Args, assumed: Option<&Said>) -> impl Iterator<Item = Said> {
     let short = "times from data sheets, up to 15 % off; --explain says how";
     let assumed = assumed.map(|all| {
@@ -266,7 +266,7 @@ fn below(args: &Args, assumed: Option<&Said>) -> impl Iterator<Item = Said> {
             Said::new("assumed", short)
         }
     });
-    // What was computed from a model's shape has layers of its own, which no model here need have.
+    // A model's shape has computed layers, which no model here need have.
     let next = if args.shape.is_given() {
         let ways = "add -o plan.json to keep the plan, --report plan.html to draw it; on such a card, \
                     `gpipe-rs profile` measures the model itself";
@@ -277,7 +277,7 @@ fn below(args: &Args, assumed: Option<&Said>) -> impl Iterator<Item = Said> {
     assumed.into_iter().chain([next])
 }
 
-/// What to do with a plan.
+/// Suggests the next command for a plan.
 fn next(file: Option<&Path>) -> Said {
     let text = match file {
         Some(path) => format!(
@@ -290,21 +290,21 @@ fn next(file: Option<&Path>) -> Said {
     Said::new("next", text)
 }
 
-/// A plan, with what it was made from.
+/// A plan, with its inputs.
 struct Planned {
     profile: Profile,
     plan: Plan,
     options: PlanOptions,
-    /// Of a plan for a cluster.
+    /// For a cluster only.
     asked: Option<ClusterOptions>,
-    /// What stays free of each device, of unequal ones of the largest.
+    /// Memory reserved on each device; for unequal devices, that of the largest.
     reserve: Bytes,
-    /// What else is to be said of a model that is known by its shape, and what its times assume.
+    /// Further notes on a model given by its shape, and the assumptions of its times.
     said: Vec<Said>,
     assumed: Option<Said>,
 }
 
-/// The failure, with what stays free of each device.
+/// Adds to the failure how much memory of each device is reserved.
 fn with_reserve(failure: Failure, reserve: Bytes) -> Failure {
     if reserve == Bytes::ZERO || matches!(failure, Failure::Usage(_)) {
         return failure;
@@ -313,7 +313,7 @@ fn with_reserve(failure: Failure, reserve: Bytes) -> Failure {
 }
 
 fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure> {
-    // clap asks for either.
+    // clap requires one of the two.
     let Some(machine) = machine else {
         let why = "--devices or --cluster is missing";
         return Err(Failure::Usage(why.to_owned()));
@@ -337,12 +337,8 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
     })
 }
 
-/// A plan, or one stage with all cores in its place, with what it is made from.
-pub(crate) fn chosen(
-    profile: Profile,
-    options: PlanOptions,
-    plan: Plan,
-) -> (Profile, PlanOptions, Plan) {
+/// Returns the plan, or one stage with all cores instead, with its inputs.
+pub fn chosen(profile: Profile, options: PlanOptions, plan: Plan) -> (Profile, PlanOptions, Plan) {
     let one = alone::on_all_cores(&profile, &plan, &options);
     if let Some(one) = &one {
         say(&one.note);
@@ -380,9 +376,9 @@ fn for_cluster(args: &Args, (cluster, reserve): (Cluster, Bytes)) -> Result<Plan
     })
 }
 
-/// The profile that was asked for, scaled where that was, too.
+/// Reads the profile, and scales it if asked for.
 fn measured(args: &Args) -> Result<Profile, Failure> {
-    // clap asks for it where there is no --model-shape, which needs a cluster.
+    // clap requires a profile or a --model-shape, which needs a cluster.
     let Some(path) = &args.profile else {
         let why = "--model-shape needs the cards: --cluster <FILE|NODE>";
         return Err(Failure::Usage(why.to_owned()));
@@ -401,7 +397,7 @@ fn measured(args: &Args) -> Result<Profile, Failure> {
     Ok(scaled)
 }
 
-/// What replicas take to add up their gradients, and processes to agree, where there are several.
+/// Returns the times for all-reduces of replicas and agreement of processes, if there are several.
 fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
     let Ok(schedule) = plan.generate() else {
         return Vec::new();
@@ -415,7 +411,7 @@ fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
     lines.into_iter().flatten().collect()
 }
 
-/// The machine with devices as they are asked for.
+/// Returns the machine with devices of the speed and memory asked for.
 fn fitted(args: &Args, mut machine: Machine) -> Result<Machine, MachineError> {
     if let Some(speeds) = &args.speed {
         machine = machine.with_speeds(speeds)?;
@@ -429,7 +425,7 @@ fn fitted(args: &Args, mut machine: Machine) -> Result<Machine, MachineError> {
     Ok(machine)
 }
 
-/// What is to be planned for, and how much of each device stays free.
+/// Returns the options of the search, and the reserve of each device.
 fn options(
     args: &Args,
     mut machine: Machine,
@@ -463,9 +459,9 @@ fn options(
     Ok((options, reserve))
 }
 
-/// That nothing fits is an answer, though not the one hoped for; everything else is
-/// about the numbers asked for.
-pub(crate) fn failure(error: PlanError) -> Failure {
+/// Converts the error: that nothing fits is an answer, though not the one hoped for; everything else is about
+/// the numbers asked for.
+pub fn failure(error: PlanError) -> Failure {
     match error {
         PlanError::NoneFits { .. } => Failure::Run(anyhow::anyhow!(
             "{error}; more --devices or a smaller --batch may fit as well"

@@ -1,13 +1,13 @@
-//! What more of something would bring.
+//! Gain from one more device or GiB.
 
 use gpipe_partitioner::{More, Plan};
 
-use crate::decide::said::Said;
+use crate::said::Said;
 
-/// A shorter step that is shorter by less than this share is none.
+/// A smaller relative gain counts as none.
 const SHORTER: f64 = 0.0005;
 
-/// It is said where somebody looked for it.
+/// Returns the gain, if it was computed.
 pub(super) fn said(plan: &Plan) -> Option<Said> {
     let words = |more: &More| {
         let saved = 1.0 - more.step.get() / plan.step.get();

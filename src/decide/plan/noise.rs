@@ -1,10 +1,10 @@
-//! Whether a simpler plan is as fast, as far as the measurements can tell.
+//! Whether a simpler plan is as fast, within the accuracy of the measurements.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Alternative, Plan, Profile, ScheduleKind};
 
-/// That a runner-up with fewer stages a device, or with a schedule that is not computed, is slower by
-/// less than the times of the layers are apart.
+/// Notes that a runner-up with fewer stages per device, or with a built-in schedule instead of a
+/// computed one, is slower by less than the spread of the layers' times.
 pub(super) fn note(profile: &Profile, plan: &Plan) -> Option<String> {
     let apart = apart(profile)?;
     let slower = |own: &Alternative| Some(own.step?.get() / plan.step.get() - 1.0);
@@ -15,7 +15,7 @@ pub(super) fn note(profile: &Profile, plan: &Plan) -> Option<String> {
     let others = plan.alternatives.iter().filter(same_devices);
     let simpler = others
         .filter(|own| simplicity(own) < chosen && slower(own).is_some_and(|share| share < apart));
-    // Of equally simple ones the first, which is the fastest.
+    // Among equally simple ones the first, which is the fastest.
     let own = simpler.min_by_key(|own| simplicity(own))?;
     Some(format!(
         "note: {name} with {chunks} a device is simpler, and {share:.1} % slower in prediction: less than \
@@ -29,9 +29,8 @@ pub(super) fn note(profile: &Profile, plan: &Plan) -> Option<String> {
     ))
 }
 
-/// How far steps are apart whose layers take a longer or a shorter time independently of each other, as
-/// a share of the step: the distances of the layers' quartiles, added as variances are. None where
-/// nothing tells.
+/// Returns the spread of the step, as a share of it, if layers vary independently: the interquartile
+/// ranges of the layers, added like variances. None if a layer has no spread.
 fn apart(profile: &Profile) -> Option<f64> {
     let (mut whole, mut squares) = (0.0, 0.0);
     for layer in profile.layers() {

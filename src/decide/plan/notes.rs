@@ -1,12 +1,12 @@
-//! What is to be known of a plan before it is believed.
+//! Caveats of a plan.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Cluster, Plan, PlanOptions, Profile};
 
 use super::{Args, alone, noise, shape::ShapeFlags};
 
-/// What is to be known of a plan before it is believed.
-pub(crate) fn notes(
+/// Returns the caveats of a plan.
+pub fn notes(
     profile: &Profile,
     plan: &Plan,
     options: &PlanOptions,
@@ -21,7 +21,7 @@ pub(crate) fn notes(
     notes.into_iter().flatten()
 }
 
-/// That micro-batches were not free to have any number of samples.
+/// Notes that the number of samples of micro-batches was restricted.
 fn fewest(profile: &Profile) -> Option<String> {
     let fewest = profile.fewest_samples();
     (fewest > 1).then(|| {
@@ -33,7 +33,7 @@ fn fewest(profile: &Profile) -> Option<String> {
     })
 }
 
-/// What is to be known of a plan for sizes that nobody measured.
+/// Notes that the plan uses sizes that were not measured.
 fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     let (size, largest) = (plan.micro_batch_size, profile.batch());
     (size > largest).then(|| {
@@ -46,7 +46,7 @@ fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     })
 }
 
-/// That devices which shared cores where they were measured are taken to have their own here.
+/// Notes that devices are assumed to have their own cores, though they shared cores when measured.
 fn shared(profile: &Profile, options: &PlanOptions) -> Option<String> {
     let (cores, devices) = (profile.all_cores()?, options.machine.devices().len());
     (options.machine.cores().is_none() && devices > cores).then(|| {
@@ -57,7 +57,7 @@ fn shared(profile: &Profile, options: &PlanOptions) -> Option<String> {
     })
 }
 
-/// That GPUs of a cluster are taken to be as fast as the CPU that was measured.
+/// Notes that GPUs of a cluster are assumed to be as fast as the measured CPU.
 pub(super) fn as_fast_as_measured(
     args: &Args,
     cluster: &Cluster,
@@ -74,7 +74,7 @@ pub(super) fn as_fast_as_measured(
     )
 }
 
-/// For how many samples a plan is where nobody said.
+/// Notes the number of samples of a plan without a --batch.
 pub(super) fn without_batch(samples: usize, shape: &ShapeFlags, profile: &Profile) -> String {
     let why = if shape.is_given() {
         "four for each card".to_owned()

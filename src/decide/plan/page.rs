@@ -1,4 +1,4 @@
-//! The page about a profile and its plan, and where it goes.
+//! The HTML report of a profile and its plan.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ClusterOptions, ModelId, Plan, PlanOptions, Profile};
 
 use super::{Args, notes};
-use crate::decide::{Failure, output};
+use crate::{Failure, output};
 
-/// The page about a plan, for a cluster where one is `asked` for; `said` beside it are sentences.
+/// Returns the report of a plan; `asked` is the cluster, if any, `said` are further sentences.
 pub(super) fn of<'a>(
     args: &Args,
     (profile, plan, options): (&'a Profile, &'a Plan, &'a PlanOptions),
@@ -21,7 +21,7 @@ pub(super) fn of<'a>(
     let file = file.unwrap_or_else(|| args.shape.name());
     let name = profile.model().map_or(file.as_str(), ModelId::name);
     let page = ProfilePage::new(name, profile, plan, options)?;
-    // What is computed from a shape is computed for its cards.
+    // Costs from a shape are computed for its cards.
     let Some(asked) = asked.filter(|_| !args.shape.is_given()) else {
         return Ok(page.with_notes(said.collect()));
     };
@@ -31,7 +31,7 @@ pub(super) fn of<'a>(
     Ok(page.with_cards(cards(args, plan)))
 }
 
-/// `8 cards of rtx-4090`.
+/// Returns the machine, such as `8 cards of rtx-4090`.
 fn cards(args: &Args, plan: &Plan) -> String {
     let cards = count(plan.devices() * plan.replicas, "card");
     let name = args.cluster.cluster.as_deref().map(Path::new);
@@ -41,9 +41,9 @@ fn cards(args: &Args, plan: &Plan) -> String {
     }
 }
 
-/// Whether a page can be written to `path`, which must be none of the other files, each
-/// with its flag: told before any work is done.
-pub(crate) fn check(path: &Path, others: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+/// Checks, before any work, that a report can be written to `path`, which must not be one of the
+/// other files, each with its flag.
+pub fn check(path: &Path, others: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
     let wrong = |why: &str| {
         Err(Failure::Usage(format!(
             "--report {}: {why}",

@@ -1,4 +1,4 @@
-//! A plan for the eye.
+//! Plan as text.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, Nodes, Plan, Profile, Schedule, StageId};
@@ -7,9 +7,9 @@ use super::super::table::{Align, Table};
 use super::super::{output, singles};
 use super::runners_up::{self, Shown};
 
-/// What was chosen, its stages and devices, and what is `shown` of what loses against it, in `width`
-/// columns. `samples` are those of the mini-batch.
-pub(crate) fn text(
+/// Returns the choices, stages, devices, and the `shown` runners-up, in `width` columns. `samples`
+/// is the size of the mini-batch.
+pub fn text(
     (plan, samples): (&Plan, usize),
     profile: &Profile,
     width: usize,
@@ -110,7 +110,7 @@ fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
     table.render_within(width)
 }
 
-/// The peaks, where a device is a group of cards those of its cards.
+/// Returns the peaks of memory; for groups of cards, per card.
 fn devices(plan: &Plan) -> String {
     let peak = match plan.tensor_parallel {
         1 => "peak memory",

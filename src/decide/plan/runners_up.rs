@@ -1,4 +1,4 @@
-//! What loses against a plan: by default the best of every other kind.
+//! Runners-up of a plan: by default the best of every other kind.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -9,27 +9,29 @@ use gpipe_partitioner::{Alternative, Plan, ScheduleKind};
 use super::super::said::Said;
 use super::super::table::{Align, Table};
 
-/// The most rows where not all are asked for.
+/// Most rows if not all are asked for.
 const MOST: usize = 6;
-/// Steps that are this much apart, relative to them, are the same but for what f64 rounds.
+/// Relative difference below which steps are equal up to rounding in f64.
 const SAME: f64 = 1e-9;
 
-/// Which runners-up are named.
+/// Runners-up to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub enum Shown {
+    /// None.
     Nothing,
-    /// The most telling.
+    /// The most informative ones.
     Few,
+    /// Every one.
     All,
 }
 
-/// Alternatives that differ in nothing but the name of their schedule.
+/// Alternatives that differ only in the name of their schedule.
 struct Row<'a> {
     first: &'a Alternative,
     schedules: Vec<ScheduleKind>,
 }
 
-/// The table in `width` columns, and what it leaves out unless all are shown; empty where nothing loses.
+/// Returns the table in `width` columns, and a count of omitted rows; empty without runners-up.
 pub(super) fn text(plan: &Plan, width: usize, shown: Shown) -> String {
     let rows = merged(&plan.alternatives);
     let all = shown == Shown::All;
@@ -91,7 +93,7 @@ fn cells(plan: &Plan, row: &Row<'_>, (spread, all): (bool, bool)) -> Vec<String>
     cells
 }
 
-/// All their names, or one of them, 1F1B before any other.
+/// Returns all names, or one of them, 1F1B before any other.
 fn names(schedules: &[ScheduleKind], all: bool) -> String {
     let mut own = schedules.to_vec();
     own.sort_unstable_by_key(|kind| (*kind != ScheduleKind::OneFOneB, *kind));
@@ -106,7 +108,7 @@ fn layout(own: &Alternative) -> (usize, usize) {
     (own.replicas, own.devices)
 }
 
-/// Alternatives with the same numbers in one row.
+/// Joins alternatives with equal numbers into one row.
 fn merged(alternatives: &[Alternative]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for own in alternatives {
@@ -132,10 +134,9 @@ fn is_same(a: &Alternative, b: &Alternative) -> bool {
     key(a) == key(b) && a.neighbours == b.neighbours && steps
 }
 
-/// The rows that tell something, by their numbers: the best of each other schedule, of each other number of stages
-/// a device, of each other layout, and with recompute and without; and, in any case, what is best
-/// known (1F1B with one stage a device), the fastest with one stage a device, and what needs no
-/// pipeline.
+/// Returns the indices of informative rows: the best of each other schedule, each other number of stages per
+/// device, each other layout, and with and without recompute; and always 1F1B with one stage per device, the
+/// fastest with one stage per device, and the alternatives without a pipeline.
 fn telling(plan: &Plan, rows: &[Row<'_>]) -> Vec<usize> {
     let own = (plan.replicas, plan.devices());
     let simple = |row: &Row<'_>| row.first.chunks == 1 && layout(row.first) == own;
@@ -154,7 +155,7 @@ fn telling(plan: &Plan, rows: &[Row<'_>]) -> Vec<usize> {
     let new = rows.iter().enumerate().filter(|(_, row)| {
         let other = row.first;
         let here = layout(other) == own;
-        // Of another layout, and of stages that take turns on one device, the best is enough.
+        // For another layout, or stages that take turns on one device, the best is enough.
         let chunks = (here && other.devices > 1).then_some(other.chunks);
         let name = (here && other.chunks == plan.chunks).then_some(other.schedule);
         let fits = other.step.is_some();
@@ -168,8 +169,8 @@ fn telling(plan: &Plan, rows: &[Row<'_>]) -> Vec<usize> {
     chosen
 }
 
-/// What the pipeline is for, where that is a question: where replicas alone would do, or where one device has
-/// several stages, or where there is one micro-batch alone.
+/// Says why a pipeline is used, if that is a question: replicas alone would do, one device has several
+/// stages, or there is only one micro-batch.
 pub(super) fn without_pipeline(plan: &Plan) -> Option<Said> {
     without(plan).map(|text| Said::new("pipeline", text))
 }

@@ -1,4 +1,4 @@
-//! Flags that describe a model by its shapes, and what is said of a plan for it.
+//! Flags that describe a model by its shape, and notes on a plan for it.
 
 use gpipe_partitioner::analytic::Efficiency;
 use gpipe_partitioner::words::count;
@@ -8,8 +8,8 @@ use gpipe_partitioner::{
 };
 
 use super::{Args, Planned, cluster, failure, with_reserve};
-use crate::decide::said::Said;
-use crate::decide::{Failure, input};
+use crate::said::Said;
+use crate::{Failure, input};
 
 /// A transformer whose costs are computed, and how it is divided within nodes.
 #[derive(Debug, clap::Args)]
@@ -57,35 +57,34 @@ pub(crate) struct ShapeFlags {
 }
 
 impl ShapeFlags {
-    /// Whether a transformer is described.
+    /// Whether a shape is given.
     pub(super) fn is_given(&self) -> bool {
         self.model_shape.is_some()
     }
 
-    /// Tokens of a sample, where a transformer is described.
+    /// Tokens of a sample, if a shape is given.
     pub(super) fn sequence(&self) -> Option<usize> {
         self.model_shape.as_ref().map(|model| model.sequence)
     }
 
-    /// How many tokens are to be trained on.
+    /// Tokens to train on.
     pub(super) fn tokens(&self) -> Option<f64> {
         self.tokens
     }
 
-    /// What it is called.
+    /// Name of the model.
     pub(super) fn name(&self) -> String {
         let given = self.model_shape.as_ref();
         given.map_or_else(String::new, |model| model.name.clone())
     }
 }
 
-/// The plan for the transformer that is described. Without a --batch there are four samples for
-/// each card.
+/// Plans for the given shape. Without a --batch there are four samples for each card.
 pub(super) fn planned(
     args: &Args,
     (cluster, reserve): (Cluster, Bytes),
 ) -> Result<Planned, Failure> {
-    // It is asked for where it is given.
+    // Called only if a shape is given.
     let Some(model) = &args.shape.model_shape else {
         return Err(Failure::Usage("--model-shape is missing".to_owned()));
     };
@@ -94,7 +93,7 @@ pub(super) fn planned(
     let mut options = TransformerOptions::new(cluster, batch);
     cluster::fix(args, &mut options.cluster);
     options.tensor_parallel = args.shape.tensor_parallel;
-    // By byte of a parameter of two.
+    // Per byte of a parameter of two bytes.
     options.cluster.optimizer_state = f64::from(args.shape.optimizer_bytes) / 2.0;
     options.sequence_parallel = !args.shape.no_sequence_parallel;
     let chosen = plan_transformer(model, &options);
@@ -151,7 +150,7 @@ fn said(model: &Transformer, chosen: &TransformerPlan, cards: usize) -> Vec<Said
     said
 }
 
-/// What groups of other sizes would take.
+/// Returns the step times with other group sizes.
 fn groups(plan: &Plan, others: &[(usize, Option<Micros>)]) -> String {
     if others.is_empty() && plan.tensor_parallel > 1 {
         return String::new();
@@ -182,7 +181,7 @@ fn groups(plan: &Plan, others: &[(usize, Option<Micros>)]) -> String {
     format!("{own}; {}", others.join("; "))
 }
 
-/// What the costs are computed with.
+/// Returns the assumptions behind the computed costs.
 fn assumed(profile: &Profile, asked: &ClusterOptions) -> String {
     let Efficiency {
         most,

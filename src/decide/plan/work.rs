@@ -1,22 +1,22 @@
-//! How long devices and layers compute in a plan's step, by the costs that it was
-//! simulated with: its schedule says which layers run their backward in halves.
+//! Computing times of devices and layers in a plan's step, by the costs that it was simulated with:
+//! the schedule determines which layers run their backward in halves.
 
 use gpipe_partitioner::profile::LayerCost;
 use gpipe_partitioner::{ActionKind, Machine, Plan, Profile, StageId};
 
-/// Microseconds for one micro-batch.
+/// Computing times for one micro-batch, in microseconds.
 #[derive(Debug)]
 pub(super) struct Work {
-    /// Of each device, all its stages together.
+    /// By device, over all its stages.
     pub(super) devices: Vec<f64>,
-    /// Of each layer, on the fastest device.
+    /// By layer, on the fastest device.
     pub(super) layers: Vec<f64>,
-    /// What each device would have if work could be divided at will: less on slow ones.
+    /// Time of each device if work could be divided at will: less on slow devices.
     pub(super) even: f64,
 }
 
 impl Work {
-    /// None where the plan's schedule does not exist, which is so of no plan made here.
+    /// None if the plan's schedule does not exist, which never happens for plans made here.
     pub(super) fn of(profile: &Profile, plan: &Plan, machine: &Machine) -> Option<Self> {
         let schedule = plan.generate().ok()?;
         let mut counts = vec![[0_usize; ActionKind::ALL.len()]; plan.placement.len()];
@@ -52,10 +52,10 @@ impl Work {
         Some(work)
     }
 
-    /// The busiest device.
+    /// Index of the busiest device.
     pub(super) fn busiest(&self) -> usize {
         let devices = 0..self.devices.len();
-        // Of equals the first.
+        // The first among equals.
         let busiest = devices.rev().max_by(|&a, &b| {
             let time = |device: usize| self.devices[device];
             time(a).total_cmp(&time(b))
@@ -63,13 +63,13 @@ impl Work {
         busiest.unwrap_or(0)
     }
 
-    /// The mean of the devices.
+    /// Mean over the devices.
     pub(super) fn mean(&self) -> f64 {
         self.devices.iter().sum::<f64>() / self.devices.len() as f64
     }
 
-    /// The share of the step that devices idle at least: a step takes no less than its
-    /// busiest device computes.
+    /// Least share of the step that devices idle: a step takes at least as long as its busiest
+    /// device computes.
     pub(super) fn idle(&self) -> f64 {
         let most = self.devices[self.busiest()];
         if most > 0.0 {
@@ -80,7 +80,7 @@ impl Work {
     }
 }
 
-/// A stage that recomputes does so at the start of its backward.
+/// Time of an action; a stage that recomputes does so at the start of its backward.
 fn time(cost: &LayerCost, kind: ActionKind, redo: bool) -> f64 {
     let again = if redo { cost.recompute.get() } else { 0.0 };
     match kind {

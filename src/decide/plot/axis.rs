@@ -1,6 +1,6 @@
-//! Numbers along an edge of a chart.
+//! Axes of a chart.
 
-/// From where to where numbers go.
+/// Interval of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Range {
     pub(super) from: f64,
@@ -8,7 +8,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// What holds all numbers that are finite.
+    /// Returns the smallest range that contains all finite numbers.
     pub(super) fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
         let finite = numbers.filter(|number| number.is_finite());
         finite.fold(None, |range: Option<Self>, number| {
@@ -23,8 +23,8 @@ impl Range {
         })
     }
 
-    /// The same with room on both sides, but none below zero where nothing is; of a single
-    /// number, something around it.
+    /// Widens the range on both sides, but not below zero if no number is; a single number gets a range
+    /// around it.
     pub(super) fn roomy(self) -> Self {
         let room = match (self.to - self.from) * 0.05 {
             0.0 => (self.to.abs() * 0.05).max(f64::MIN_POSITIVE.sqrt()),
@@ -41,7 +41,7 @@ impl Range {
         }
     }
 
-    /// The same with zero in it.
+    /// Extends the range to include zero.
     pub(super) fn with_zero(self) -> Self {
         Self {
             from: self.from.min(0.0),
@@ -49,13 +49,13 @@ impl Range {
         }
     }
 
-    /// How far along a number is, from 0 to 1.
+    /// Position of a number in the range, from 0 to 1.
     pub(super) fn share(self, number: f64) -> f64 {
         let share = (number - self.from) / (self.to - self.from);
         if share.is_finite() { share } else { 0.5 }
     }
 
-    /// The same in another unit.
+    /// Converts the range to another unit.
     fn per(self, unit: f64) -> Self {
         Self {
             from: self.from / unit,
@@ -63,8 +63,8 @@ impl Range {
         }
     }
 
-    /// Round numbers between the ends, at least `least` apart and in no more than `most` intervals:
-    /// in a third of that at least, where `least` lets them.
+    /// Returns round numbers in the range, at least `least` apart and in at most `most` intervals: at
+    /// least a third of that number, where `least` permits.
     pub(super) fn ticks(self, least: f64, most: f64) -> Vec<Tick> {
         let step = round_step((self.to - self.from) / most).max(least);
         let count = ((self.to - self.from) / step).floor();
@@ -84,22 +84,22 @@ impl Range {
     }
 }
 
-/// A range of numbers that are drawn as they are, or by their logarithms.
+/// Linear or logarithmic scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// Of the logarithms, where these are drawn.
+    /// Range of the numbers, or of their logarithms.
     range: Range,
     pub(super) is_log: bool,
 }
 
 impl Scale {
-    /// Of a range of numbers.
+    /// Creates a linear scale.
     pub(super) fn plain(range: Range) -> Self {
         let is_log = false;
         Self { range, is_log }
     }
 
-    /// Of a range of positive numbers, by their logarithms.
+    /// Creates a logarithmic scale of positive numbers.
     pub(super) fn log(range: Range) -> Self {
         let (from, to) = (range.from.log10(), range.to.log10());
         let room = ((to - from) * 0.05).max(0.01);
@@ -112,14 +112,14 @@ impl Scale {
         }
     }
 
-    /// How far along a number is, from 0 to 1.
+    /// Position of a number on the scale, from 0 to 1.
     pub(super) fn share(self, number: f64) -> f64 {
         self.range
             .share(if self.is_log { number.log10() } else { number })
     }
 
-    /// Round numbers in at most `most` intervals; of logarithms 1, 2 and 5 times the powers of ten, or
-    /// the powers alone where these are many. Numbers are written in `unit`, but for logarithms.
+    /// Returns round numbers in at most `most` intervals; on a logarithmic scale 1, 2 and 5 times the
+    /// powers of ten, or only the powers if these are many. A linear scale is labelled in `unit`.
     pub(super) fn ticks(self, most: f64, unit: f64) -> Vec<Tick> {
         let Range { from, to } = self.range;
         if !self.is_log {
@@ -140,7 +140,7 @@ impl Scale {
             .filter(|own| (from..=to).contains(&own.log10()))
             .collect();
         if inside.len() < 2 {
-            // Of less than a factor of two; places along it differ, the numbers are round all the same.
+            // The range is less than a factor of two: linear ticks at logarithmic positions.
             let plain = Range {
                 from: 10_f64.powf(from),
                 to: 10_f64.powf(to),
@@ -158,14 +158,14 @@ impl Scale {
     }
 }
 
-/// A number along an axis.
+/// Labelled position on an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tick {
     pub(super) at: f64,
     pub(super) text: String,
 }
 
-/// 1, 2 or 5 times a power of ten, not below `least`.
+/// Returns 1, 2 or 5 times a power of ten, not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let factors = [1.0, 2.0, 5.0];
@@ -174,12 +174,12 @@ fn round_step(least: f64) -> f64 {
     factor * power
 }
 
-/// How all numbers of an axis are written.
+/// Format of all numbers of an axis.
 #[derive(Clone, Copy, Debug)]
 enum Format {
-    /// Divided by this, with so many decimals and a letter behind.
+    /// Divided by the unit, with that many decimals and a letter after it.
     Plain(f64, usize, &'static str),
-    /// `2e-7`
+    /// Written as `2e-7`.
     Power,
 }
 
@@ -200,7 +200,7 @@ impl Format {
     }
 
     fn text(self, number: f64) -> String {
-        // Not `-0`.
+        // Avoids `-0`.
         let number = number + 0.0;
         match self {
             _ if number == 0.0 => "0".to_owned(),
@@ -212,12 +212,12 @@ impl Format {
     }
 }
 
-/// Without what multiplying by a power of ten left at the end.
+/// Removes the rounding error of multiplying by a power of ten.
 fn rounded(number: f64) -> f64 {
     format!("{number:.3e}").parse().unwrap_or(number)
 }
 
-/// A value in a few digits: `1.2345`, `12,300` as `12300`, `3.0e-5`.
+/// Formats a value in a few digits: `1.2345`, `12,300` as `12300`, `3.0e-5`.
 pub(super) fn short(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),
@@ -246,9 +246,9 @@ mod tests {
         assert_eq!(texts(0.0, 25_000.0, 0.0).last().unwrap(), "25k");
         assert_eq!(texts(0.0, 2.5e-5, 0.0)[1], "5e-6");
         assert_eq!(texts(-2.0, 2.1, 0.0), ["-2", "-1", "0", "1", "2"]);
-        // There were two numbers beside a curve from 2.4 to 4.2.
+        // Regression: there were two numbers beside a curve from 2.4 to 4.2.
         assert_eq!(texts(2.31, 4.29, 0.0), ["2.5", "3.0", "3.5", "4.0"]);
-        // Steps are whole.
+        // Steps are integers.
         assert_eq!(texts(1.0, 3.0, 1.0), ["1", "2", "3"]);
     }
 

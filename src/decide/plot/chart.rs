@@ -1,4 +1,4 @@
-//! One chart: a frame with numbers along its edges, and a curve for each run.
+//! One chart: a frame with axes, and a curve for each run.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ use super::history::{History, Point};
 use super::layout::{ABOVE, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, in_turns, of_run};
 use super::line::{smoothed, thinned};
 
-/// The most intervals between numbers beside a chart, and below it.
+/// Most intervals between numbers on the vertical and on the horizontal axis.
 const ACROSS: f64 = 8.0;
 const ALONG: f64 = 12.0;
 
-/// Fields whose zero means something: how much of it there is, not only how it changes.
+/// Fields drawn from zero: their amount matters, not only their change.
 const WITH_ZERO: [&str; 8] = [
     "tokens_per_s",
     "samples_per_s",
@@ -26,46 +26,46 @@ const WITH_ZERO: [&str; 8] = [
     "mfu",
 ];
 
-/// Fields that vary by no chance: a mean of the last steps would draw a warm-up that ends too late.
+/// Fields without noise: a moving mean would delay the end of a warm-up.
 const EXACT: [&str; 6] = ["lr", "loss_scale", "epoch", "samples", "tokens", "time"];
 
-/// Bytes.
+/// Bytes per GiB.
 const GIB: f64 = 1_073_741_824.0;
 
-/// The most points that are marked along a curve: of more, marks would hide how it goes.
+/// Most points that are marked along a curve; more marks would hide its shape.
 const MARKED: usize = 40;
 
 /// A run's values of a field.
 #[derive(Debug, Clone, Copy)]
 struct Curve<'a> {
-    /// The run's number.
+    /// Index of the run.
     number: usize,
     run: &'a History,
     points: &'a [Point],
     is_held_out: bool,
     is_bytes: bool,
-    /// Of the curves before it how many are the same, and of how many in all.
+    /// Number of earlier curves with the same points, and number of all curves with them.
     turn: (usize, usize),
 }
 
-/// A chart that knows its scales.
+/// A chart with its scales.
 #[derive(Debug)]
 pub(super) struct Chart<'a> {
     field: &'a Field,
-    /// Of each run that has any values, and behind them those of the field that is drawn with it.
+    /// Curves of the runs that have values, followed by those of the field drawn with it.
     curves: Vec<Curve<'a>>,
-    /// How many runs there are.
+    /// Number of runs.
     runs: usize,
     steps: Range,
     values: Scale,
-    /// Of bytes, what they are written in.
+    /// Unit of a field of bytes.
     unit: Option<(f64, &'static str)>,
-    /// The frame's upper edge.
+    /// Upper edge of the frame.
     top: f64,
 }
 
 impl<'a> Chart<'a> {
-    /// A chart of `field` below `y`, over `steps`; by logarithms where that is asked for and can be.
+    /// Creates a chart of `field` below `y`, over `steps`; logarithmic if asked for and possible.
     pub(super) fn new(
         runs: &'a [History],
         (field, log): (&'a Field, bool),
@@ -121,12 +121,12 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Whether something in it is of what is held out.
+    /// Whether a curve shows held-out data.
     pub(super) fn has_held_out(&self) -> bool {
         self.curves.iter().any(|curve| curve.is_held_out)
     }
 
-    /// Draws it, each point of training the mean of `window` steps.
+    /// Draws the chart; each point of training is the mean of `window` steps.
     pub(super) fn draw(&self, svg: &mut String, window: usize) {
         self.frame(svg);
         for curve in &self.curves {
@@ -134,14 +134,14 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Where a step and a value are drawn.
+    /// Position of a step and a value in the picture.
     fn place(&self, (step, value): Point) -> (f64, f64) {
         let right = self.steps.share(step as f64) * (WIDTH - LEFT - RIGHT);
         let up = self.values.share(value) * PLOT;
         (LEFT + right, self.top + PLOT - up)
     }
 
-    /// Title, grid and numbers.
+    /// Draws title, grid and numbers.
     fn frame(&self, svg: &mut String) {
         let (top, floor, end) = (self.top, self.top + PLOT, WIDTH - RIGHT);
         // Writing to a String cannot fail, here and below.
@@ -202,7 +202,7 @@ impl<'a> Chart<'a> {
         svg.push_str("</g>\n");
     }
 
-    /// A dot at each of a few points, without which what lies between them looks measured.
+    /// Marks each of a few points, since a line alone would look measured everywhere.
     fn marks(&self, svg: &mut String, points: &[Point]) {
         if (2..=MARKED).contains(&points.len()) {
             points.iter().for_each(|point| self.dot(svg, *point));
@@ -233,7 +233,7 @@ impl<'a> Chart<'a> {
         svg.push_str("\"/>");
     }
 
-    /// The chart for whoever cannot see it.
+    /// Describes the chart for readers who cannot see it.
     pub(super) fn words(&self) -> String {
         let curves = self.curves.iter().map(|curve| curve.words(" "));
         format!(
@@ -245,7 +245,7 @@ impl<'a> Chart<'a> {
 }
 
 impl Curve<'_> {
-    /// `runs/1, held out: 4.1734 at step 1, 1.8021 at step 400`
+    /// Describes the curve: `runs/1, held out: 4.1734 at step 1, 1.8021 at step 400`.
     fn words(&self, between: &str) -> String {
         let name = &self.run.name;
         let held_out = if self.is_held_out { ", held out" } else { "" };
@@ -260,7 +260,7 @@ impl Curve<'_> {
     }
 }
 
-/// Curves that lie on each other show each a part of their way.
+/// Makes identical curves take turns, each visible on a part of the way.
 fn take_turns(curves: &mut [Curve<'_>]) {
     let all: Vec<&[Point]> = curves.iter().map(|curve| curve.points).collect();
     for (number, curve) in curves.iter_mut().enumerate() {
@@ -269,14 +269,14 @@ fn take_turns(curves: &mut [Curve<'_>]) {
     }
 }
 
-/// The largest unit of which there is one at least.
+/// Returns the largest unit that is not larger than `bytes`.
 fn unit_of(bytes: f64) -> (f64, &'static str) {
     let units = [(GIB, "GiB"), (GIB / 1024.0, "MiB"), (1024.0, "KiB")];
     let fits = |(unit, _): &(f64, &str)| bytes >= *unit;
     units.into_iter().find(fits).unwrap_or((1.0, "bytes"))
 }
 
-/// `4.1734 at step 1, 1.8021 at step 400`
+/// Describes the first and the last point: `4.1734 at step 1, 1.8021 at step 400`.
 fn said(points: &[Point], written: impl Fn(f64) -> String) -> String {
     let at = |(step, value): &Point| format!("{} at step {step}", written(*value));
     match points {

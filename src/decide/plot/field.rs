@@ -1,4 +1,4 @@
-//! What of a run is drawn, and what it is called.
+//! Fields of a run that can be drawn, and their names.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use gpipe_partitioner::words::{instead, meant};
 
 use super::history::History;
 
-/// Of these the first that every run has is the throughput.
+/// Throughput: the first of these that every run has.
 const THROUGHPUT: [&str; 2] = ["tokens_per_s", "samples_per_s"];
 
-/// Names, what is drawn, and its unit.
+/// Keys, titles and units of known fields.
 const KNOWN: [(&str, &str, &str); 16] = [
     ("loss", "loss", "mean of the mini-batch"),
     ("held_out_loss", "held-out loss", "mean of what is held out"),
@@ -33,27 +33,27 @@ const KNOWN: [(&str, &str, &str); 16] = [
     ("skipped", "skipped steps", "count"),
 ];
 
-/// What is drawn in the chart of another field.
+/// Fields drawn in the chart of another field.
 const BESIDE: [(&str, &str); 1] = [("loss", "held_out_loss")];
-/// What is drawn without being asked for, where there is any, before the throughput.
+/// Fields drawn by default, if present, before the throughput.
 const USUAL: [&str; 2] = ["loss", "held_out_accuracy"];
 
-/// A number of every step that is drawn.
+/// A number of every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Field {
-    /// As in the file.
+    /// Key in the file.
     pub(super) key: String,
-    /// In words.
+    /// Title in words.
     pub(super) title: String,
-    /// None where the field is not one that is known here.
+    /// None for an unknown field.
     pub(super) unit: Option<&'static str>,
 }
 
 impl Field {
-    /// The fields that are asked for, or the loss, the accuracy and the throughput.
+    /// Returns the fields asked for, or the loss, the accuracy and the throughput.
     ///
     /// # Errors
-    /// No run has such a field; which ones there are.
+    /// No run has such a field; the message lists the fields there are.
     pub(super) fn choose(runs: &[History], wanted: &[String]) -> Result<Vec<Self>, String> {
         if wanted.is_empty() {
             let rate = THROUGHPUT.into_iter().find(|key| in_all(runs, key));
@@ -86,13 +86,13 @@ impl Field {
         }
     }
 
-    /// What is drawn with it.
+    /// Returns the field that is drawn with it.
     pub(super) fn beside(&self) -> Option<&'static str> {
         let beside = BESIDE.iter().find(|(own, _)| *own == self.key);
         beside.map(|(_, other)| *other)
     }
 
-    /// `throughput (tokens/s)`
+    /// Returns the label, such as `throughput (tokens/s)`.
     pub(super) fn label(&self) -> String {
         match self.unit {
             Some(unit) => format!("{} ({unit})", self.title),
@@ -101,7 +101,7 @@ impl Field {
     }
 }
 
-/// Whether a field is a part of a whole, which is drawn in percent.
+/// Whether a field is a share, drawn in percent.
 pub(super) fn is_share(field: &Field) -> bool {
     field.unit.is_some_and(|unit| unit.starts_with('%'))
 }
@@ -111,7 +111,7 @@ pub(super) fn is_bytes(key: &str) -> bool {
     key.split(['[', '.', ' ']).next() == Some("peak_bytes")
 }
 
-/// Whether a field is measured on what is held out.
+/// Whether a field is measured on held-out data.
 pub(super) fn is_held_out(key: &str) -> bool {
     key.starts_with("held_out_")
 }
@@ -124,7 +124,7 @@ fn in_any(runs: &[History], key: &str) -> bool {
     runs.iter().any(|run| run.points(key).is_some())
 }
 
-/// What could be drawn.
+/// Lists the fields that could be drawn.
 fn named(runs: &[History]) -> String {
     let fields: BTreeSet<&str> = runs.iter().flat_map(History::fields).collect();
     let fields: Vec<&str> = fields.into_iter().collect();

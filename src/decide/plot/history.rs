@@ -1,4 +1,4 @@
-//! What a run wrote down of its steps.
+//! Metrics that a run wrote of its steps.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,34 +8,34 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::Bytes;
 use serde_json::{Map, Value};
 
-use crate::decide::near;
+use crate::near;
 
-/// The longest line that is read, in bytes: one of a run has some hundreds.
+/// Longest line that is read, in bytes; a run writes some hundreds.
 const MAX_LINE: u64 = 1 << 20;
 
-/// The file of a run folder.
+/// File name in a run folder.
 const METRICS: &str = "metrics.jsonl";
 
 /// A step and a number.
 pub(super) type Point = (u64, f64);
 
-/// A run's numbers over its steps.
+/// Metrics of a run over its steps.
 #[derive(Debug)]
 pub(super) struct History {
-    /// The run, as it was asked for.
+    /// The run, as given on the command line.
     pub(super) name: String,
-    /// Of each field, steps in order, each once.
+    /// By field: points in the order of steps, each step once.
     series: BTreeMap<String, Vec<Point>>,
 }
 
 impl History {
     /// Reads `metrics.jsonl` of a run folder, or a file like it.
     ///
-    /// The last line may be torn, as that of a run that goes on or was killed: it is then
-    /// left out. Where a step stands there twice, its last line counts.
+    /// The last line may be torn if the run still goes on or was killed: it is then skipped. If a
+    /// step occurs twice, its last line counts.
     ///
     /// # Errors
-    /// What is wrong with which file, and in which line.
+    /// Names the file, the line and the fault.
     pub(super) fn read(run: &Path) -> Result<Self, String> {
         let path = file_of(run)?;
         let wrong = |why: String| format!("{}: {why}", path.display());
@@ -60,7 +60,7 @@ impl History {
         self.series.keys().map(String::as_str)
     }
 
-    /// The first and the last step that anything is known of.
+    /// Returns the first and the last step with any number.
     pub(super) fn steps(&self) -> Option<(u64, u64)> {
         let ends = |points: &Vec<Point>| Some((points.first()?.0, points.last()?.0));
         let all = self.series.values().filter_map(ends);
@@ -86,7 +86,7 @@ fn file_of(run: &Path) -> Result<PathBuf, String> {
     ))
 }
 
-/// The run as people know it: the path as given, or the folder that `.` is.
+/// Returns the run's name: the path as given, or the name of the folder that `.` is.
 fn name_of(run: &Path) -> String {
     let folder = match run.file_name() {
         Some(name) if name == METRICS => run.parent().unwrap_or(run),
@@ -102,7 +102,7 @@ fn name_of(run: &Path) -> String {
     )
 }
 
-/// The number of the line that is wrong, 0 for the whole file, and why.
+/// Number of the wrong line, or 0 for the whole file, and the reason.
 type Wrong = (usize, String);
 
 fn parse(mut text: impl BufRead) -> Result<BTreeMap<String, Vec<Point>>, Wrong> {
@@ -141,7 +141,7 @@ fn parse(mut text: impl BufRead) -> Result<BTreeMap<String, Vec<Point>>, Wrong> 
     Ok(series)
 }
 
-/// A line's step and fields.
+/// Parses a line into its step and fields.
 fn record(line: &[u8]) -> Result<(u64, Map<String, Value>), String> {
     let what = "is no line of metrics, a JSON object with a `step`";
     let record: Map<String, Value> =
@@ -160,7 +160,7 @@ fn add(series: &mut BTreeMap<String, Vec<Point>>, step: u64, record: Map<String,
     for (name, value) in record {
         match &value {
             _ if name == "step" => {}
-            // One curve an entry, such as a device.
+            // One curve per entry, such as a device.
             Value::Array(values) => {
                 for (place, value) in values.iter().enumerate() {
                     put(format!("{name}.{place}"), value);
@@ -171,7 +171,7 @@ fn add(series: &mut BTreeMap<String, Vec<Point>>, step: u64, record: Map<String,
     }
 }
 
-/// Sorts by step; of several points of a step the last stays.
+/// Sorts by step; of several points of a step, the last one stays.
 fn in_order(points: &mut Vec<Point>) {
     points.reverse();
     points.sort_by_key(|&(step, _)| step);
@@ -197,7 +197,7 @@ mod tests {
     fn a_torn_last_line_is_left_out_and_no_other() {
         let whole = "{\"step\":1,\"loss\":3}\n";
         assert_eq!(losses(&format!("{whole}{{\"st")).unwrap(), [(1, 3.0)]);
-        // A whole line without its end of line is whole all the same.
+        // A complete line without a line end is not torn.
         assert_eq!(losses(whole.trim()).unwrap(), [(1, 3.0)]);
         let (line, why) = losses(&format!("{whole}{{\"st\n{whole}")).unwrap_err();
         assert!(line == 2 && why.contains("no line of metrics"), "{why}");

@@ -1,26 +1,25 @@
-//! What charts and the picture around them share: sizes in pixels, how curves are told apart,
-//! and how text is written.
+//! Layout shared by charts and the picture: sizes in pixels, styles of curves, and text in SVG.
 
-/// Of the whole picture.
+/// Width of the whole picture.
 pub(super) const WIDTH: f64 = 960.0;
-/// Free at the left of charts, for numbers, and at the right.
+/// Margins of charts: left, for numbers, and right.
 pub(super) const LEFT: f64 = 68.0;
 pub(super) const RIGHT: f64 = 18.0;
-/// The height of a chart's frame.
+/// Height of a chart's frame.
 pub(super) const PLOT: f64 = 210.0;
-/// Above and below the frame.
+/// Margins above and below the frame.
 pub(super) const ABOVE: f64 = 30.0;
 pub(super) const BELOW: f64 = 30.0;
-/// Colours there are; runs beyond them are dashed.
+/// Number of colours; further runs are dashed.
 pub(super) const COLOURS: usize = 8;
 
-/// The radius of what marks a point.
+/// Radius of the mark of a point.
 pub(super) const DOT: f64 = 3.0;
 
-/// A dash of curves that lie on each other, in pixels.
+/// Length of a dash of identical curves, in pixels.
 const TURN: usize = 12;
 
-/// How the curve of a run is drawn: runs that share a colour differ in their dashes.
+/// Returns the style of a run's curve: runs that share a colour differ in their dashes.
 pub(super) fn of_run(number: usize) -> String {
     let dashes = match number / COLOURS % 4 {
         0 => "",
@@ -31,7 +30,7 @@ pub(super) fn of_run(number: usize) -> String {
     format!("class=\"c{}\"{dashes}", number % COLOURS)
 }
 
-/// How the curve of a run is drawn that lies on others: one of so many that take turns along the way.
+/// Returns the style of a curve that is identical to others: the `turn`-th of `among` that alternate.
 pub(super) fn in_turns(number: usize, turn: usize, among: usize) -> String {
     let (dash, gap) = (TURN, TURN * (among - 1));
     format!(
@@ -41,14 +40,14 @@ pub(super) fn in_turns(number: usize, turn: usize, among: usize) -> String {
     )
 }
 
-/// How that of what is held out is drawn: dashed, in the colour of its run where there are several,
-/// and in a second one where there is no other to be taken for.
+/// Returns the style of held-out data: dashed, in the colour of its run if there are several, else in
+/// a second colour.
 pub(super) fn held_out(number: usize, runs: usize) -> String {
     let colour = if runs == 1 { number + 1 } else { number };
     format!("class=\"c{}\" stroke-dasharray=\"6 5\"", colour % COLOURS)
 }
 
-/// Text as SVG has it. Characters that XML has not become the replacement character.
+/// Escapes text for SVG. Characters that XML forbids become the replacement character.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,11 +1,11 @@
-//! A curve that is drawn: smoothed, and no more points than can be seen.
+//! Smoothing and thinning of a curve.
 
 use super::history::Point;
 
-/// The mean of each point and up to `window` - 1 before it.
+/// Returns the mean of each point and up to `window` - 1 before it.
 ///
-/// *Complexity*: linear, whatever the window. Nothing is subtracted, so that one huge
-/// value leaves no trace behind.
+/// *Complexity*: linear, for any window. Nothing is subtracted, so a huge value has no effect
+/// beyond its windows.
 pub(super) fn smoothed(points: &[Point], window: usize) -> Vec<Point> {
     let blocks = || points.chunks(window.max(1));
     let before: Vec<f64> = blocks().flat_map(|block| sums(block.iter())).collect();
@@ -22,7 +22,7 @@ pub(super) fn smoothed(points: &[Point], window: usize) -> Vec<Point> {
         .collect()
 }
 
-/// The sum of the values up to each.
+/// Returns the running sums of the values.
 fn sums<'a>(points: impl Iterator<Item = &'a Point>) -> Vec<f64> {
     let add = |sum: &mut f64, point: &Point| {
         *sum += point.1;
@@ -31,8 +31,8 @@ fn sums<'a>(points: impl Iterator<Item = &'a Point>) -> Vec<f64> {
     points.scan(0.0, add).collect()
 }
 
-/// Of many points that share a place across the picture, the first, the lowest, the highest
-/// and the last, in their order: the picture is the same, the file is small.
+/// Keeps the first, lowest, highest and last of many points at the same position, in their order:
+/// the picture is the same, the file small.
 pub(super) fn thinned(points: &[Point], place: impl Fn(u64) -> i64) -> Vec<Point> {
     let mut thin = Vec::new();
     for group in points.chunk_by(|a, b| place(a.0) == place(b.0)) {
@@ -66,7 +66,7 @@ mod tests {
             [(1, 4.0), (2, 3.0), (4, 2.0), (5, 2.0)]
         );
         assert_eq!(smoothed(&points, usize::MAX)[3], (5, 2.5));
-        // A huge value does not spoil what is out of its reach.
+        // A huge value does not affect means beyond its window.
         let points = [(1, 1e300), (2, 1.0), (3, 2.0), (4, 4.0)];
         assert_eq!(smoothed(&points, 2)[2..], [(3, 1.5), (4, 3.0)]);
     }

@@ -1,4 +1,4 @@
-//! `gpipe-rs plot`: how runs went, as curves over their steps.
+//! `gpipe-rs plot`: draws the metrics of runs as curves over their steps.
 
 mod axis;
 mod chart;
@@ -21,7 +21,7 @@ use history::History;
   gpipe-rs plot runs/1
   gpipe-rs plot runs/1 runs/2 --smooth 20 -o compared.svg
   gpipe-rs plot runs/1 --metrics loss,lr,bubble_measured -o run.svg")]
-pub(crate) struct Args {
+pub struct Args {
     /// Run folders, or files like the `metrics.jsonl` in them. A run that still goes on is drawn up
     /// to its newest step.
     #[arg(value_name = "RUN", required = true)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-/// What the picture is written as.
+/// File format of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Svg,
@@ -80,7 +80,7 @@ fn target(args: &Args) -> PathBuf {
     args.output.clone().or(first).unwrap_or_default()
 }
 
-/// The format that the file's name asks for; said before anything is read.
+/// Returns the format by the file's name; checked before anything is read.
 fn format(target: &Path) -> Result<Format, String> {
     if target == Path::new("-") {
         return Ok(Format::Svg);

@@ -1,7 +1,7 @@
-//! The charts under each other with what names the runs, as an SVG document.
+//! The charts below each other, with a legend of the runs, as an SVG document.
 //!
-//! Colours are in a style sheet with one set for light and one for dark surroundings,
-//! which libraries that draw charts do not write.
+//! Colours are in a style sheet with one set for light and one for dark backgrounds, which chart
+//! libraries do not write.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use super::layout::{
     ABOVE, BELOW, COLOURS, DOT, LEFT, PLOT, RIGHT, WIDTH, escaped, held_out, of_run,
 };
 
-/// A line of the legend, in pixels.
+/// Height of a line of the legend, in pixels.
 const LINE: f64 = 22.0;
 const MARGIN: f64 = 14.0;
-/// Of a name in the legend: what its sample takes, and a character at most.
+/// Width of a sample line and, at most, of a character in the legend.
 const SAMPLE: f64 = 34.0;
 const CHARACTER: f64 = 7.6;
 const GAP: f64 = 22.0;
-/// Characters of a name at most.
+/// Most characters of a name.
 const LONGEST: usize = 60;
 
 const STYLE: &str = "<style>\
@@ -30,8 +30,8 @@ const STYLE: &str = "<style>\
 .plot .mean{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\
 .plot .raw{fill:none;stroke-width:1;stroke-opacity:.35}.plot .dot{stroke:none}\
 .plot .any{stroke:#57606a}.plot .any .dot{fill:#57606a}";
-/// For a light ground and for a dark one: at least 3:1 on either, and apart for whoever
-/// sees few colours.
+/// Colours for a light and a dark background: contrast at least 3:1, and distinguishable with
+/// colour blindness.
 const LIGHT: [&str; COLOURS] = [
     "#0b62b8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#be185d", "#0f766e", "#57534e",
 ];
@@ -39,15 +39,15 @@ const DARK: [&str; COLOURS] = [
     "#6cb6ff", "#ff9b6b", "#6fd38b", "#c9a2ff", "#e3b341", "#ff8fc0", "#4fd1c5", "#c5c0bb",
 ];
 
-/// Over how many steps means are drawn where nobody says: of a long run the single steps are a saw.
+/// Default number of steps in a mean: single steps of a long run are too noisy.
 pub(super) fn usual_window(runs: &[History]) -> usize {
     const WINDOWS: f64 = 50.0;
     let steps = steps(runs);
-    // A file may have any number for a step.
+    // Saturates: a file may have any number for a step.
     ((steps.to - steps.from) / WINDOWS).max(1.0) as usize
 }
 
-/// A chart for each field, a curve in it for each run; by logarithms if `log`.
+/// Draws a chart for each field, with a curve for each run; logarithmic if `log`.
 pub(super) fn draw(runs: &[History], fields: &[Field], (window, log): (usize, bool)) -> String {
     let each = ABOVE + PLOT + BELOW;
     let steps = steps(runs);
@@ -82,7 +82,7 @@ pub(super) fn draw(runs: &[History], fields: &[Field], (window, log): (usize, bo
     svg
 }
 
-/// From the first step of any run to the last.
+/// Returns the range from the first step of any run to the last.
 fn steps(runs: &[History]) -> Range {
     let ends = runs.iter().filter_map(History::steps);
     let ends = ends.flat_map(|(first, last)| [first as f64, last as f64]);
@@ -134,14 +134,14 @@ fn colours(svg: &mut String, colours: &[&str; COLOURS]) {
     }
 }
 
-/// What the legend tells: how a curve is drawn, and whose it is.
+/// Entry of the legend: the style of a curve, and its run.
 struct Entry {
     style: String,
     is_marked: bool,
     text: String,
 }
 
-/// The runs, and what is held out where that is drawn.
+/// Returns the entries of the runs, and of held-out data if it is drawn.
 fn entries(runs: &[History], has_held_out: bool) -> Vec<Entry> {
     let of_run = |(number, run): (usize, &History)| Entry {
         style: of_run(number),
@@ -152,7 +152,7 @@ fn entries(runs: &[History], has_held_out: bool) -> Vec<Entry> {
     if has_held_out {
         let (style, text) = match runs {
             [only] => (held_out(0, 1), format!("{}, held out", named(only))),
-            // That of a run is in the colour of its run.
+            // The held-out curve of a run has the run's colour.
             _ => (
                 "class=\"any\" stroke-dasharray=\"6 5\"".to_owned(),
                 "held out".to_owned(),
@@ -167,7 +167,7 @@ fn entries(runs: &[History], has_held_out: bool) -> Vec<Entry> {
     entries
 }
 
-/// Where they stand.
+/// Returns the positions of the entries.
 fn legend_places(entries: &[Entry]) -> Vec<(f64, f64)> {
     let (mut x, mut y) = (LEFT, 0.0);
     let mut places = Vec::new();
@@ -202,7 +202,7 @@ fn legend(svg: &mut String, entries: &[Entry], places: &[(f64, f64)]) {
     }
 }
 
-/// A name that is too long loses its beginning: paths differ at their ends.
+/// Cuts the beginning of a name that is too long: paths differ at their ends.
 fn named(run: &History) -> String {
     let count = run.name.chars().count();
     if count <= LONGEST {

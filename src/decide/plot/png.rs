@@ -1,6 +1,6 @@
-//! The picture in pixels, where the program was built with the feature `png`.
+//! The picture as PNG, in builds with the feature `png`.
 
-use crate::decide::Failure;
+use crate::Failure;
 
 /// Whether PNG can be written, or why not.
 pub(super) fn available() -> Result<(), String> {
@@ -20,15 +20,15 @@ pub(super) fn render(_: &str) -> Result<Vec<u8>, Failure> {
     Ok(Vec::new())
 }
 
-/// Two pixels for each of the drawing's, on a light ground.
+/// Renders the picture, with two pixels per unit of the drawing, on a light background.
 #[cfg(feature = "png")]
 pub(super) fn render(svg: &str) -> Result<Vec<u8>, Failure> {
     use resvg::tiny_skia::{Pixmap, Transform};
     use resvg::usvg::{Options, Tree};
 
     const SCALE: f32 = 2.0;
-    /// DejaVu Sans, what of it is for European languages, under another name as its
-    /// licence asks for; see the folder.
+    /// DejaVu Sans, reduced to European languages and renamed, as its licence requires; see the
+    /// folder.
     const FONT: &[u8] = include_bytes!("font/plot-sans.ttf");
 
     let mut options = Options {

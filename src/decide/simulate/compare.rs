@@ -1,4 +1,4 @@
-//! All schedules side by side.
+//! Comparison of all schedules.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use super::options::{Format, Options};
 use super::workload::Refusal;
 use super::{Case, report, risks};
 
-/// Every schedule, or why it is not there.
+/// Every schedule, simulated or refused.
 pub(super) struct Cases(Vec<(ScheduleKind, Result<Case, Refusal>)>);
 
 impl Cases {
@@ -33,8 +33,8 @@ impl Cases {
         Ok(Self(cases))
     }
 
-    /// A table or a page of every schedule, the fastest first; as numbers in the order in which they
-    /// are documented.
+    /// Formats every schedule as a table or page, the fastest first, or as numbers in the documented
+    /// order.
     pub(super) fn told(&self, options: &Options, format: Format) -> String {
         match format {
             Format::Json => output::json(&cases_as_numbers(options, &self.0)),
@@ -44,7 +44,7 @@ impl Cases {
     }
 }
 
-/// A schedule with its usual chunks, where it has several with those asked for.
+/// Simulates a schedule: with one chunk if that is usual for it, else with the chunks asked for.
 fn case(options: &Options, kind: ScheduleKind) -> Result<Case, Refusal> {
     match kind.default_chunks() {
         1 if kind != ScheduleKind::Auto => Case::with_chunks(options, kind, 1),
@@ -60,8 +60,8 @@ fn cases_as_numbers(options: &Options, cases: &[(ScheduleKind, Result<Case, Refu
     cases.iter().map(number).collect()
 }
 
-/// All that can be, the fastest first; what cannot train does less, and is no faster for it, and what
-/// does not fit is none at all. With each, whether it trains, fits and is as fast as the first.
+/// Sorts the possible schedules: those that train before the others, those that fit before the
+/// others, then the fastest first. The flag of each: it trains, fits and is as fast as the first.
 fn fastest_first<'a>(
     options: &Options,
     cases: &'a [(ScheduleKind, Result<Case, Refusal>)],
@@ -75,7 +75,7 @@ fn fastest_first<'a>(
     all.into_iter().map(|case| (case, is_best(case))).collect()
 }
 
-/// What the order is.
+/// Describes the order.
 fn order(options: &Options) -> &'static str {
     match (options.limits.are_given(), options.jitter.is_some()) {
         (true, false) => "the fastest first, then those that do not fit or do not train",
@@ -85,7 +85,7 @@ fn order(options: &Options) -> &'static str {
     }
 }
 
-/// What the best are.
+/// Describes the marked schedules.
 fn best(options: &Options) -> &'static str {
     match (options.limits.are_given(), options.jitter.is_some()) {
         (true, false) => "the fastest that fits",
@@ -95,7 +95,7 @@ fn best(options: &Options) -> &'static str {
     }
 }
 
-/// Why the others are not there, a line each.
+/// Returns the reasons of the refused schedules, a line each.
 fn refused(cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> Vec<String> {
     let line = |(kind, case): &(ScheduleKind, Result<Case, Refusal>)| {
         let refusal = case.as_ref().err()?;
@@ -131,14 +131,14 @@ fn page(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> S
     page.html()
 }
 
-/// What the numbers are made of.
+/// Describes the basis of the numbers.
 fn notes(options: &Options) -> Vec<String> {
     let mut notes = vec![options.workload.words()];
     notes.extend(risk_notes(options).iter().map(Said::sentence));
     notes
 }
 
-/// What the columns of jitter and failures are, where there are such.
+/// Describes the columns of jitter and failures, if there are any.
 fn risk_notes(options: &Options) -> Vec<Said> {
     let jitter = options.jitter.as_ref().map(|jitter| {
         let deviation = format!("{:.1} %", 100.0 * jitter.share());
@@ -155,7 +155,7 @@ fn risk_notes(options: &Options) -> Vec<Said> {
     jitter.into_iter().chain(failures).collect()
 }
 
-/// What is compared.
+/// Describes the compared setting.
 fn title(options: &Options) -> String {
     let (replicas, nodes, each) = report::spread(options);
     format!(
@@ -226,7 +226,7 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     text
 }
 
-/// That nothing that trains fits, where it is so.
+/// Returns a note if no schedule that trains fits.
 fn nothing_fits(options: &Options, all: &[(&Case, bool)]) -> Option<String> {
     let trains = all.iter().filter(|(case, _)| case.kind.trains());
     let trains = trains.map(|(case, _)| (case.name(), &case.simulation));
@@ -245,7 +245,7 @@ fn fits(options: &Options, case: &Case) -> bool {
     options.limits.excess(&case.simulation).is_none()
 }
 
-/// A row, its step in the unit of the longest.
+/// Formats a row, with the step in the unit of the longest.
 fn cells(options: &Options, case: &Case, longest: Micros) -> Vec<String> {
     let simulation = &case.simulation;
     let schedule = simulation.schedule();
@@ -277,9 +277,9 @@ fn cells(options: &Options, case: &Case, longest: Micros) -> Vec<String> {
     cells
 }
 
-/// What jitter and failures cost, where they are asked for, each below the name of its column.
+/// Returns the cost of jitter and failures, if asked for, each with the name of its column.
 fn risk_columns(options: &Options, case: &Case) -> Vec<(&'static str, String)> {
-    // Of what is rounded to nothing no sign is left.
+    // Rounded before the sign, so that no `-0.0` appears.
     let percent = |share: f64| format!("{:.1} %", (1000.0 * share).round() / 10.0 + 0.0);
     let mut columns = Vec::new();
     if let Some(steps) = &case.jittered {

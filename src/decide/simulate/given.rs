@@ -1,4 +1,4 @@
-//! Times that were given: the same for every device.
+//! Times given by flags: the same for every device.
 
 use gpipe_partitioner::{
     Bytes, Costs, DeviceId, Machine, Micros, Placement, Shape, StageId, StageMemory, StageTimes,
@@ -8,16 +8,16 @@ use gpipe_partitioner::{
 use super::memory::Limits;
 use super::workload::{Predicted, Refusal, computed, links};
 
-/// What one micro-batch costs on one device.
+/// Costs of one micro-batch on one device.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) forward: Micros,
     pub(super) input: Micros,
     pub(super) weight: Micros,
     pub(super) activation: Bytes,
-    /// What it hands on.
+    /// Bytes passed to the next device.
     pub(super) output: Bytes,
-    /// What it has of gradients of parameters.
+    /// Bytes of the gradients of its parameters.
     pub(super) gradients: Bytes,
     pub(super) recompute: When,
     pub(super) offload: When,
@@ -44,7 +44,7 @@ impl Given {
         )
     }
 
-    /// A chunk has a v-th of everything but what it hands on.
+    /// Returns the costs of `shape`: a chunk has 1/v of everything except the output.
     pub(super) fn costs(
         &self,
         shape: Shape,
@@ -99,8 +99,8 @@ impl Given {
         costs
     }
 
-    /// Of a stage that keeps so much of each micro-batch. A recompute starts from what the stage
-    /// before hands on.
+    /// Returns the memory of a stage that stores `activation` bytes per micro-batch. A recompute
+    /// starts from the output of the stage before.
     fn memory(&self, activation: Bytes, trains: bool) -> StageMemory {
         let again = activation - self.output;
         let memory = StageMemory {
@@ -109,7 +109,7 @@ impl Given {
             ..StageMemory::default()
         };
         if !trains && self.output > Bytes::ZERO {
-            // Without a backward there are a stage's input and its output.
+            // Without a backward, a stage stores only its input and its output.
             let activation = activation.min(self.output + self.output);
             return StageMemory {
                 activation,
@@ -148,13 +148,13 @@ impl Given {
         };
         let limits = Limits::of(&self.machine);
         if self.machine.nodes().is_none() {
-            // Every placement has the same costs.
+            // All placements cost the same.
             return computed(shape, &costs(Placement::Loop), &limits, None);
         }
         let placements = [Placement::Loop, Placement::Vee].into_iter();
         let found = placements
             .map(|placement| computed(shape, &costs(placement), &limits, Some(placement)));
-        // Of equals the first.
+        // The first among equals.
         found
             .reduce(|best, other| match (&best, &other) {
                 (Ok(a), Ok(b)) => {

@@ -1,4 +1,4 @@
-//! Steps in a row with no barrier between them.
+//! Steps in a row without a barrier between them.
 
 use gpipe_partitioner::{
     Bytes, Micros, Placement, ScheduleKind, Shape, Simulation, StageId, auto_in_a_row, simulate,
@@ -6,26 +6,26 @@ use gpipe_partitioner::{
 
 use super::workload::Refusal;
 
-/// What several steps come to, beside one with a barrier.
+/// Result of several steps, beside one with a barrier.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) steps: usize,
     /// The schedule's name.
     pub(super) schedule: String,
-    /// Of at least three steps.
+    /// Bubble in the steady state; of at least three steps.
     pub(super) steady_bubble: Option<f64>,
-    /// The mean step.
+    /// Mean time of a step.
     pub(super) step: Micros,
-    /// Of each step.
+    /// Micro-batches of each step.
     micro_batches: usize,
-    /// A step with a barrier, and its bubble.
+    /// Time of a step with a barrier, and its bubble.
     pub(super) with_barrier: Micros,
     bubble: f64,
 }
 
 impl Row {
-    /// So many of the step that is simulated; `auto` is computed anew for them, within these limits
-    /// of memory.
+    /// Simulates `steps` of the simulated step; an `auto` schedule is computed anew for them,
+    /// within these limits of memory.
     pub(super) fn of(
         kind: ScheduleKind,
         step: &Simulation,
@@ -68,7 +68,7 @@ impl Row {
     }
 }
 
-/// What is the fastest over all steps, with the stages where this has them.
+/// Returns the fastest schedule over all steps, with the same placement of stages.
 fn best(
     step: &Simulation,
     steps: usize,
@@ -87,7 +87,7 @@ fn best(
     let placement = [Placement::Loop, Placement::Vee]
         .into_iter()
         .find(|placement| placement.devices(shape) == placed);
-    // Links may cost something else elsewhere; without any, every placement costs the same.
+    // Links may cost more in another placement; without links, all placements cost the same.
     let placement = placement.filter(|_| has_links(step));
     let found = auto_in_a_row(shape, step.costs(), caps, placement, steps);
     Ok(found.map_err(Refusal::new)?.schedule.schedule().clone())

@@ -1,13 +1,13 @@
-//! Whether a schedule fits what the devices' memory may reach.
+//! Whether a schedule fits the devices' limits of memory.
 
 use gpipe_partitioner::{Bytes, DeviceId, Machine, Simulation};
 use serde_json::{Value, json};
 
-/// Limits of the devices of a replica; none where nothing is asked.
+/// Limits of the devices of a replica; none where not asked for.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limits(Vec<Option<Bytes>>);
 
-/// How far a device is above its limit.
+/// Excess of a device over its limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Excess {
     device: DeviceId,
@@ -16,12 +16,12 @@ pub(super) struct Excess {
     others: Others,
 }
 
-/// How the other devices do.
+/// Excess of the other devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
-    /// They are as far above theirs.
+    /// All exceed their limits by as much.
     Alike,
-    /// So many are above theirs, too.
+    /// That many others exceed theirs, too.
     Over(usize),
 }
 
@@ -39,12 +39,12 @@ impl Limits {
         !self.0.is_empty()
     }
 
-    /// As `auto` takes them.
+    /// The limits, in the form that `auto` takes.
     pub(super) fn caps(&self) -> &[Option<Bytes>] {
         &self.0
     }
 
-    /// The device that is furthest above its limit; none where all fit.
+    /// Returns the device with the largest excess; none if all fit.
     pub(super) fn excess(&self, simulation: &Simulation) -> Option<Excess> {
         let peaks = simulation.peak_bytes().into_iter().zip(&self.0);
         let over = |(device, (peak, limit)): (usize, (Bytes, &Option<Bytes>))| {
@@ -61,7 +61,7 @@ impl Limits {
         };
         let all: Vec<Excess> = peaks.enumerate().filter_map(over).collect();
         let most = all.iter().copied();
-        // Of equals the first.
+        // The first among equals.
         let most = most.reduce(|a, b| if b.by > a.by { b } else { a })?;
         let as_far = |own: &Excess| (own.by, own.limit) == (most.by, most.limit);
         let alike = all.len() == self.0.len() && all.len() > 1 && all.iter().all(as_far);
@@ -73,7 +73,7 @@ impl Limits {
         Some(Excess { others, ..most })
     }
 
-    /// Of several simulations that of the least excess, and that; none where one fits.
+    /// Returns the simulation with the least excess, and the excess; none if one fits.
     pub(super) fn nearest<'a>(
         &self,
         all: impl Iterator<Item = (String, &'a Simulation)>,
@@ -81,11 +81,11 @@ impl Limits {
         let excesses: Option<Vec<_>> = all
             .map(|(name, simulation)| Some((name, self.excess(simulation)?)))
             .collect();
-        // Of equals the first.
+        // The first among equals.
         excesses?.into_iter().min_by_key(|(_, excess)| excess.by)
     }
 
-    /// Whether the schedule fits, in a sentence; none where nothing is asked.
+    /// Says in a sentence whether the schedule fits; none if not asked for.
     pub(super) fn sentence(&self, simulation: &Simulation) -> Option<String> {
         self.are_given().then(|| match self.excess(simulation) {
             Some(excess) => format!("does not fit: {}", excess.words()),
@@ -93,13 +93,13 @@ impl Limits {
         })
     }
 
-    /// The limit of every device, where they have the same.
+    /// Returns the limit of every device, if they have the same.
     pub(super) fn of_each(&self) -> Option<Bytes> {
         let first = *self.0.first()?;
         first.filter(|_| self.0.iter().all(|limit| *limit == first))
     }
 
-    /// ` of 3.0 GiB`, behind the devices; nothing where nothing is asked.
+    /// Returns the text after the devices, such as ` of 3.0 GiB`; empty without limits.
     pub(super) fn each(&self) -> String {
         let known = || self.0.iter().flatten();
         match (known().min(), known().max()) {
@@ -109,7 +109,7 @@ impl Limits {
         }
     }
 
-    /// The limits and whether the schedule fits, among its other numbers.
+    /// Adds the limits, and whether the schedule fits, to the numbers.
     pub(super) fn add_to(&self, numbers: &mut Value, simulation: &Simulation) {
         if self.are_given() {
             numbers["memory"] = json!(self.0);
@@ -119,7 +119,7 @@ impl Limits {
 }
 
 impl Excess {
-    /// In a cell.
+    /// Formats the excess for a cell.
     pub(super) fn short(&self) -> String {
         format!("{} more", self.by)
     }

@@ -1,4 +1,4 @@
-//! `gpipe-rs simulate`: a schedule's timeline, bubble and memory on paper.
+//! `gpipe-rs simulate`: predicts a schedule's timeline, bubble and memory.
 
 mod compare;
 mod given;
@@ -23,28 +23,28 @@ use options::{Format, Options};
 use sweep::Swept;
 use workload::{Predicted, Refusal};
 
-/// The most stages times micro-batches: some ten million actions, a GiB.
+/// Most stages times micro-batches: some ten million actions, a GiB.
 const MAX_CELLS: usize = 1 << 22;
-/// The most actions that are drawn one by one.
+/// Most actions that are drawn one by one.
 const MAX_DRAWN: usize = 500_000;
 
-/// A schedule and what it is predicted to do.
+/// A schedule and its prediction.
 #[derive(Debug)]
 struct Case {
-    /// What was asked for.
+    /// Kind that was asked for.
     kind: ScheduleKind,
     chunks: usize,
     simulation: Simulation,
-    /// Of a computed schedule: no schedule of this shape, cut and memory that takes micro-batches in
-    /// order is shorter.
+    /// Of a computed schedule: lower bound on the step of schedules of this shape, cut and memory
+    /// that take micro-batches in order.
     lower_bound: Option<Micros>,
-    /// Where the simulation is of several steps in a row.
+    /// Set if the simulation covers several steps in a row.
     row: Option<Row>,
-    /// The same with times that vary, where that is asked.
+    /// The same with random times, if asked for.
     jittered: Option<JitteredSteps>,
 }
 
-/// What was simulated, to be told in any format.
+/// Simulations, independent of the output format.
 enum Answer {
     One(Options, Box<Case>),
     Compared(Options, Cases),
@@ -109,8 +109,8 @@ fn picture(args: &Args, options: &Options, case: &Case, format: Format) -> Resul
 }
 
 impl Case {
-    /// One schedule with the chunks asked for, or those that it usually has; `auto`
-    /// then tries one and two and takes the faster.
+    /// Simulates one schedule with the chunks asked for, or with its usual ones; `auto` then tries
+    /// one and two and takes the faster.
     fn new(options: &Options, kind: ScheduleKind) -> Result<Self, Refusal> {
         let chunks = match options.chunks {
             Some(chunks) => vec![chunks],
@@ -120,10 +120,10 @@ impl Case {
         let mut best: Result<Self, Refusal> = Err(Refusal::default());
         for chunks in chunks {
             match (Self::with_chunks(options, kind, chunks), &best) {
-                // Of a computed schedule: all that are found fit.
+                // All schedules that `auto` finds fit the memory.
                 (Ok(case), Ok(other)) if case.step() >= other.step() => {}
                 (Err(_), Ok(_)) => {}
-                // Of two refusals the first is about the simpler shape.
+                // Of two refusals, the first is about the simpler shape.
                 (Err(_), Err(first)) if !first.is_empty() => {}
                 (case, _) => best = case,
             }
@@ -153,7 +153,7 @@ impl Case {
                 (all, Some(row))
             }
         };
-        // Of one step with a barrier at its ends: several in a row may take less each.
+        // The bound holds for one step with barriers; several in a row may take less each.
         let lower_bound = lower_bound.filter(|_| row.is_none());
         let jittered = (options.jitter.as_ref()).map(|jitter| simulation.jittered(jitter));
         Ok(Self {
@@ -170,13 +170,13 @@ impl Case {
         self.simulation.makespan()
     }
 
-    /// How long it takes; with jitter, on average.
+    /// Returns the time of a step; with jitter, the mean.
     fn step(&self) -> Micros {
         let mean = self.jittered.as_ref().map(JitteredSteps::mean);
         mean.unwrap_or_else(|| self.makespan())
     }
 
-    /// The schedule's name, for `auto` with what it chose.
+    /// Returns the schedule's name; for `auto` with its choice.
     fn name(&self) -> String {
         let step = self.row.as_ref().map(|row| row.schedule.as_str());
         let schedule = step.unwrap_or_else(|| self.simulation.schedule().schedule().name());

@@ -1,4 +1,4 @@
-//! Flags of `simulate`, and what they mean once checked.
+//! Flags of `simulate`, and their checked form.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ All flags: gpipe-rs simulate --help",
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 32 --forward-us 90000 --mtbf 6h --checkpoint-time 30s --restart-time 5min
   gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json"
 )]
-pub(crate) struct Args {
+pub struct Args {
     #[arg(
         long,
         value_name = "NAME",
@@ -151,7 +151,7 @@ pub(crate) struct Args {
     pub(super) report: Option<PathBuf>,
 }
 
-/// What a simulation is printed as.
+/// Output format of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// A timeline with one row a device, and a table.
@@ -170,14 +170,14 @@ pub(super) enum Format {
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) kind: Option<ScheduleKind>,
-    /// Of each replica.
+    /// Devices of each replica.
     pub(super) devices: usize,
-    /// Of each replica.
+    /// Micro-batches of each replica.
     pub(super) micro: usize,
-    /// In a row, where they are asked for.
+    /// Steps in a row, if asked for.
     pub(super) steps: Option<usize>,
     pub(super) machine: Machine,
-    /// Of memory.
+    /// Limits of memory.
     pub(super) limits: Limits,
     pub(super) chunks: Option<usize>,
     pub(super) workload: Workload,
@@ -186,7 +186,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Of one simulation, or of all schedules.
+    /// Checks the options of one simulation, or of a comparison.
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
         let missing = |flag: &str| Failure::Usage(format!("{flag} is missing"));
         let devices = args.devices.ok_or_else(|| missing("--devices"))?;
@@ -194,7 +194,7 @@ impl Options {
         Self::of(args, devices, micro)
     }
 
-    /// Of so many devices and micro-batches, those of all replicas.
+    /// Same as `new`, for these numbers of devices and micro-batches, over all replicas.
     pub(super) fn of(args: &Args, devices: usize, micro: usize) -> Result<Self, Failure> {
         let mut machine = args.spread.machine(devices)?;
         if let Some(memory) = &args.memory {
@@ -223,7 +223,7 @@ impl Options {
 }
 
 impl Args {
-    /// The flag that asks for several schedules, if one does.
+    /// Returns the flag that asks for several schedules, if one does.
     fn several(&self) -> Option<&'static str> {
         let compare = self.compare.then_some("--compare");
         compare.or((!self.sweep.is_empty()).then_some("--sweep"))
@@ -237,7 +237,7 @@ impl Args {
         self.format.or(ending).unwrap_or(Format::Text)
     }
 
-    /// What the name of the file that is written asks for, if anything.
+    /// Returns the format implied by the name of the output file, if any.
     fn ending(&self) -> Option<Format> {
         let ending = self.output.as_deref()?.extension()?.to_str()?;
         match ending {
@@ -248,7 +248,7 @@ impl Args {
         }
     }
 
-    /// That there is the format that is asked for, and that it and the names of the files agree.
+    /// Checks that the format exists, and that it agrees with the names of the files.
     pub(super) fn check_files(&self) -> Result<(), Failure> {
         const PICTURES: [&str; 6] = ["pdf", "png", "jpg", "jpeg", "webp", "gif"];
         if let Some(path) = &self.report {
@@ -286,7 +286,7 @@ impl Args {
         let (format, Some(ending)) = (self.format(), self.ending()) else {
             return Ok(());
         };
-        // Chrome's trace events are JSON.
+        // Chrome's trace events are JSON, too.
         if format == ending || (format, ending) == (Format::Trace, Format::Json) {
             return Ok(());
         }

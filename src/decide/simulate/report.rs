@@ -15,10 +15,10 @@ use super::super::{
 use super::options::{Format, Options};
 use super::{Case, Row, risks};
 
-/// The most actions for which it is worked out what would help.
+/// Most actions for which advice is computed.
 const MAX_HELPED: usize = 20_000;
 
-/// The simulation in a format; `width` is that of a text's lines.
+/// Renders the simulation in a format; `width` is that of lines of text.
 pub(super) fn render(options: &Options, case: &Case, (format, width): (Format, usize)) -> String {
     let timeline = &case.simulation.timeline;
     let steps = case.row.as_ref().map_or(1, |row| row.steps);
@@ -52,8 +52,8 @@ fn headline(options: &Options, case: &Case) -> String {
     )
 }
 
-/// Words for what there is several times: replicas in front of the devices, nodes behind them,
-/// and that micro-batches are those of each replica.
+/// Returns the texts for replicas, before the devices, and for nodes, after them, and the word `each`
+/// for micro-batches of several replicas.
 pub(super) fn spread(options: &Options) -> (String, String, &'static str) {
     let (replicas, each) = match options.machine.replicas() {
         1 => (String::new(), ""),
@@ -66,7 +66,7 @@ pub(super) fn spread(options: &Options) -> (String, String, &'static str) {
     (replicas, nodes, each)
 }
 
-/// ` of 8 samples`, where a profile says how many a micro-batch has.
+/// Returns ` of 8 samples`, if a profile gives the size of a micro-batch.
 pub(super) fn samples(options: &Options) -> String {
     let samples = options.workload.samples();
     samples.map_or_else(String::new, |samples| {
@@ -94,7 +94,7 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     text
 }
 
-/// A page that says what the text says.
+/// Returns an HTML page with the content of the text.
 fn page(options: &Options, case: &Case) -> String {
     let steps = case.row.as_ref().map_or(1, |row| row.steps);
     let page = SimulationPage::new(&case.simulation, &headline(options, case))
@@ -112,19 +112,19 @@ fn page(options: &Options, case: &Case) -> String {
     page.with_notes(notes).with_warnings(warnings).html()
 }
 
-/// Whether it fits, where that is asked.
+/// Returns whether it fits, if asked for.
 fn fits(options: &Options, case: &Case) -> Option<Said> {
     let sentence = options.limits.sentence(&case.simulation)?;
     Some(Said::new("memory", sentence))
 }
 
-/// That it does not fit, where a picture or a file would say so to nobody.
+/// Returns a note if the schedule does not fit, for outputs that do not show it.
 pub(super) fn misfit(options: &Options, case: &Case) -> Option<String> {
     options.limits.excess(&case.simulation)?;
     options.limits.sentence(&case.simulation)
 }
 
-/// What the numbers do not tell by themselves.
+/// Returns notes that explain the numbers.
 fn notes(options: &Options, case: &Case) -> Vec<Said> {
     let timeline = &case.simulation.timeline;
     let jitter = options.jitter.as_ref().zip(case.jittered.as_ref());
@@ -147,12 +147,12 @@ fn notes(options: &Options, case: &Case) -> Vec<Said> {
     notes.into_iter().flatten().collect()
 }
 
-/// A sentence below a title.
+/// Returns a function that puts a title before a sentence.
 fn of(title: &'static str) -> impl Fn(String) -> Said {
     move |text| Said::new(title, text)
 }
 
-/// Whether an action has less than a column for its letter and one for its sign.
+/// Whether an action has less than two columns: one for its letter and one for its sign.
 fn is_narrow(timeline: &Timeline, width: usize) -> bool {
     let times = timeline.spans().iter().map(Span::duration);
     let shortest = times.filter(|time| *time > Micros::ZERO).min();
@@ -160,7 +160,7 @@ fn is_narrow(timeline: &Timeline, width: usize) -> bool {
     shortest.is_some_and(|time| time.get() / timeline.makespan().get() * columns < 2.0)
 }
 
-/// What another schedule than a computed one could save at most.
+/// Says how much another schedule could save at most against a computed one.
 fn bound(case: &Case) -> Option<String> {
     let bound = case.lower_bound?;
     Some(if gap(case, bound) == 0.0 {
@@ -203,7 +203,7 @@ fn devices(case: &Case, knows_memory: bool) -> String {
     table.render()
 }
 
-/// An amount of memory, `-` where none is known.
+/// Formats an amount of memory, `-` if none is known.
 pub(super) fn memory(bytes: Bytes) -> String {
     if bytes == Bytes::ZERO {
         "-".to_owned()
@@ -212,13 +212,13 @@ pub(super) fn memory(bytes: Bytes) -> String {
     }
 }
 
-/// The stage whose shrinking would help most, where one stands out.
+/// Returns advice on the stage whose shrinking would help most, if one stands out.
 fn advice(case: &Case) -> Option<String> {
     if case.simulation.timeline.spans().len() > MAX_HELPED {
         return None;
     }
     let best = case.simulation.sensitivities().into_iter().next()?;
-    // What only helps when it is gone altogether is no advice.
+    // A stage that must shrink to nothing before it helps is no advice.
     if best.shrink > 0.995 {
         return None;
     }
@@ -236,10 +236,9 @@ fn advice(case: &Case) -> Option<String> {
     Some(format!("{what} makes the step {} shorter", best.saves))
 }
 
-/// The numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on
-/// one of v chunks counts 1/v. Lists have an entry for each device of a replica; `recomputed`
-/// and `offloaded`, where there is any, one for each stage: the micro-batches that have a recompute of
-/// their own, and those that are offloaded on their own.
+/// Returns the numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on one of v
+/// chunks counts 1/v. Lists have an entry for each device of a replica; `recomputed` and `offloaded`,
+/// if any, one for each stage: the micro-batches that have an individual recompute or offload.
 pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     let simulation = &case.simulation;
     let schedule = simulation.schedule();

@@ -1,4 +1,4 @@
-//! What may go wrong in a long run: action times that vary, and failures.
+//! Risks of a long run: jitter of action times, and failures.
 
 use gpipe_partitioner::words::{count, given_time, long_time};
 use gpipe_partitioner::{Failures, Jitter, JitteredSteps, Micros, Risk, SweepOutcome, SweepPoint};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::{Failure, input};
 
-/// The share of steps that the long ones are longer than.
+/// Share of steps that are shorter than the long ones.
 const LONG: f64 = 0.95;
 
 /// Flags of jitter and failures.
@@ -64,7 +64,7 @@ impl Risks {
             .map_err(|_| Failure::Usage("--mtbf: must be more than no time, such as 6h".to_owned()))
     }
 
-    /// Every combination of these shares of jitter and times between failures, or of the flags' own.
+    /// Returns every combination of these shares of jitter and times between failures, or of the flags' own.
     pub(super) fn swept(&self, jitter: &[f64], mtbf: &[Micros]) -> Result<Vec<Risk>, Failure> {
         let jitter: Vec<Option<Jitter>> = if jitter.is_empty() {
             vec![self.jitter()?]
@@ -88,8 +88,7 @@ impl Risks {
     }
 }
 
-/// How times vary by so much, and what the columns with the mean step and with late ones are, in a
-/// sentence.
+/// Describes the jitter, and the columns with the mean step and with late steps, in a sentence.
 pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> String {
     format!(
         "what a device does with a micro-batch in one pass, forward or backward, takes its time \
@@ -100,8 +99,8 @@ pub(super) fn jitter_note(jitter: &Jitter, deviation: &str, mean: &str) -> Strin
     )
 }
 
-/// What the column `goodput` is, in a sentence; `every` says how often there is a failure, and `often`
-/// how often checkpoints are written.
+/// Describes the column `goodput` in a sentence; `every` says how often there is a failure, and `often` how
+/// often checkpoints are written.
 pub(super) fn goodput_note(failures: &Failures, every: &str, often: &str) -> String {
     let restart = match failures.restart() {
         Micros::ZERO => String::new(),
@@ -114,7 +113,7 @@ pub(super) fn goodput_note(failures: &Failures, every: &str, often: &str) -> Str
     )
 }
 
-/// What jitter costs, in a sentence.
+/// Describes the cost of jitter in a sentence.
 pub(super) fn jitter_sentence(jitter: &Jitter, steps: &JitteredSteps) -> String {
     format!(
         "a step takes {} on average, {:.1} % more, where passes vary by {:.1} %; half of {} take at \
@@ -142,7 +141,7 @@ pub(super) fn jitter_numbers(jitter: &Jitter, steps: &JitteredSteps) -> Value {
     })
 }
 
-/// What to do against failures, and what they cost, in a sentence; none where steps take no time.
+/// Describes the best checkpoint interval and the goodput in a sentence; none if steps take no time.
 pub(super) fn failure_sentence(failures: &Failures, step: Micros) -> Option<String> {
     let interval = failures.interval(step)?;
     Some(format!(
@@ -172,7 +171,7 @@ pub(super) fn failure_numbers(failures: &Failures, step: Micros) -> Value {
     numbers
 }
 
-/// What a point of a sweep has of both.
+/// Adds the jitter and failures of a point of a sweep to its numbers.
 pub(super) fn add_to(numbers: &mut Value, point: &SweepPoint, own: &SweepOutcome) {
     if let (Some(jitter), Some(steps)) = (&point.risk.jitter, own.jittered) {
         numbers["jitter"] = json!({

@@ -17,23 +17,23 @@ use super::options::{Args, Format, Options};
 use super::workload::{Refusal, Workload};
 use super::{Case, report, risks};
 
-/// The most combinations.
+/// Most combinations.
 const MOST: usize = 10_000;
 
-/// What goes through several values.
+/// Parameter with its values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SweptFlag {
     Devices(Vec<usize>),
     Micro(Vec<usize>),
     Schedule(Vec<ScheduleKind>),
     Chunks(Vec<usize>),
-    /// Shares.
+    /// Shares of jitter.
     Jitter(Vec<f64>),
     /// Mean times between failures.
     Mtbf(Vec<Micros>),
 }
 
-/// `micro=8,16,32`.
+/// Parses `micro=8,16,32`.
 pub(super) fn swept(text: &str) -> Result<SweptFlag, String> {
     let wrong = "must be devices, micro, schedule, chunks, jitter or mtbf with values, such as \
                  micro=8,16,32";
@@ -49,7 +49,7 @@ pub(super) fn swept(text: &str) -> Result<SweptFlag, String> {
     }
 }
 
-/// A share in percent: `5` or `5%`.
+/// Parses a share in percent: `5` or `5%`.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%');
     input::share(&format!("{number}%")).map_err(|_| {
@@ -57,7 +57,7 @@ fn percent(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Each value once.
+/// Parses a list, keeping each value once.
 fn values<T: PartialEq>(
     list: &str,
     parse: fn(&str) -> Result<T, String>,
@@ -72,7 +72,7 @@ fn values<T: PartialEq>(
     Ok(values)
 }
 
-/// The sweep that the flags ask for.
+/// Returns the sweep that the flags ask for.
 fn asked(args: &Args) -> Result<Sweep, Failure> {
     let mut sweep = Sweep {
         schedules: args.schedule.into_iter().collect(),
@@ -109,7 +109,7 @@ fn asked(args: &Args) -> Result<Sweep, Failure> {
     Ok(sweep)
 }
 
-/// Every combination with what is predicted.
+/// Every combination with its prediction.
 pub(super) struct Swept {
     sweep: Sweep,
     points: Vec<SweepPoint>,
@@ -141,7 +141,7 @@ impl Swept {
         Ok(Self { sweep, points })
     }
 
-    /// All combinations as a table, a page or numbers.
+    /// Formats all combinations as a table, a page or numbers.
     pub(super) fn told(&self, args: &Args, format: Format) -> Result<String, Failure> {
         let Self { sweep, points } = self;
         Ok(match format {
@@ -159,7 +159,7 @@ impl Swept {
     }
 }
 
-/// What the numbers are made of.
+/// Describes the basis of the numbers.
 fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
     let words = workload(args, sweep)?.map(|own| own.words());
     Ok(words
@@ -168,14 +168,14 @@ fn notes(args: &Args, sweep: &Sweep) -> Result<Vec<String>, Failure> {
         .collect())
 }
 
-/// That of the first shape, of which all are.
+/// Returns the workload of the first shape, which all shapes have.
 fn workload(args: &Args, sweep: &Sweep) -> Result<Option<Workload>, Failure> {
     let first = sweep.devices.first().zip(sweep.micro_batches.first());
     let options = first.map(|(&devices, &micro)| Options::of(args, devices, micro));
     Ok(options.transpose()?.map(|own| own.workload))
 }
 
-/// What the columns of jitter and failures are, where there are such.
+/// Describes the columns of jitter and failures, if there are any.
 fn risk_notes(sweep: &Sweep) -> Vec<Said> {
     let jitter = sweep.risks.iter().find_map(|risk| risk.jitter);
     let jitter = jitter.map(|jitter| {
@@ -190,7 +190,7 @@ fn risk_notes(sweep: &Sweep) -> Vec<Said> {
     jitter.into_iter().chain(failures).collect()
 }
 
-/// Every combination with what is predicted; the shape says what each replica has.
+/// Simulates every combination; shapes count per replica.
 fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
     let mut points = Vec::new();
     for (&devices, &micro) in
@@ -210,7 +210,7 @@ fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
         };
         points.extend(one.run(|kind, shape: Shape| {
             let case = match sweep.chunks.as_slice() {
-                // `auto` chooses.
+                // `auto` chooses the chunks.
                 [] => Case::new(&options, kind)?,
                 _ => Case::with_chunks(&options, kind, shape.chunks)?,
             };
@@ -223,7 +223,7 @@ fn points(args: &Args, sweep: &Sweep) -> Result<Vec<SweepPoint>, Failure> {
     Ok(points)
 }
 
-/// How many combinations there are, and of what.
+/// Describes the number of combinations, and the parameters.
 fn title(args: &Args, sweep: &Sweep, points: &[SweepPoint]) -> String {
     let has = |risk: fn(&SweptFlag) -> bool| args.sweep.iter().any(risk);
     let all = [
@@ -283,7 +283,7 @@ fn numbers(points: &[SweepPoint]) -> Value {
     points.iter().map(number).collect()
 }
 
-/// Columns that are said once where all rows have the same in them.
+/// Columns that are stated once if all rows have the same value.
 const GIVEN: [&str; 7] = [
     "schedule",
     "devices",
@@ -294,7 +294,7 @@ const GIVEN: [&str; 7] = [
     "peak memory",
 ];
 
-/// The numbers, with notes below them.
+/// Formats the numbers, with notes below them.
 fn table(points: &[SweepPoint], notes: &[Said]) -> String {
     let (risks, width) = (RiskColumns::of(points), output::width(None));
     let mut names = vec!["devices", "micro-batches", "chunks"];
@@ -330,7 +330,7 @@ fn table(points: &[SweepPoint], notes: &[Said]) -> String {
                     count(chunks, "chunk"),
                     count(micro_batches, "micro-batch")
                 );
-                // The same whatever else may go wrong.
+                // A refusal is the same for all jitter and failures.
                 if !refused.contains(&line) {
                     refused.push(line);
                 }
@@ -338,7 +338,7 @@ fn table(points: &[SweepPoint], notes: &[Said]) -> String {
         }
     }
     let mut same = table.take_same(&GIVEN);
-    // Of memory that nobody knows.
+    // Unknown memory.
     same.retain(|(_, cell)| cell != "-");
     let same: Vec<String> = same
         .into_iter()

@@ -1,4 +1,4 @@
-//! What is simulated: times that were given, or a profile cut into stages.
+//! Costs to simulate: times given by flags, or a profile cut into stages.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::super::said::Said;
 use super::given::Given;
 use super::memory::Limits;
 
-/// Why a schedule is not there for these numbers.
+/// Reason why a schedule is impossible with these numbers.
 #[derive(Debug, Default)]
 pub(super) struct Refusal(String);
 
@@ -40,7 +40,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Where times come from.
+/// Source of the times.
 #[derive(Debug)]
 pub(super) enum Workload {
     /// From flags, the same for every device.
@@ -49,20 +49,20 @@ pub(super) enum Workload {
     Profiled(Box<Profiled>),
 }
 
-/// A profile, and how it is cut.
+/// A profile, and the way it is cut.
 #[derive(Debug)]
 pub(super) struct Profiled {
     pub(super) profile: Profile,
     pub(super) strategy: Strategy,
     pub(super) machine: Machine,
-    /// The same where memory is not limited, if it is.
+    /// The machine without its limits of memory, if it has any.
     pub(super) unlimited: Option<Machine>,
     pub(super) recompute: When,
     pub(super) offload: When,
     pub(super) cuda_graphs: bool,
 }
 
-/// A prediction, and, of a computed schedule, what none of its shape, cut and memory is under.
+/// A prediction and, for a computed schedule, a lower bound for its shape, cut and memory.
 #[derive(Debug)]
 pub(super) struct Predicted {
     pub(super) simulation: Simulation,
@@ -85,8 +85,8 @@ impl Predicted {
 }
 
 impl Workload {
-    /// The schedule of `shape` with this work: a computed one fits the machine's memory, another one
-    /// may not.
+    /// Simulates the schedule of `shape` with this work: a computed schedule fits the machine's
+    /// memory, another one may not.
     pub(super) fn simulate(&self, kind: ScheduleKind, shape: Shape) -> Result<Predicted, Refusal> {
         match (self, kind) {
             (Self::Given(given), ScheduleKind::Auto) => given.computed(shape),
@@ -104,7 +104,7 @@ impl Workload {
         }
     }
 
-    /// What it was made from, where layers were measured.
+    /// Returns the profile, if layers were measured.
     pub(super) fn profile(&self) -> Option<&Profile> {
         match self {
             Self::Given(_) => None,
@@ -120,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Of a micro-batch, where it is known.
+    /// Samples of a micro-batch, if known.
     pub(super) fn samples(&self) -> Option<usize> {
         match self {
             Self::Given(_) => None,
@@ -128,7 +128,7 @@ impl Workload {
         }
     }
 
-    /// What the numbers are made of, in a sentence for who does not see the command.
+    /// Describes the basis of the numbers in a sentence, for readers who do not see the command.
     pub(super) fn words(&self) -> String {
         match self {
             Self::Given(given) => given.words(),
@@ -136,7 +136,7 @@ impl Workload {
         }
     }
 
-    /// The same, and with which flags it would be other ones.
+    /// Same as `words`, with the flags that would change the basis.
     pub(super) fn said(&self) -> Said {
         let flags = match self {
             Self::Given(_) => {
@@ -147,7 +147,7 @@ impl Workload {
         Said::new("times", self.words() + flags)
     }
 
-    /// What is recomputed.
+    /// Which stages recompute.
     pub(super) fn recompute(&self) -> When {
         match self {
             Self::Given(given) => given.recompute,
@@ -160,7 +160,7 @@ impl Workload {
         matches!(self, Self::Profiled(_))
     }
 
-    /// Whether anything is known about memory.
+    /// Whether memory is known.
     pub(super) fn knows_memory(&self) -> bool {
         match self {
             Self::Given(given) => given.activation > Bytes::ZERO,
@@ -180,7 +180,7 @@ impl Profiled {
         )
     }
 
-    /// The best cut that fits the memory; where none does, the best of all.
+    /// Returns the best cut that fits the memory; if none does, the best of all.
     fn cut(&self, schedule: &CheckedSchedule) -> Result<(Problem, Solution), Refusal> {
         let batch = self.profile.batch();
         let cut = |machine: &Machine| {
@@ -201,8 +201,7 @@ impl Profiled {
         })
     }
 
-    /// `auto` for the cut that each built-in schedule asks for: what it finds is no
-    /// worse than any of them.
+    /// Runs `auto` for the cut of each built-in schedule: the result is no worse than any of them.
     fn computed(&self, shape: Shape) -> Result<Predicted, Refusal> {
         let mut cuts: Vec<(Costs, Solution, Option<Placement>)> = Vec::new();
         let mut refusal = Refusal::default();
@@ -245,8 +244,8 @@ impl Profiled {
         best.ok_or(refusal)
     }
 
-    /// The costs where no stage recomputes or offloads all micro-batches, as some do in `solution`:
-    /// a computed schedule may do so with single ones.
+    /// Returns the costs without the stages' recompute or offload of all micro-batches, if
+    /// `solution` has any: a computed schedule may do so for single ones.
     fn singly(&self, problem: &Problem, solution: &Solution) -> Option<Costs> {
         let ways = || solution.recompute.iter().chain(&solution.offload);
         let free = self.recompute != When::Always && self.offload != When::Always;
@@ -255,7 +254,7 @@ impl Profiled {
         (free && any).then(|| problem.stage_costs(&solution.partition, &none, &none))
     }
 
-    /// Where the schedule has its stages, if that matters to what values take on their way.
+    /// Returns the placement of the schedule's stages, if it matters to transfer times.
     fn placement(&self, schedule: &CheckedSchedule, shape: Shape) -> Option<Placement> {
         self.machine.nodes()?;
         let own = || (0..shape.stages()).map(|stage| schedule.device_of(StageId(stage)));
@@ -264,7 +263,7 @@ impl Profiled {
     }
 }
 
-/// How long values are on their way between devices.
+/// Describes the transfer times between devices.
 pub(super) fn links(machine: &Machine) -> String {
     let inside = machine.link().map_or_else(
         || "transfers between devices take no time".to_owned(),

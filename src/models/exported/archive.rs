@@ -46,7 +46,7 @@ struct Entry {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = crate::files::open(path)?;
+        let file = gpipe_partitioner::files::open(path)?;
         let length = file.metadata()?.len();
         Ok(Self::File(Arc::new(file), length))
     }

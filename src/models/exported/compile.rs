@@ -11,8 +11,8 @@ use super::modes;
 use super::parts::{self, Part};
 use super::program::{Argument, Modes, Node, Origin, Program, Role, Scalar, ValueId, What};
 use super::trusted::Trusted;
-use crate::torch::layers::BatchNorm;
-use crate::torch::{Given, Number, Operator};
+use gpipe_torch::layers::BatchNorm;
+use gpipe_torch::{Given, Number, Operator};
 
 /// Something that a step takes.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
-use crate::torch::{Context, GatheredParts, StepState, Values};
+use gpipe_torch::{Context, GatheredParts, StepState, Values};
 
 /// `num_batches_tracked` and its like: grows once a step that counts, however many micro-batches
 /// the step has, as it does where a mini-batch is computed in one go.

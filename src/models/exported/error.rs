@@ -11,7 +11,7 @@ use thiserror::Error;
 pub struct ExportedError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Error of the list.
     #[source]
     pub reason: ExportedReason,
 }
@@ -31,7 +31,7 @@ pub enum ExportedReason {
     Damaged {
         /// The file in the archive, or part of the program.
         part: String,
-        /// What is wrong with it.
+        /// Error of the list.
         why: String,
     },
     /// It is of another version.

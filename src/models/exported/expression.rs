@@ -1,7 +1,7 @@
 //! Sizes that are computed from symbols, as `sympy.srepr` writes them.
 
 use super::program::Scalar;
-use crate::torch::Number;
+use gpipe_torch::Number;
 
 /// How deep functions may lie in each other.
 const MAX_DEPTH: usize = 64;

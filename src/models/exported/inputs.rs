@@ -6,8 +6,8 @@ use tch::Kind;
 
 use super::program::{Program, Size};
 use super::schema::Range;
-use crate::models::loss_kind::is_float;
-use crate::torch::Values;
+use crate::loss_kind::is_float;
+use gpipe_torch::Values;
 
 /// The shapes of the user's inputs.
 #[derive(Debug, Clone)]

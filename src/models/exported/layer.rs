@@ -12,7 +12,7 @@ use super::inputs::Check;
 use super::parts::Part;
 use super::program::{Modes, Program, Role, ValueId};
 use super::weights::Weights;
-use crate::torch::{Autocast, Context, Layer, Number, Values};
+use gpipe_torch::{Autocast, Context, Layer, Number, Values};
 
 /// A stretch of a program with its variables, on its device.
 #[derive(Debug)]

@@ -56,9 +56,8 @@ use std::sync::Arc;
 
 pub use error::{ExportedError, ExportedReason};
 pub use model::ExportedModel;
-#[cfg(feature = "cli")]
-pub(crate) use other_kinds::EXPORT;
-pub(crate) use state_dict::save as save_tensors;
+pub use other_kinds::EXPORT;
+pub use state_dict::save as save_tensors;
 
 use self::archive::{Archive, Source};
 use self::error::{Result, damaged};
@@ -66,7 +65,7 @@ use self::inputs::Check;
 use self::parts::Part;
 use self::program::Program;
 use self::weights::Weights;
-use crate::torch::Sequential;
+use gpipe_torch::Sequential;
 
 /// Programs have some megabytes of JSON.
 const MAX_JSON: u64 = 1 << 30;
@@ -81,9 +80,9 @@ const MAX_JSON: u64 = 1 << 30;
 /// give those that it returns. Dimension 0 should have been exported as dynamic; else every
 /// micro-batch must have as many samples as the example had.
 ///
-/// *Determinism*: dropout and other draws are those of [`Layer`](crate::Layer), not those of
+/// *Determinism*: dropout and other draws are those of [`Layer`](gpipe_torch::Layer), not those of
 /// PyTorch's generator. Batch norm counts a mini-batch once, as
-/// [`BatchNorm`](crate::layers::BatchNorm) does.
+/// [`BatchNorm`](gpipe_torch::layers::BatchNorm) does.
 ///
 /// # Errors
 /// [`ExportedError`]: the file cannot be read or is damaged, is of another version, or the

@@ -11,9 +11,9 @@ use super::archive::Source;
 use super::error::{ExportedError, Result};
 use super::program::{Size, ValueId, ValueInfo};
 use super::{Exported, dynamic, modes, spec, state_dict};
-use crate::models::loss_kind::{LossKind, NamedLoss};
-use crate::models::zoo::ModelSpec;
-use crate::torch::Sequential;
+use crate::loss_kind::{LossKind, NamedLoss};
+use crate::zoo::ModelSpec;
+use gpipe_torch::Sequential;
 
 /// A program that `torch.export.save` wrote: [`exported`](super::exported) with what the file says
 /// besides.
@@ -74,7 +74,7 @@ impl ExportedModel {
     }
 
     /// The same as a number.
-    pub(crate) fn sum(&self) -> u32 {
+    pub fn sum(&self) -> u32 {
         self.own.weights.fingerprint()
     }
 
@@ -83,7 +83,7 @@ impl ExportedModel {
         super::model(&self.own)
     }
 
-    /// The program as a model of the [zoo](crate::models::zoo), whose name is the file's: with
+    /// The program as a model of the [zoo](crate::zoo), whose name is the file's: with
     /// made-up inputs and targets of its shapes, and a loss function. Where sizes besides the
     /// samples' are dynamic, they are the example's, or those of [`ExportedModel::resized`]. The tokens
     /// of a sequence, if they are dynamic, are its size `context`.
@@ -109,7 +109,7 @@ impl ExportedModel {
     }
 
     /// Whether one of its outputs is a single number, which is then taken for its loss:
-    /// [`LossKind::Output`](crate::models::LossKind::Output).
+    /// [`LossKind::Output`](crate::LossKind::Output).
     pub fn computes_a_loss(&self) -> bool {
         let mut outputs = self.own.program.outputs.iter();
         outputs.any(|id| spec::is_single(&self.own.program.values[id.0]))
@@ -185,7 +185,7 @@ impl ExportedModel {
 
     /// The values of a channel that a sample gives a batch norm in training, where it gives fewest;
     /// none where there is no batch norm.
-    pub(crate) fn fewest_places_of_batch_norm(&self) -> Option<usize> {
+    pub fn fewest_places_of_batch_norm(&self) -> Option<usize> {
         modes::fewest_places_of_batch_norm(&self.own.program)
     }
 
@@ -220,7 +220,7 @@ impl ExportedModel {
     /// The other way around: weights by their names in the pipeline, for [`Pipeline::load`], from a
     /// whole `state_dict`.
     ///
-    /// [`Pipeline::load`]: crate::Pipeline::load
+    /// [`Pipeline::load`]: gpipe_torch::Pipeline::load
     ///
     /// # Errors
     /// A name is missing that is not tied to one that is there, or one is not the model's; a tensor has

@@ -3,7 +3,7 @@
 use super::error::ExportedReason;
 
 /// How a program comes about.
-pub(crate) const EXPORT: &str = "in Python, write `save(export(model.train(), (x,), \
+pub const EXPORT: &str = "in Python, write `save(export(model.train(), (x,), \
                                  dynamic_shapes=({0: Dim.AUTO},)), \"model.pt2\")` (from \
                                  torch.export import Dim, export, save), with x a batch of 2 samples \
                                  or more";

@@ -1,7 +1,7 @@
 //! Arithmetic on sizes, as Python does it.
 
 use super::program::Scalar;
-use crate::torch::Number;
+use gpipe_torch::Number;
 
 impl Scalar {
     /// # Errors

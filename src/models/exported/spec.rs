@@ -7,9 +7,9 @@ use tch::Kind;
 use super::ExportedModel;
 use super::error::{Result, unsupported};
 use super::program::{Argument, Node, Origin, Program, Size, ValueId, ValueInfo};
-use crate::models::loss_kind::{LossKind, NamedLoss, class_dimensions, is_float};
-use crate::models::zoo::{Entry, Instance, ModelSpec, Settings, Synthetic, Zoo};
-use crate::torch::{LossFn, Values, on_values};
+use crate::loss_kind::{LossKind, NamedLoss, class_dimensions, is_float};
+use crate::zoo::{Entry, Instance, ModelSpec, Settings, Synthetic, Zoo};
+use gpipe_torch::{LossFn, Values, on_values};
 
 /// The size of a model whose sequences have any number of tokens.
 pub(super) const CONTEXT: &str = "context";

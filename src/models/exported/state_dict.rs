@@ -12,8 +12,8 @@ use tch::{Device, Kind, Tensor};
 use super::Exported;
 use super::error::Result;
 use super::weights::Stored;
-use crate::models::loss_kind::is_float;
-use crate::models::wrapped;
+use crate::loss_kind::is_float;
+use crate::wrapped;
 
 /// Names, shapes and kinds.
 pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
@@ -164,7 +164,7 @@ fn homes(own: &Exported) -> Result<Vec<(String, &Stored)>> {
 }
 
 /// Writes tensors as safetensors; a file that is there is replaced.
-pub(crate) fn save(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
+pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     let tensors = tensors
         .iter()
         .map(|(name, tensor)| Ok((name, Bytes::new(tensor)?)))

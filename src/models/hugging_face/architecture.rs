@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::error::HuggingFaceError;
 use super::tensors::Files;
-use crate::models::zoo::ModelSpec;
+use crate::zoo::ModelSpec;
 
 /// The projection onto the vocabulary, where it is not the embedding.
 const HEAD: &str = "lm_head.weight";

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::architecture::Architecture;
 use super::beside::TokenIds;
-use crate::models::zoo::Settings;
+use crate::zoo::Settings;
 use fields::Fields;
 
 /// Sizes of a model of ours, by name.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::TorchError;
-use crate::models::zoo::ZooError;
+use crate::zoo::ZooError;
+use gpipe_torch::TorchError;
 
 /// Why weights could not be written or read.
 #[derive(Debug, Error)]
@@ -25,7 +25,7 @@ pub enum HuggingFaceError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the list.
         why: String,
     },
     /// The model of a `config.json` is none of ours.

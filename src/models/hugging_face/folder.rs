@@ -14,7 +14,7 @@ use tch::{Device, Kind, Tensor};
 use super::beside::TokenizerFiles;
 use super::error::HuggingFaceError;
 use super::tensors::Files;
-use crate::files;
+use gpipe_partitioner::files;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -145,8 +145,7 @@ fn download(name: &str, folder: &str) -> String {
 
 /// What to do with a name of the hub where the name of a model was asked for; none where it
 /// cannot be one.
-#[cfg(feature = "cli")]
-pub(crate) fn hub_hint(path: &Path) -> Option<String> {
+pub fn hub_hint(path: &Path) -> Option<String> {
     let name = hub_name(path)?;
     let (_, folder) = name.split_once('/')?;
     let is_file = path.extension().is_some_and(|end| end == "json");

@@ -38,12 +38,11 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 
 use super::zoo::{ModelSpec, Zoo};
-use crate::torch::Variable;
 use architecture::Architecture;
 use beside::TokenIds;
 use folder::Folder;
-#[cfg(feature = "cli")]
-pub(crate) use folder::hub_hint;
+pub use folder::hub_hint;
+use gpipe_torch::Variable;
 
 pub use beside::TokenizerFiles;
 pub use error::HuggingFaceError;

@@ -9,8 +9,8 @@ use safetensors::tensor::{Dtype, Metadata};
 use tch::{Kind, Tensor};
 
 use super::error::HuggingFaceError;
-use crate::files;
-use crate::models::wrapped;
+use crate::wrapped;
+use gpipe_partitioner::files;
 
 /// The largest header that is read, as the format has it.
 const MAX_HEADER: u64 = 100_000_000;

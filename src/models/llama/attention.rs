@@ -4,8 +4,8 @@ use tch::{Tensor, nn};
 
 use super::rotary::Rotary;
 use super::{Llama, RmsNorm, RopeScaling, multiply, projection};
-use crate::torch::Context;
-use crate::torch::layers::KvCache;
+use gpipe_torch::Context;
+use gpipe_torch::layers::KvCache;
 
 #[derive(Debug)]
 pub(super) struct Attention {

@@ -1,19 +1,16 @@
 //! A kind of model: its sizes, its presets, and how to make one.
 
 use std::fmt;
-#[cfg(feature = "data")]
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{Settings, SharedLoss, Size, Synthetic, ZooError};
-#[cfg(feature = "data")]
-use crate::data::{SampleOptions, Samples};
-use crate::models::exported::ExportedModel;
-use crate::models::loss_kind::{LossKind, NamedLoss};
-use crate::torch::{LossFn, Sequential};
+use crate::exported::ExportedModel;
+use crate::loss_kind::{LossKind, NamedLoss};
+use gpipe_data::{SampleOptions, Samples};
+use gpipe_torch::{LossFn, Sequential};
 
 type Make = dyn Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync;
-#[cfg(feature = "data")]
 type Data = dyn Fn(&Settings, Option<&Path>, &SampleOptions) -> anyhow::Result<Option<Samples>>
     + Send
     + Sync;
@@ -108,8 +105,8 @@ impl Instance {
         self
     }
 
-    /// Says that its layers heed [`Context::past`](crate::Context::past): tokens may come one after
-    /// the other ([`Pipeline::decode`](crate::Pipeline::decode)), with the outputs of all at once.
+    /// Says that its layers heed [`Context::past`](gpipe_torch::Context::past): tokens may come one after
+    /// the other ([`Pipeline::decode`](gpipe_torch::Pipeline::decode)), with the outputs of all at once.
     #[doc(alias = "KV cache")]
     #[must_use]
     pub fn caches(mut self) -> Self {
@@ -168,7 +165,6 @@ pub struct Entry {
     sizes: Vec<Size>,
     presets: Vec<Preset>,
     make: Arc<Make>,
-    #[cfg(feature = "data")]
     data: Option<Arc<Data>>,
 }
 
@@ -185,7 +181,6 @@ impl Entry {
             sizes: Vec::new(),
             presets: Vec::new(),
             make: Arc::new(make),
-            #[cfg(feature = "data")]
             data: None,
         }
     }
@@ -289,7 +284,6 @@ impl Entry {
     ///     Ok(Some(Samples::of(all, None::<Made<fn(usize) -> anyhow::Result<_>>>, options)?))
     /// });
     /// ```
-    #[cfg(feature = "data")]
     #[must_use]
     pub fn data<F>(mut self, data: F) -> Self
     where
@@ -303,7 +297,6 @@ impl Entry {
     }
 
     /// What the model brings to learn from, if anything.
-    #[cfg(feature = "data")]
     pub(super) fn own_samples(
         &self,
         settings: &Settings,

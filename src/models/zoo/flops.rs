@@ -1,7 +1,7 @@
 //! What a sequence of tokens takes to train on.
 
 use super::ModelSpec;
-use crate::Variable;
+use gpipe_torch::Variable;
 
 /// Of each weight and token: a product and a sum in the forward, twice that in the backward.
 const PER_WEIGHT: f64 = 6.0;
@@ -39,7 +39,7 @@ impl ModelSpec {
 
 #[cfg(test)]
 mod tests {
-    use crate::models::zoo::Zoo;
+    use crate::zoo::Zoo;
 
     #[test]
     fn a_sequence_takes_its_matrices_and_its_attention() {

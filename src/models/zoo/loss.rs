@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tch::{TchError, Tensor};
 
-use crate::models::loss_kind::{NOTHING_IGNORED, out_of_range};
-use crate::torch::{Loss, LossFn, Values};
+use crate::loss_kind::{NOTHING_IGNORED, out_of_range};
+use gpipe_torch::{Loss, LossFn, Values};
 
 /// A loss function whose type is forgotten: what [`ModelSpec::loss`](super::ModelSpec::loss)
 /// gives, and what a training step takes.
@@ -35,7 +35,7 @@ impl LossFn for SharedLoss {
 ///
 /// Every target counts, so that the loss of a mini-batch does not depend on its micro-batches: -100,
 /// which PyTorch leaves out, is no class.
-/// [`NamedLoss::ignore_index`](crate::models::NamedLoss::ignore_index) leaves targets out, and gives
+/// [`NamedLoss::ignore_index`](crate::NamedLoss::ignore_index) leaves targets out, and gives
 /// each micro-batch the weight of those that are left.
 ///
 /// *Shapes*: logits `[samples, classes]`, targets `[samples]` of integers.

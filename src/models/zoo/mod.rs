@@ -2,7 +2,7 @@
 //!
 //! A [`Zoo`] holds [`Entry`]s; each knows its sizes with their defaults, named sets
 //! of sizes (presets), and how to make an [`Instance`]: the model as a
-//! [`Sequential`](crate::Sequential), what its inputs and targets look like, and its loss function.
+//! [`Sequential`](gpipe_torch::Sequential), what its inputs and targets look like, and its loss function.
 //! [`Zoo::spec`] resolves a name and `key=value` settings to a [`ModelSpec`]:
 //!
 //! ```
@@ -89,7 +89,7 @@ impl Zoo {
 
     /// The first model that is not built in: in a program of one's own it is the one that is
     /// meant where none is named.
-    pub(crate) fn first_own(&self) -> Option<&str> {
+    pub fn first_own(&self) -> Option<&str> {
         let builtin = Self::builtin();
         let own = |name: &&str| !builtin.names().any(|builtin| builtin == *name);
         self.names().find(own)

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Entry, Fill, Instance, Settings, SharedLoss, Synthetic, ZooError};
-use crate::models::exported::{ExportedError, ExportedModel};
-use crate::models::loss_kind::{LossKind, NamedLoss};
-use crate::torch::{RandomScope, Sequential, TorchError, Values};
+use crate::exported::{ExportedError, ExportedModel};
+use crate::loss_kind::{LossKind, NamedLoss};
+use gpipe_torch::{RandomScope, Sequential, TorchError, Values};
 
 /// A model by name with all its sizes: everything that training or profiling it needs.
 ///
@@ -95,12 +95,11 @@ impl ModelSpec {
     ///
     /// # Errors
     /// Those of the entry's own function.
-    #[cfg(feature = "data")]
     pub fn own_samples(
         &self,
         path: Option<&std::path::Path>,
-        options: &crate::data::SampleOptions,
-    ) -> anyhow::Result<Option<crate::data::Samples>> {
+        options: &gpipe_data::SampleOptions,
+    ) -> anyhow::Result<Option<gpipe_data::Samples>> {
         self.entry.own_samples(&self.settings, path, options)
     }
 
@@ -146,7 +145,8 @@ impl ModelSpec {
 
     /// The same, where targets of this number count nothing to its loss: that which has a name, or that of
     /// classes which it may be judged by.
-    pub(crate) fn ignoring(&self, index: i64) -> Self {
+    #[must_use]
+    pub fn ignoring(&self, index: i64) -> Self {
         let ignoring = |loss: NamedLoss| loss.ignore_index(index);
         if let Some(loss) = self.named_loss() {
             let mut other = self.clone();
@@ -159,18 +159,18 @@ impl ModelSpec {
     }
 
     /// Whether its targets are classes, which nobody has to say of it.
-    pub(crate) fn learns_classes(&self) -> bool {
+    pub fn learns_classes(&self) -> bool {
         matches!(self.targets(), [target] if matches!(target.fill(), Fill::Classes(_)))
     }
 
     /// The same, where its output may have the classes in another dimension than the usual one.
-    pub(crate) fn turned(&self) -> Option<Self> {
+    pub fn turned(&self) -> Option<Self> {
         self.exported()?.turned(self.named_loss()?)
     }
 
     /// The same for samples of these shapes, one for each input, where it is a program with dynamic
     /// sizes: see [`ExportedModel::resized`].
-    pub(crate) fn resized(&self, items: &[&[i64]]) -> Result<Self, ExportedError> {
+    pub fn resized(&self, items: &[&[i64]]) -> Result<Self, ExportedError> {
         match self.exported() {
             Some(model) => model.resized(items)?.spec(self.named_loss()),
             None => Ok(self.clone()),
@@ -182,7 +182,7 @@ impl ModelSpec {
         self.instance.sees_later_tokens
     }
 
-    /// Whether tokens may come one after the other ([`Pipeline::decode`](crate::Pipeline::decode)):
+    /// Whether tokens may come one after the other ([`Pipeline::decode`](gpipe_torch::Pipeline::decode)):
     /// its layers keep what they need of those before.
     pub fn caches(&self) -> bool {
         self.instance.caches

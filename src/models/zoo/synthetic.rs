@@ -2,11 +2,10 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::torch::TorchError;
+use gpipe_torch::TorchError;
 
 /// What the elements of a made-up tensor are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Fill {
     /// Floats from N(0, 1).
     Normal,
@@ -79,7 +78,7 @@ impl Synthetic {
     }
 
     /// Whether it is a sequence of tokens: one of numbers that are all known, and no truths.
-    pub(crate) fn is_tokens(&self) -> bool {
+    pub fn is_tokens(&self) -> bool {
         let known = matches!(self.fill, Fill::Classes(_)) && self.kind != Kind::Bool;
         known && self.shape.len() == 1
     }

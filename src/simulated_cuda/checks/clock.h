@@ -1,4 +1,4 @@
-// What is known to be over: vector clocks.
+// Vector clocks of work known to be over.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace sim::checks {
 
-// By number of a stream: so many of its entries.
+// By stream number: that many of its entries.
 using Clock = std::vector<uint64_t>;
 
 inline uint64_t of(const Clock& clock, size_t stream) { return stream < clock.size() ? clock[stream] : 0; }

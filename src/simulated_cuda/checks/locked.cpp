@@ -33,7 +33,7 @@ void protect(const char* from, const char* to, int protection) {
   mprotect(page_of(from), size_t(pages_end(to) - page_of(from)), protection);
 }
 
-// The pages of a range are as open as what is held there lets them be.
+// Sets the protection of the pages of a range to what the held accesses allow.
 void protect_again(const char* from, const char* to) {
   const auto *begin = page_of(from), *end = pages_end(to);
   protect(begin, end, PROT_READ | PROT_WRITE);
@@ -58,8 +58,8 @@ bool is_write(const void* context) {
 
 struct sigaction before;
 
-// The host touched a page of what is held. Pages are larger than tensors: of what lies beside
-// them nothing is found, but it may be used.
+// The host touched a page of a held range. Pages are larger than tensors: memory beside a held one
+// may be used, and mistakes there are not found.
 void touched(int number, siginfo_t* info, void* context) {
   const auto* at = static_cast<const char*>(info->si_addr);
   if (!is_page_locked(at)) {

@@ -5,10 +5,10 @@
 
 namespace sim::checks {
 
-// An entry uses the range: from now until the host has waited for it, the host may not write
-// there, nor read what the entry writes.
+// An entry uses the range: until the host has waited for the entry, it may not write there, nor
+// read what the entry writes.
 void hold(World& world, const Access& access, const Use& use);
-// Of what is held: that for which the host has waited; all of a range.
+// Releases held ranges: those for which the host has waited; all in a range.
 void release_held(World& world);
 void release_held(World& world, const char* from, const char* to);
 

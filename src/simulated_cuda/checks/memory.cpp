@@ -10,8 +10,8 @@ const char* end_of(const void* address, size_t size) { return static_cast<const 
 
 }  // namespace
 
-// An allocator hands memory out again on the stream that it belonged to. Another stream gets it
-// only by way of the driver, which waits for the whole device.
+// An allocator hands memory out again on its former stream. Another stream gets it only through the
+// driver, which waits for the whole device.
 void taken(const void* address, size_t size, Stream& stream) {
   if (!World::on()) {
     return;
@@ -36,7 +36,7 @@ void taken(const void* address, size_t size, Stream& stream) {
   world.note(from, to, stream.capture ? "taken in a capture on" : "taken on", &stream);
 }
 
-// What streams that the allocator knows of have done with it, it waits for.
+// The allocator waits for the streams that it knows to have used the memory.
 void freed(const void* address, size_t size) {
   if (!World::on()) {
     return;
@@ -64,7 +64,8 @@ void freed(const void* address, size_t size) {
   });
 }
 
-// What the allocator is told in a capture, of whatever stream, it forgets at the capture's end.
+// Uses that the allocator is told of during a capture, on any stream, are forgotten when the
+// capture ends.
 void used_by(const void* address, Stream& stream) {
   if (!World::on()) {
     return;
@@ -98,7 +99,7 @@ void locked_taken(const void* address, size_t size) {
   const auto* from = static_cast<const char*>(address);
   const auto* to = end_of(address, size);
   world.allocations[from] = {to, {}, false};
-  // Its allocator has waited for every stream that used it.
+  // The host allocator has waited for every stream that used it.
   world.shadow.renew(from, to, 0, [](const Cell&, const Use&) { return false; });
   world.shadow.over(from, to, [](const char*, Cell& cell) { cell.written = true; });
   world.note(from, to, "taken", nullptr);

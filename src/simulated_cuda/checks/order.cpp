@@ -1,4 +1,4 @@
-// Who waits for whom: at submission, so that what is missing is found whenever things happen.
+// Ordering checks at submission, which find a missing wait whatever the timing.
 #include "locked.h"
 #include "world.h"
 
@@ -42,13 +42,14 @@ void check_alive(World& world, const Stream& stream, const Entry& entry, Access&
              access.from, access.to);
 }
 
-// It only moves bytes (operators/copies.cpp names it so) to where the checks see them: what nobody
-// has written may be copied, and is not written where it arrives either.
+// Whether the entry only moves bytes (so named in operators/copies.cpp) to memory that the checks
+// track: unwritten bytes may be copied, and count as unwritten at their destination.
 bool only_moves(const Entry& entry) {
   return strncmp(entry.what, "copy_ ", 6) == 0 && !entry.accesses.empty() && entry.accesses.back().write;
 }
 
-// `written`: whether all that the entry has read so far was; in the end what it writes is, too.
+// `written`: whether everything that the entry has read so far was written; if so, its results are,
+// too.
 void check_access(World& world, const Stream& stream, const Entry& entry, const Access& access, const Use& use,
                   bool& written) {
   world.shadow.over(access.from, access.to, [&](const char* from, Cell& cell) {
@@ -77,7 +78,7 @@ void check_access(World& world, const Stream& stream, const Entry& entry, const 
   });
 }
 
-// It becomes a part of a graph. What it does is checked whenever that runs.
+// Adds the entry to a graph. It is checked whenever the graph runs.
 void check_captured(World& world, Stream& stream, Entry& entry) {
   for (auto& access : entry.accesses) {
     check_alive(world, stream, entry, access);

@@ -1,5 +1,5 @@
-// What is known of each byte: who wrote it last, and who has read it since. By address, not by
-// allocation: memory that is handed out again keeps its past.
+// State of each byte: its last writer, and its readers since. By address, not by allocation: memory
+// that is handed out again keeps its past.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace sim::checks {
 
-// An entry that used memory; none where `at` is 0.
+// An entry that used memory; none if `at` is 0.
 struct Use {
   // The number of its stream, and its place there.
   size_t stream = 0;
@@ -20,7 +20,7 @@ struct Use {
 // Bytes with the same past, up to `to`.
 struct Cell {
   const char* to = nullptr;
-  // The stream (by number) that they were handed out to, and whether anybody wrote there since.
+  // Number of the stream that they were handed out to, and whether they were written since.
   size_t owner = 0;
   bool written = false;
   Use write;
@@ -47,8 +47,8 @@ class Shadow {
     }
   }
 
-  // The range is handed out to a stream: its bytes are not written yet. What `keeps(use)` of its
-  // past stays.
+  // The range is handed out to a stream: its bytes count as unwritten. Past uses with `keeps(use)`
+  // stay.
   template <typename Keeps>
   void renew(const char* from, const char* to, size_t owner, Keeps&& keeps) {
     bool plain = true;
@@ -82,7 +82,7 @@ class Shadow {
   void clear() { cells.clear(); }
 
  private:
-  // A cell begins here, if one reaches over it.
+  // Splits the cell that spans `at`, if there is one.
   void split(const char* at) {
     auto after = cells.upper_bound(at);
     if (after == cells.begin()) {

@@ -14,11 +14,11 @@ namespace sim::checks {
 
 namespace {
 
-// Of the history, so many lines are kept, and told of a place.
+// Number of history lines kept, and printed per place.
 constexpr size_t kKept = 1 << 14;
 constexpr int kTold = 8;
 
-// Whoever swallows the error does not end well for that.
+// A process that swallows the error still ends with a failure.
 void end_badly(int status, void*) {
   if (status == 0 && World::get().found) {
     fflush(nullptr);

@@ -1,4 +1,4 @@
-// All that the checks know.
+// State of the checks.
 #pragma once
 
 #include "../checks.h"
@@ -14,16 +14,16 @@
 
 namespace sim::checks {
 
-// Memory that is handed out.
+// Memory in use.
 struct Allocation {
   const char* to = nullptr;
   // Other streams that use it, by number.
   std::set<size_t> users;
-  // It was handed out in a capture: the graph uses it for as long as it lives.
+  // Handed out in a capture: used by the graph as long as it lives.
   bool of_graph = false;
 };
 
-// Of the history of memory.
+// An event in the history of memory.
 struct Event {
   uint64_t serial = 0;
   const char* from = nullptr;
@@ -33,7 +33,7 @@ struct Event {
   const char* thread = "";
 };
 
-// A capture that is under way.
+// A capture in progress.
 struct UnderWay {
   const Capture* capture = nullptr;
   std::thread::id thread;
@@ -43,37 +43,37 @@ struct UnderWay {
 struct World {
   static World& get();
 
-  // Whether anything is checked: not where that is off, and not behind what was found.
+  // Whether checks run: not if they are off, and not after a finding.
   static bool on();
 
   Clock& clock(const Stream& stream);
-  // Whether a use is over for certain when what the stream gets now begins.
+  // Whether a use is certainly over when the next entry of the stream begins.
   bool is_before(const Use& use, const Stream& stream);
-  // The allocation that holds the whole range; null: there is none.
+  // The allocation that holds the whole range; null if there is none.
   Allocation* holding(const char* from, const char* to);
   void note(const char* from, const char* to, const char* what, const Stream* stream);
   UnderWay* capturing(const Capture* capture);
 
-  // Prints what was found, with the memory's history, and ends the checks. Returns the sentence.
+  // Prints the finding with the memory's history, and ends the checks. Returns the sentence.
   std::string report(const std::string& sentence, const char* from, const char* to);
   [[noreturn]] void fail(const std::string& sentence, const char* from = nullptr, const char* to = nullptr);
 
   std::mutex mutex;
-  // By number of the stream.
+  // By stream number.
   std::vector<Clock> clocks;
   std::vector<const Stream*> streams;
-  // What the host has waited for: over for all that is submitted later.
+  // Work that the host has waited for: over for everything submitted later.
   Clock host;
   Shadow shadow;
   std::map<const char*, Allocation> allocations;
   std::vector<Event> history;
   uint64_t serial = 0;
   std::vector<UnderWay> captures;
-  // Something was found.
+  // Whether something was found.
   std::atomic<bool> found{false};
 };
 
-// Of the calling thread, as it was named first.
+// Name of the calling thread, as first set.
 const char* thread_name();
 
 // `stream 3 of cuda:1`, `bytes 0x7f.. to 0x7f.. of cuda:1`.

@@ -1,4 +1,4 @@
-// Pieces of segments, and the pools that free ones wait in.
+// Pieces of segments, and the pools of free ones.
 #pragma once
 
 #include "../stream.h"
@@ -15,14 +15,14 @@ namespace sim::memory {
 
 using PoolId = c10::MempoolId_t;
 
-// What cudaMalloc gave. What is behind `fresh` was never handed out.
+// Memory from cudaMalloc. The part from `fresh` on was never handed out.
 struct Segment {
   char* fresh;
-  // Until it goes back to the driver.
+  // Until it is returned to the driver.
   std::shared_ptr<std::atomic<bool>> alive = std::make_shared<std::atomic<bool>>(true);
 };
 
-// Memory that was given back.
+// Freed memory.
 struct Range {
   char* address;
   size_t size;
@@ -31,29 +31,29 @@ struct Range {
 
 struct BlockPool;
 
-// A piece of a segment: handed out, or free, or given back and still used by other streams.
-// Its neighbours of the segment are a list.
+// A piece of a segment: in use, free, or freed but still used by other streams. The pieces of a
+// segment form a list.
 struct Block {
   Block(Stream* stream, char* address, size_t size, BlockPool* pool, Segment* segment)
       : stream(stream), address(address), size(size), pool(pool), segment(segment) {}
 
   bool is_split() const { return before != nullptr || after != nullptr; }
-  // Nobody uses it.
+  // Whether nothing uses it.
   bool is_free() const { return !allocated && events == 0 && users.empty(); }
   char* end() const { return address + size; }
 
-  // It belongs to this stream alone, also while it is free.
+  // The stream that it belongs to, even while free.
   Stream* stream;
   char* address;
   size_t size;
-  // Before it was rounded up.
+  // Size before rounding up.
   size_t requested = 0;
   BlockPool* pool;
   Segment* segment;
   bool allocated = false;
-  // Points of other streams that are not over yet.
+  // Number of unfinished points of other streams.
   int events = 0;
-  // Streams that were told to use it.
+  // Other streams recorded as using it.
   std::unordered_set<Stream*> users;
   Block* before = nullptr;
   Block* after = nullptr;
@@ -77,11 +77,11 @@ struct BlockPool {
   const bool small;
   PrivatePool* const owner;
   std::set<Block*, BySize> blocks;
-  // What was given back since the stream took memory last (see poison.h).
+  // Ranges freed since the stream last took memory (see poison.h).
   std::unordered_map<Stream*, std::vector<Range>> dirty;
 };
 
-// The pools of graphs: addresses stay theirs while a graph or a tensor has them.
+// Pools of graphs: they keep their addresses as long as a graph or a tensor uses them.
 struct PrivatePool {
   explicit PrivatePool(PoolId id) : id(id) {}
 

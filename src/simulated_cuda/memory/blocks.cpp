@@ -1,4 +1,4 @@
-// Blocks: taken from the pools, cut, given back, joined again.
+// Blocks: taken from the pools, split, freed and merged.
 #include "device_cache.h"
 #include "poison.h"
 
@@ -16,7 +16,7 @@ Block* DeviceCache::take(size_t requested, Stream& stream) {
   }
   const size_t size = round_up(requested);
   auto& pool = pool_for(size, stream);
-  // One that fails as asked has no room in the cache either.
+  // A request that is to fail finds no room in the cache either.
   const bool refused = faults::hits(faults::Kind::allocation, device);
   auto* block = refused ? nullptr : cached(pool, size, stream);
   if (block == nullptr) {
@@ -28,7 +28,7 @@ Block* DeviceCache::take(size_t requested, Stream& stream) {
   return hand_out(block, size, requested);
 }
 
-// A graph's pool, for streams of a capture.
+// Chooses the pool; a graph's pool for streams of a capture.
 BlockPool& DeviceCache::pool_for(size_t size, Stream& stream) {
   const bool is_small = size <= c10::CachingAllocator::kSmallSize;
   for (const auto& [id, filter] : captures) {
@@ -40,7 +40,7 @@ BlockPool& DeviceCache::pool_for(size_t size, Stream& stream) {
   return is_small ? small : large;
 }
 
-// The smallest that is large enough.
+// The smallest block that is large enough.
 Block* DeviceCache::cached(BlockPool& pool, size_t size, Stream& stream) {
   Block wanted(&stream, nullptr, size, nullptr, nullptr);
   const auto found = pool.blocks.lower_bound(&wanted);
@@ -79,7 +79,7 @@ Block* DeviceCache::hand_out(Block* block, size_t size, size_t requested) {
   return block;
 }
 
-// Cuts the front off; the rest is free.
+// Splits the front off; the rest is free.
 Block* DeviceCache::split(Block* rest, size_t size) {
   auto* front = new Block(rest->stream, rest->address, size, rest->pool, rest->segment);
   front->before = rest->before;
@@ -108,7 +108,7 @@ void DeviceCache::give_back(Block* block) {
   }
 }
 
-// Nobody uses it any more: it joins its free neighbours, and waits in its pool.
+// A block that nothing uses any more joins its free neighbours, and goes to its pool.
 void DeviceCache::make_free(Block* block) {
   given_back(*block);
   auto& pool = *block->pool;
@@ -132,7 +132,7 @@ void DeviceCache::make_free(Block* block) {
   change(own_stats.requested_bytes, pool, -int64_t(block->requested));
 }
 
-// Bytes that the block has got from its neighbour.
+// Bytes that the block gained from its neighbour.
 size_t DeviceCache::merge(Block* block, Block* neighbour) {
   if (neighbour == nullptr || !neighbour->is_free()) {
     return 0;

@@ -28,7 +28,7 @@ void DeviceCache::note_use(Block* block, Stream& stream) {
   }
 }
 
-// All of the memory is no limit.
+// A fraction of 1 is no limit.
 void DeviceCache::set_fraction(double fraction) {
   std::lock_guard<std::mutex> lock(mutex);
   allowed.reset();
@@ -69,7 +69,7 @@ void DeviceCache::end_pool(PoolId pool) {
   captures.erase(found);
 }
 
-// Its memory may go back to the driver where no tensor has it any more.
+// Its memory may return to the driver once no tensor uses it.
 void DeviceCache::release_pool(PoolId pool) {
   std::lock_guard<std::mutex> lock(mutex);
   const auto found = pools.find(pool);

@@ -1,7 +1,7 @@
-// The caching allocator of one device, after libtorch 2.11's (DeviceCachingAllocator of
-// CUDACachingAllocator.cpp) with its settings as they are by default. Whatever decides who
-// gets which memory when is the same here; expandable segments, snapshots, garbage collection
-// and sharing between processes are not here.
+// The caching allocator of one device, after libtorch 2.11's DeviceCachingAllocator
+// (CUDACachingAllocator.cpp) with default settings. Decisions about which request gets which memory
+// when are the same; expandable segments, snapshots, garbage collection and sharing between
+// processes are missing.
 #pragma once
 
 #include "block.h"
@@ -76,16 +76,16 @@ class DeviceCache {
   size_t reserved = 0;
   std::optional<size_t> allowed;
 
-  // Graphs' pools; those that nobody replays any more; and the captures that go on.
+  // Pools of graphs; those that are no longer replayed; and captures in progress.
   std::map<PoolId, std::unique_ptr<PrivatePool>> pools;
   std::map<PoolId, PrivatePool*> freeable;
   std::vector<std::pair<PoolId, Filter>> captures;
 
-  // By stream, in order: points, and the blocks that wait for them.
+  // By stream, in order: points, and the blocks waiting for them.
   std::unordered_map<Stream*, std::deque<std::pair<std::shared_ptr<Point>, Block*>>> events;
-  // Given back during a capture, and used by other streams.
+  // Blocks freed during a capture, and used by other streams.
   std::vector<Block*> deferred;
-  // What was noted during a capture, and is forgotten at its end.
+  // Uses recorded during a capture, forgotten at its end.
   std::unordered_map<Block*, std::unordered_set<Stream*>> noted_in_capture;
 };
 

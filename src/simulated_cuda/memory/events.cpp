@@ -1,7 +1,7 @@
-// Blocks that streams other than their own have used: they are free when those have come to
-// where they were when the block was given back.
+// Blocks used by other streams than their own: free when those streams have reached the points at
+// which they were when the block was freed.
 //
-// All of it can throw: a lost device answers these calls with its error, as any other.
+// All of this can throw: a lost device answers these calls with its error, too.
 #include "device_cache.h"
 
 #include "../errors.h"
@@ -32,8 +32,8 @@ void DeviceCache::record_events(Block* block) {
   }
 }
 
-// For what was given back during a capture. As libtorch does, it forgets what was noted during
-// a capture, whose streams have come to an end: of streams that were not in it that is not true
+// Records events for blocks freed during a capture. As libtorch does, forgets uses recorded during
+// a capture, as if their streams had finished: wrong for streams outside of the capture
 // (reviews/cuda.md, L1).
 void DeviceCache::record_deferred_events() {
   for (auto* block : std::exchange(deferred, {})) {
@@ -65,7 +65,7 @@ void DeviceCache::look_at_events() {
   }
 }
 
-// Of a pool alone, or (null) of all.
+// Waits for events of one pool, or of all (null).
 void DeviceCache::wait_for_events(const PrivatePool* pool) {
   ++own_stats.num_sync_all_streams;
   TORCH_INTERNAL_ASSERT(captures.empty());

@@ -14,8 +14,8 @@ namespace sim::memory {
 
 namespace {
 
-// Ranges begin at multiples of it, and what is behind a range belongs to nobody: a kernel that
-// reads beyond its memory finds none of others'.
+// Ranges begin at multiples of this, followed by an unowned gap: a kernel that reads beyond its
+// memory hits no other range.
 constexpr size_t kAlignment = size_t(2) << 20;
 constexpr size_t kBetween = 4096;
 
@@ -30,7 +30,7 @@ size_t Physical::free() {
   return total() - used;
 }
 
-// The lowest gap that is large enough, or the end of what was ever handed out.
+// The lowest gap that is large enough, or the end of all memory ever handed out.
 char* Physical::place(size_t size) {
   for (auto gap = gaps.begin(); gap != gaps.end(); ++gap) {
     const auto [address, room] = *gap;
@@ -78,7 +78,7 @@ void Physical::give_back(char* address) {
   taken.erase(found);
   used -= size;
   madvise(bytes_of(address), size, MADV_DONTNEED);
-  // Joins with the gaps beside it.
+  // Merges adjacent gaps.
   size_t room = spread(size);
   if (const auto next = gaps.find(address + room); next != gaps.end()) {
     room += next->second;

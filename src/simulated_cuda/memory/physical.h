@@ -1,4 +1,4 @@
-// What the driver hands out of a device's memory: cudaMalloc and cudaFree.
+// The driver's allocations of a device's memory: cudaMalloc and cudaFree.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ class Physical {
  public:
   explicit Physical(int device) : device(device) {}
 
-  // Null: the device is full. Throws where the device is lost.
+  // Null: the device is full. Throws if the device is lost.
   char* take(size_t size);
-  // cudaFree waits for all that the device has to do: the first half of it, and the second.
+  // cudaFree in two halves: wait for all work of the device, then free.
   void wait() const;
   void give_back(char* address);
 
@@ -25,7 +25,7 @@ class Physical {
 
   const int device;
   std::mutex mutex;
-  // By address: ranges that are handed out, and those between them that are free.
+  // By address: ranges in use, and free ones between them.
   std::map<char*, size_t> taken;
   std::map<char*, size_t> gaps;
   size_t used = 0;

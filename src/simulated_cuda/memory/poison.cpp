@@ -10,7 +10,7 @@ namespace sim::memory {
 
 namespace {
 
-// Whatever of it is still to come when the segment goes back to the driver, does not come.
+// Skipped if the segment returns to the driver before it runs.
 void overwrite(Stream& stream, const Range& range) {
   Entry poison;
   poison.run = [at = bytes_of(range.address), size = range.size, alive = range.segment->alive] {
@@ -40,7 +40,7 @@ void overwrite_before(Block& block) {
     overwrite(*block.stream, range);
   }
   dirty.clear();
-  // Blocks are cut from the front, so what was never handed out is the end of a segment.
+  // Blocks are split from the front, so memory never handed out is at the end of a segment.
   if (auto*& fresh = block.segment->fresh; block.end() > fresh) {
     auto* from = std::max(fresh, block.address);
     overwrite(*block.stream, {from, size_t(block.end() - from), block.segment});

@@ -1,21 +1,21 @@
-// Memory is overwritten before it is handed out again: what is read without being written
-// is 0xFF, which is no number.
+// Overwrites memory before it is handed out again: reading unwritten memory gives 0xFF bytes, which
+// is NaN.
 //
-// When that happens decides between proof and false alarm. Not when memory is given back: no
-// GPU writes anything then, and what its stream still reads is right. Whoever takes memory
-// on a stream may get any of what was given back there before, and write into it with the
-// next that the stream computes. So that overwrites all of it (`Stream::submit_late`).
+// The time matters, or there are false alarms. Not when memory is freed: no GPU writes anything
+// then, and its stream may still read correctly. A request on a stream may get any memory freed
+// there before, and the stream's next entry may write to it. So that entry overwrites all of it
+// first (`Stream::submit_late`).
 #pragma once
 
 #include "block.h"
 
 namespace sim::memory {
 
-// A block was given back, and nobody uses it any more.
+// A block was freed, and nothing uses it any more.
 void given_back(const Block& block);
 // A block is about to be handed out.
 void overwrite_before(Block& block);
-// A segment goes back to the driver.
+// A segment returns to the driver.
 void forget(BlockPool& pool, const Block& segment);
 
 }  // namespace sim::memory

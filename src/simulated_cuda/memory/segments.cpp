@@ -1,4 +1,4 @@
-// Segments: taken from the driver, and given back to it where nothing else helps.
+// Segments: taken from the driver, and returned to it as a last resort.
 #include "device_cache.h"
 #include "poison.h"
 
@@ -8,7 +8,7 @@
 
 namespace sim::memory {
 
-// Null: no room.
+// Null if there is no room.
 Block* DeviceCache::new_segment(BlockPool& pool, size_t size, Stream& stream) {
   if (allowed.has_value() && reserved + size > *allowed) {
     return nullptr;
@@ -27,8 +27,8 @@ Block* DeviceCache::new_segment(BlockPool& pool, size_t size, Stream& stream) {
   return new Block(&stream, address, size, &pool, new Segment{address});
 }
 
-// A new segment; where there is no room for it, once more when all that is cached went back.
-// `refused`: there shall be no room.
+// A new segment; if there is no room, a second try after all cached memory was returned. `refused`:
+// fail the request.
 Block* DeviceCache::with_more_room(BlockPool& pool, size_t size, Stream& stream, bool refused) {
   const size_t whole = segment_size(size);
   auto* block = refused ? nullptr : new_segment(pool, whole, stream);
@@ -67,7 +67,7 @@ bool DeviceCache::release_cached(PoolId pool) {
   return true;
 }
 
-// Those that are whole segments.
+// Releases free blocks that are whole segments.
 void DeviceCache::release_blocks(BlockPool& pool) {
   for (auto it = pool.blocks.begin(); it != pool.blocks.end();) {
     auto* block = *it;
@@ -97,7 +97,7 @@ void DeviceCache::release(Block* segment) {
 
 namespace {
 
-// As libtorch writes sizes.
+// Formats sizes as libtorch does.
 std::string text(size_t bytes) {
   char out[64];
   if (bytes <= 1024) {

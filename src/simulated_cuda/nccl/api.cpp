@@ -41,7 +41,7 @@ struct All {
   }
 };
 
-// What a thread has asked for between a begin and the end of a group.
+// Operations requested by a thread between the begin and the end of a group.
 struct Asked {
   Communicator* communicator;
   Stream* stream;

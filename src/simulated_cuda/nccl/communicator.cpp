@@ -18,13 +18,13 @@ namespace sim::nccl {
 
 namespace {
 
-// Goes before each piece, so that both ranks are known to speak of the same one.
+// Sent before each piece, so that both ranks can check that they mean the same one.
 struct Announced {
   uint64_t number = 0;
   uint64_t bytes = 0;
 };
 
-// What two ranks tell each other at first.
+// First message between two ranks.
 struct Hello {
   int rank = 0;
   int device = 0;
@@ -129,7 +129,7 @@ void Communicator::submit_now(Stream& stream, const std::vector<Piece>& pieces) 
   entry.unit = Unit::copy_peer;
   size_t bytes = 0;
   for (const auto& own : pieces) {
-    // Between values that share memory there may be bytes that nobody has written.
+    // Between values that share memory some bytes may be unwritten.
     entry.accesses.push_back({own.from, own.from + own.bytes, !own.out, false});
     bytes += own.bytes;
   }
@@ -155,7 +155,7 @@ void Communicator::submit_now(Stream& stream, const std::vector<Piece>& pieces) 
   changed.notify_all();
 }
 
-// On the stream's thread, which it blocks as a kernel does that waits for the other rank.
+// Runs on the stream's thread and blocks it, like a kernel that waits for the other rank.
 void Communicator::run(const std::vector<Piece>& pieces) {
   bool moved = true;
   if (transfers::fails()) {
@@ -222,7 +222,7 @@ bool Communicator::write(const void* from, size_t bytes) {
   return true;
 }
 
-// A rank whose other one is gone hears nothing of it, within a host: its kernel waits for ever.
+// Within a host, a rank does not notice that its peer is gone: its kernel waits forever.
 void Communicator::wait_for_abort() {
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [&] { return aborted.load(); });
@@ -238,8 +238,8 @@ Result Communicator::abort() {
     shutdown(link, SHUT_RDWR);
   }
   changed.notify_all();
-  // What is behind other work in its stream, too, as NCCL does: a thread that aborts one
-  // communicator after another may wait for ever.
+  // Also waits for work behind others in its stream, as NCCL does: a thread that aborts
+  // communicators one after another may wait forever.
   const char* text = std::getenv("GPIPE_FAKE_NCCL_PATIENCE_MS");
   const auto patience = std::chrono::milliseconds(text != nullptr ? std::atoi(text) : 20000);
   if (!changed.wait_for(lock, patience, [&] { return under_way == 0; })) {

@@ -15,29 +15,29 @@ namespace sim::nccl {
 
 enum Result { success = 0, system_error = 2, internal_error = 3, invalid_argument = 4, invalid_usage = 5, remote_error = 6, in_progress = 7 };
 
-// What a rank is called by until the other one has come.
+// Where and under which id two ranks meet.
 struct Meeting {
   uint64_t word = 0;
   uint16_t port = 0;
 };
 
-// Memory that goes to the other rank, or comes from it.
+// Memory sent to the other rank, or received from it.
 struct Piece {
   bool out = false;
   char* from = nullptr;
   size_t bytes = 0;
 };
 
-// It lives as long as the process, so that a use after its end is found.
+// Lives as long as the process, so that a use after destruction is found.
 class Communicator {
  public:
   Communicator(const Meeting& meeting, int rank, int device);
 
-  // Puts the pieces at the end of a stream, soon: the state is `in_progress` until they are.
+  // Appends the pieces to a stream, soon: the state is `in_progress` until then.
   Result submit(Stream& stream, std::vector<Piece> pieces);
-  // Frees both ranks' work here, and waits until it is over.
+  // Frees this process's work of both ranks, and waits until it is over.
   Result abort();
-  // What became of the last call.
+  // Result of the last call.
   Result state();
 
   const int rank;
@@ -59,21 +59,22 @@ class Communicator {
   Result now = in_progress;
   std::atomic<bool> aborted{false};
   int link = -1;
-  // Submitted, and not over.
+  // Entries submitted and not over.
   int under_way = 0;
-  // Messages of each direction so far.
+  // Messages so far in each direction.
   uint64_t sent = 0;
   uint64_t received = 0;
 };
 
-// A word by which two ranks find each other; the one that is rank 0 calls this.
+// Makes the id by which two ranks meet; called by rank 0.
 Meeting new_meeting();
-// Connects with the other rank; -1 with the reason where it does not come. `given_up` ends it.
+// Connects to the other rank; -1 with the reason if it does not come. `given_up` ends the wait.
 int link_of(const Meeting& meeting, int rank, const std::string& who, const std::atomic<bool>& given_up, std::string& why);
 
-// Something that NCCL would not say, or take for a hang: prints it, and has the process end badly.
+// Reports a mistake that NCCL would not report, or that would hang: prints it, and makes the
+// process fail.
 void mistake(const std::string& what);
-// The last of what failed.
+// The most recent error.
 std::string& last_error();
 
 }  // namespace sim::nccl

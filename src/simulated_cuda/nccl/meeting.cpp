@@ -1,4 +1,4 @@
-// How two ranks find each other: rank 0 listens where it has made the word, the other one connects.
+// Meeting of two ranks: rank 0 listens where it made the id, the other one connects.
 #include "communicator.h"
 
 #include <arpa/inet.h>
@@ -23,9 +23,9 @@ using Clock = std::chrono::steady_clock;
 
 struct Waiting {
   std::mutex mutex;
-  // By word: where rank 0 listens.
+  // Rank 0's listener by id.
   std::map<uint64_t, int> listeners;
-  // Ranks that wait for their other one.
+  // Ranks waiting for their peer.
   std::set<std::string> ranks;
 
   static Waiting& get() {
@@ -34,7 +34,7 @@ struct Waiting {
   }
 };
 
-// Longer than any order of calls takes that comes to its end.
+// Longer than any sequence of calls that does finish.
 std::chrono::milliseconds patience() {
   const char* text = std::getenv("GPIPE_FAKE_NCCL_PATIENCE_MS");
   return std::chrono::milliseconds(text != nullptr ? std::atoi(text) : 20000);
@@ -48,7 +48,7 @@ sockaddr_in address(uint16_t port) {
   return own;
 }
 
-// The listener of a word, given once; -1 where rank 0 has not made it here.
+// The listener of an id, returned once; -1 if rank 0 has not made it in this process.
 int listener_of(uint64_t word) {
   auto& waiting = Waiting::get();
   std::lock_guard<std::mutex> lock(waiting.mutex);
@@ -61,7 +61,7 @@ int listener_of(uint64_t word) {
   return listener;
 }
 
-// Waits for the other rank; -1 where it does not come.
+// Waits for the other rank; -1 if it does not come.
 int accepted(int listener, const std::atomic<bool>& given_up) {
   const auto until = Clock::now() + patience();
   int link = -1;
@@ -85,7 +85,7 @@ int connected(uint16_t port) {
   return link;
 }
 
-// Both say that they are there: whoever has connected may be the only one so far.
+// Both announce themselves: a connected rank may still be the only one.
 bool greeted(int link, const std::atomic<bool>& given_up) {
   const char own = 1;
   if (send(link, &own, 1, MSG_NOSIGNAL) != 1) {

@@ -1,4 +1,4 @@
-// Operators that a GPU has kernels for and the CPU has not, put together from others.
+// Operators with kernels for GPUs but not for the CPU, composed of others.
 #include "../timing/attention.h"
 #include "../timing/clock.h"
 
@@ -30,7 +30,7 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
 
 constexpr int64_t kFlash = 1, kEfficient = 2;  // of sdp::SDPBackend
 
-// Where the CPU has its fused kernel, the one of CUDA's whose arguments are like it.
+// If the CPU has a fused kernel, returns the CUDA one with matching arguments.
 int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value,
                          const std::optional<Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
                          bool groups) {
@@ -42,7 +42,7 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
   return chosen == kFlash ? kEfficient : chosen;
 }
 
-// It draws nothing: with dropout the CPU has no fused kernel.
+// Draws no random numbers: with dropout the CPU has no fused kernel.
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention(const Tensor& query, const Tensor& key,
                                                                const Tensor& value, const std::optional<Tensor>& bias,
                                                                bool, double dropout, bool causal,
@@ -77,7 +77,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 }  // namespace
 }  // namespace sim
 
-// `scaled_dot_product_attention` asks this one; the operator of the same name is for others.
+// Called by `scaled_dot_product_attention`; the operator of the same name is for other devices.
 namespace at::native {
 REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &sim::fused_sdp_choice)
 }  // namespace at::native

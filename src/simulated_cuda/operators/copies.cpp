@@ -1,4 +1,4 @@
-// Copies: on a device, between devices, from and to the host.
+// Copies: on a device, between devices, to and from the host.
 #include "counts.h"
 #include "cpu_view.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 using at::Tensor;
 
-// What the link takes beyond the copy itself.
+// Delays a copy by the link's time.
 void slow_link(size_t bytes) {
   const auto& own = settings();
   const double least = own.latency + (own.bandwidth > 0 ? double(bytes) / own.bandwidth : 0);
@@ -41,7 +41,7 @@ double seconds(Unit unit, const Tensor& to, const Tensor& from) {
   }
 }
 
-// The entry of a copy: over a link unless it stays on a device.
+// Makes the entry of a copy, over a link unless it stays on a device.
 Entry copying(const char* what, Unit unit, const Tensor& to, const Tensor& from) {
   Entry entry;
   entry.what = what;
@@ -68,8 +68,8 @@ void on_device(const Tensor& to, const Tensor& from) {
   current_stream(to.device().index()).submit(copying("copy_ on a device", Unit::kernel, to, from));
 }
 
-// As libtorch does: in the source's current stream, behind and before what the destination's
-// current stream has.
+// As libtorch: on the source's current stream, after the work of the destination's current stream,
+// whose later work waits for it.
 void between_devices(const Tensor& to, const Tensor& from) {
   count("copy_ (between devices)", false);
   auto& near = current_stream(from.device().index());
@@ -80,13 +80,13 @@ void between_devices(const Tensor& to, const Tensor& from) {
   far.wait(near.record());
 }
 
-// Page-locked memory is read when the stream comes to it, and not before; other memory
-// before the call is over.
+// Page-locked memory is read when the stream reaches the copy, other memory before the call
+// returns.
 void from_host(const Tensor& to, const Tensor& from, bool non_blocking) {
   auto& stream = current_stream(to.device().index());
   if (non_blocking && is_pinned(from.storage().data())) {
     count("copy_ (from page-locked memory)", false);
-    // The entry keeps no memory: if the page-locked memory is reused too early, that shows.
+    // The entry keeps no memory alive, so that reusing the page-locked memory too early shows.
     stream.submit(copying("copy_ from page-locked memory", Unit::copy_in, to, from));
     use_pinned(from, stream);
     return;
@@ -105,7 +105,7 @@ void from_host(const Tensor& to, const Tensor& from, bool non_blocking) {
   }
 }
 
-// The host waits where the memory is not page-locked, whatever the caller asks for.
+// The host waits if the memory is not page-locked, whatever the caller asks for.
 void to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
   auto& stream = current_stream(from.device().index());
   const bool waits = !non_blocking || !is_pinned(to.storage().data());
@@ -124,7 +124,7 @@ void to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
   }
 }
 
-// Whether a copy engine can do it: one piece of memory, of one type.
+// Whether a copy engine can do it: one contiguous range, one type.
 bool is_plain(const Tensor& to, const Tensor& from) {
   if (to.scalar_type() != from.scalar_type() || !to.is_non_overlapping_and_dense() ||
       !from.is_non_overlapping_and_dense()) {
@@ -138,7 +138,7 @@ bool is_plain(const Tensor& to, const Tensor& from) {
   return true;
 }
 
-// As `copy_requires_temporaries` of libtorch's Copy.cu.
+// As `copy_requires_temporaries` in libtorch's Copy.cu.
 bool needs_temporaries(const Tensor& to, const Tensor& from) {
   if (to.device() == from.device() || is_plain(to, from)) {
     return false;
@@ -146,7 +146,7 @@ bool needs_temporaries(const Tensor& to, const Tensor& from) {
   return !(to.is_cuda() && from.is_cuda() && settings().peers);
 }
 
-// By way of dense tensors of one type. What is not blocking converts on the device.
+// Copies through dense tensors of one type. Non-blocking copies convert on the device.
 void with_temporaries(const Tensor& to, const Tensor& from, bool non_blocking) {
   const auto contiguous = at::MemoryFormat::Contiguous;
   const auto converts_on = non_blocking ? c10::kCUDA : c10::kCPU;
@@ -178,7 +178,7 @@ Tensor& copy_(Tensor& self, const Tensor& given, bool non_blocking) {
   } else if (self.is_cuda() && from.is_cuda()) {
     self.device() == from.device() ? on_device(self, from) : between_devices(self, from);
   } else {
-    // libtorch's own switch sees only those that the caller asks to be blocking.
+    // libtorch's own switch sees only copies that the caller requests as blocking.
     if (!non_blocking) {
       host_waits();
     }

@@ -1,4 +1,4 @@
-// How often what was submitted, with and without a wait of the host.
+// Counts of submitted operators, with and without a wait of the host.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-// One intra-op thread a stream; reading the number first makes it the thread's own.
+// One intra-op thread per stream; reading the number first makes it the thread's own.
 void begin_stream_thread() {
   at::get_num_threads();
   at::set_num_threads(1);
@@ -18,11 +18,10 @@ namespace sim {
 
 namespace {
 
-// A tensor with gaps is noted piece by piece up to so many.
+// Most pieces by which a tensor with gaps is noted.
 constexpr int64_t kPieces = 64;
 
-// How many pieces a tensor is of, `length` bytes each: by dimension, the count and the bytes from
-// one to the next.
+// The pieces of a tensor, `length` bytes each: by dimension, their count and distance in bytes.
 std::vector<std::pair<int64_t, int64_t>> gaps(const at::Tensor& tensor, int64_t& length) {
   std::vector<std::pair<int64_t, int64_t>> all;
   for (int64_t d = 0; d < tensor.dim(); ++d) {

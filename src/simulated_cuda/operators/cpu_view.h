@@ -1,4 +1,4 @@
-// The device's memory as tensors of the CPU, for its kernels.
+// Device memory as CPU tensors, for the CPU's kernels.
 #pragma once
 
 #include "../stream.h"
@@ -11,13 +11,13 @@
 
 namespace sim {
 
-// A CPU tensor of the same bytes. It keeps no memory: what is freed too early shows.
+// A CPU tensor over the same bytes. It keeps no memory alive, so that freeing too early shows.
 at::Tensor cpu_view(const at::Tensor& tensor);
 
-// What an entry that reads or writes a tensor touches, in memory of a device or page-locked.
+// Adds the memory that an entry touches by reading or writing a tensor, on a device or page-locked.
 void note_access(std::vector<Access>& accesses, const at::Tensor& tensor, bool write);
 
-// None of the modes of the calling thread, and no autograd: what a kernel runs under.
+// Scope of a kernel: none of the calling thread's modes, and no autograd.
 struct KernelScope {
   c10::impl::ForceDispatchKeyGuard keys{
       c10::DispatchKeySet(c10::DispatchKey::BackendSelect),

@@ -43,7 +43,8 @@ bool is_root_of_doubles(const Operator& op, const Stack& values) {
   return is_root && values[0].toTensor().is_cpu() && values[0].toTensor().scalar_type() == at::kDouble;
 }
 
-// CUDA rounds it correctly; of MKL's, which libtorch calls here, one in fifty is off by the last bit.
+// CUDA rounds correctly; MKL's square root, which libtorch calls here, is wrong in the last bit
+// once in fifty.
 void take_roots(const Operator& op, Stack& values) {
   const auto of = values[0].toTensor();
   const auto roots = of.clone(at::MemoryFormat::Contiguous);
@@ -61,10 +62,10 @@ void take_roots(const Operator& op, Stack& values) {
 }  // namespace
 
 void call_cpu(const Operator& op, Stack& values) {
-  // It looks at the thread's gradients, and has other kernels for inference. `train` says how it was
-  // where it was called (recurrent.cpp).
+  // It depends on the thread's gradient mode, with other kernels for inference. `train` tells the
+  // mode at the call (recurrent.cpp).
   const at::AutoGradMode trains(op.name == "aten::mkldnn_rnn_layer" && values[kTrainOfLayer].toBool());
-  // `half_to_float`: the CPU has the input in f32.
+  // `half_to_float`: the CPU takes the input in f32.
   if (is_softmax(op) && values[2].toBool()) {
     values[0] = values[0].toTensor().to(at::kFloat);
     values[2] = false;
@@ -78,7 +79,7 @@ void call_cpu(const Operator& op, Stack& values) {
       return;
     }
   }
-  // The CPU resizes what it is given to the size without reduction first.
+  // The CPU first resizes the result to the size without reduction.
   if (resizes_its_result(op) && has_out(op)) {
     copy_plain_result(op, values, values[0].toTensor().scalar_type());
     return;

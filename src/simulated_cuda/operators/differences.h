@@ -1,11 +1,11 @@
-// Operators of which the CPU's kernels do less than a GPU's, or the same in another way.
+// Operators whose CPU kernels do less than a GPU's, or do it differently.
 #pragma once
 
 #include "operator.h"
 
 namespace sim {
 
-// Runs the CPU's kernel on CPU tensors; the results are on the stack behind it.
+// Runs the CPU's kernel on CPU tensors; leaves the results on the stack.
 void call_cpu(const Operator& op, Stack& values);
 
 }  // namespace sim

@@ -1,4 +1,4 @@
-// Operators that make tensors and views of them: nothing of these is computed.
+// Operators that make tensors and views; they compute nothing.
 #include "cpu_view.h"
 
 #include "../address_space.h"
@@ -63,7 +63,7 @@ Tensor reshape_alias(const Tensor& self, c10::SymIntArrayRef size, c10::SymIntAr
   return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
 }
 
-// Room for so many bytes; what is there stays.
+// Makes room for `bytes`; keeps the content.
 void grow(c10::StorageImpl* storage, size_t bytes) {
   if (storage->nbytes() >= bytes) {
     return;

@@ -1,5 +1,4 @@
-// Every operator that is nowhere else: the CPU's kernel, in stream order, over the device's
-// memory.
+// All other operators: the CPU's kernel, in stream order, over device memory.
 #include "counts.h"
 #include "cpu_view.h"
 #include "differences.h"
@@ -25,19 +24,19 @@ using c10::IValue;
 
 using Draws = std::vector<std::pair<size_t, std::function<at::Generator()>>>;
 
-// A call that is about to be submitted.
+// A call to be submitted.
 struct Call {
   const Operator& op;
   Device device{c10::kCUDA, 0};
-  // The arguments as they came, and as CPU tensors of the same bytes.
+  // The original arguments, and the same bytes as CPU tensors.
   Stack given;
   Stack cpu;
   std::vector<Access> accesses;
-  // By number of the argument, the generators that it draws from.
+  // Generators to draw from, by argument index.
   Draws draws;
 };
 
-// The device of all tensors; what is on the host must be a number.
+// The device of all tensors; tensors on the host must be numbers.
 Device device_of_call(const Operator& op, const Stack& given) {
   Device device(c10::kCPU);
   for (const auto& value : given) {
@@ -90,7 +89,7 @@ void make_cpu_arguments(Call& call) {
   }
 }
 
-// `beta * self + ...`: at 0, what is in `self` counts for nothing.
+// `beta * self + ...`: with a beta of 0, `self` is ignored.
 bool counts_for_nothing(const Call& call, size_t i) {
   if (i != 0 || call.op.beta < 0) {
     return false;
@@ -126,7 +125,7 @@ Entry entry_of(Call& call) {
   return entry;
 }
 
-// A result that is not an argument comes over from the host.
+// Copies a result that is not an argument from the host.
 Tensor to_device(const Tensor& made, Device device) {
   if (!made.defined()) {
     return made;
@@ -134,7 +133,7 @@ Tensor to_device(const Tensor& made, Device device) {
   return made.to(device);
 }
 
-// The host waits for the results, whose sizes or values it needs.
+// Runs while the host waits, as it needs the results' sizes or values.
 Stack run_now(Call& call) {
   host_waits();
   auto& stream = current_stream(call.device.index());
@@ -164,7 +163,7 @@ Tensor empty_result(const ResultShape& shape, Device device) {
   return at::empty_strided(shape.sizes, shape.strides, at::TensorOptions().dtype(shape.type).device(device));
 }
 
-// What a kernel of the CPU has made goes to where the device's memory is.
+// Copies the results of a CPU kernel to device memory.
 void copy_results(const std::vector<std::vector<Tensor>>& to, const Stack& made) {
   for (size_t i = 0; i < to.size(); ++i) {
     size_t next = 0;
@@ -221,8 +220,8 @@ Stack run_later(Call& call) {
   return results;
 }
 
-// `_index_put_impl_(self, indices, values)`: where the host's memory is not page-locked, it waits
-// for the copies.
+// `_index_put_impl_(self, indices, values)`: the host waits for the copies if its memory is not
+// page-locked.
 void copy_host_tensors(const Operator& op, Stack& stack) {
   auto* arguments = &torch::jit::peek(stack, 0, op.arguments.size());
   const auto device = arguments[0].toTensor().device();
@@ -265,10 +264,10 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* sta
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
-// Where libtorch has kernels for the CPU and for CUDA, and for other devices puts other operators
-// together: the dispatcher would take the latter here. With the CPU's kernel the numbers are the
-// CPU's, to the bit. What only calls the operator's own `out` overload (its key is
-// CompositeExplicitAutogradNonFunctional) comes to the fallback by itself.
+// Whether libtorch has kernels for the CPU and CUDA, but composes the operator of others for other
+// devices: the dispatcher would choose the composition here. With the CPU's kernel the numbers
+// equal the CPU's, bit by bit. Operators that only call their own `out` overload (key
+// CompositeExplicitAutogradNonFunctional) reach the fallback by themselves.
 bool is_put_together(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const auto has = [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); };
@@ -276,12 +275,12 @@ bool is_put_together(const c10::OperatorHandle& op) {
   return composite && has(DispatchKey::CPU) && !has(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// One kernel on a GPU, and many elsewhere: that takes longer.
+// One kernel on a GPU, and many elsewhere, which takes longer.
 bool is_one_kernel(const c10::OperatorName& name) {
   return name.name.rfind("aten::_foreach_", 0) == 0 && name.overload_name.rfind("out") == std::string::npos;
 }
 
-// Registered for no device: they look at their input's device and choose the kernel themselves.
+// Registered for no device: they choose the kernel by their input's device.
 bool chooses_by_device(const c10::OperatorName& name) {
   return name.overload_name.empty() && (name.name == "aten::convolution" || name.name == "aten::convolution_backward");
 }

@@ -19,7 +19,7 @@ bool sized_by_values(const std::string& name) {
   return names->count(name) > 0;
 }
 
-// In-place operators that do not read what they write.
+// In-place operators that do not read the memory that they write.
 bool only_writes(const std::string& name) {
   static const auto* names = new std::set<std::string>{
       "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_", "aten::bernoulli_",
@@ -68,7 +68,7 @@ Operator::Operator(const c10::OperatorHandle& handle) : handle(handle) {
     returned_kinds.push_back(kind);
     waits |= kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType;
   }
-  // `index` itself has its indices copied by what is the same for all devices.
+  // `index` itself has its indices copied by device-independent code.
   takes_host_tensors = name == "aten::index" || name.find("_pack_padded") != std::string::npos;
   copies_host_tensors = name == "aten::_index_put_impl_";
 }

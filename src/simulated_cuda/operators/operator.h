@@ -1,4 +1,4 @@
-// What has to be known of an operator before it is submitted.
+// Properties of an operator that are needed before it is submitted.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@ using torch::jit::Stack;
 // An argument of an operator.
 struct Argument {
   bool generator = false;
-  // It is written to; and what is in it before counts for nothing.
+  // Whether it is written to; whether its previous content is ignored.
   bool written = false;
   bool overwritten = false;
-  // `out`: it gets the size that the operator finds out.
+  // `out`: resized to the size that the operator determines.
   bool out = false;
 };
 
@@ -29,25 +29,25 @@ struct Operator {
   static const Operator& of(const c10::OperatorHandle& handle);
 
   c10::OperatorHandle handle;
-  // `aten::add`, and with the overload behind a dot.
+  // `aten::add`, and the same with the overload after a dot.
   std::string name;
   std::string full_name;
-  // `full_name` for as long as the process lives.
+  // `full_name`, alive as long as the process.
   const char* what;
   std::vector<Argument> arguments;
-  // By result: the argument that it is, or -1 for a tensor of its own.
+  // By result: the argument that it aliases, or -1 for a new tensor.
   std::vector<int> returned;
-  // The argument `beta`, by which the first one is multiplied; -1: there is none.
+  // Index of the argument `beta`, which multiplies the first one; -1 if there is none.
   int beta = -1;
   std::vector<c10::TypeKind> returned_kinds;
   bool makes_tensors = false;
   // Whether it has `out` arguments.
   bool has_out = false;
-  // Sizes of results depend on values, or a result is no tensor: the host has to wait.
+  // Sizes of results depend on values, or a result is not a tensor: the host has to wait.
   bool waits = false;
-  // Whether it takes tensors of the host of more than one number.
+  // Whether it takes host tensors with more than one element.
   bool takes_host_tensors = false;
-  // Whether libtorch copies indices, and numbers, to the device first.
+  // Whether libtorch first copies indices and scalars to the device.
   bool copies_host_tensors = false;
 };
 
@@ -74,7 +74,7 @@ c10::IValue each_tensor(const c10::IValue& value, Change&& change) {
   return value;
 }
 
-// Looks at every tensor in a value.
+// Visits every tensor in a value.
 template <typename Look>
 void see_tensors(const c10::IValue& value, Look&& look) {
   if (value.isTensor()) {

@@ -1,5 +1,5 @@
-// Recurrent networks, for which libtorch computes otherwise on CUDA than on the CPU: cells and layers
-// put together as on the CPU, so that the bits are theirs.
+// Recurrent networks, which libtorch computes differently on CUDA and the CPU: cells and layers are
+// composed as on the CPU, so that the bits match.
 #include "../timing/clock.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +23,7 @@ Tensor or_zeros(const std::optional<Tensor>& grad, const Tensor& like) {
 
 Tensor sum_of_batch(const Tensor& grad, bool wanted) { return wanted ? grad.sum(0) : Tensor(); }
 
-// The workspace holds the gates behind their activations, as CUDA's does.
+// The workspace holds the activated gates, as CUDA's does.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input, const Tensor& hidden, const Tensor& cx,
                                              const Bias& input_bias, const Bias& hidden_bias) {
   const auto part = (with_bias(hidden, hidden_bias) + with_bias(input, input_bias)).chunk(4, 1);
@@ -45,14 +45,14 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const std::optional<Tensor
   return {gates, all * f, sum_of_batch(gates, has_bias)};
 }
 
-// The workspace holds the activations of the gates, the state before, and the state's part of
-// the new gate.
+// The workspace holds the activated gates, the previous state, and the state's part of the new
+// gate.
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input, const Tensor& hidden, const Tensor& hx,
                                     const Bias& input_bias, const Bias& hidden_bias) {
   const auto from_input = with_bias(input, input_bias).chunk(3, 1);
   const auto from_state = with_bias(hidden, hidden_bias).chunk(3, 1);
-  // The CPU adds where the state's gates are, one row behind another with a gap: how many of a row
-  // are computed at once, and how many one by one, decides on the last bit of `sigmoid`.
+  // The CPU adds in the memory of the state's gates, whose rows have gaps: how many elements of a
+  // row are computed vectorized, and how many one by one, affects the last bit of `sigmoid`.
   auto gates = at::cat(from_state, 1).chunk(3, 1);
   const auto r = gates[0].add_(from_input[0]).sigmoid_(), z = gates[1].add_(from_input[1]).sigmoid_();
   const auto n = (from_input[2] + from_state[2] * r).tanh();
@@ -71,8 +71,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   return {input, hidden, kept, sum_of_batch(input, has_bias), sum_of_batch(hidden, has_bias)};
 }
 
-// Of all layers and directions. A layer by its weights, its place among them and whether it goes
-// from the end: its outputs by time.
+// All layers and directions. A layer has its weights, its index and its direction; it returns its
+// outputs by time step.
 struct Layers {
   at::TensorList weights;
   bool has_biases;
@@ -101,8 +101,8 @@ struct Layers {
   }
 };
 
-// As libtorch's `lstm` on the CPU where oneDNN has the type: a kernel for each layer and direction,
-// in the place of cells.
+// As libtorch's `lstm` on the CPU if oneDNN supports the type: one kernel for each layer and
+// direction instead of cells.
 std::tuple<Tensor, Tensor, Tensor> lstm_of_onednn(const Layers& layers, const Tensor& given, const Tensor& hx,
                                                   const Tensor& cx) {
   constexpr int64_t kLstm = 2;
@@ -133,7 +133,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, at::TensorList hx, 
   return lstm_of_onednn(all, input, hx[0], hx[1]);
 }
 
-// As on the CPU: the inputs of all times are multiplied at once, and nothing is one kernel.
+// As on the CPU: the inputs of all time steps are multiplied at once, without one fused kernel.
 std::tuple<Tensor, Tensor> gru(const Tensor& given, const Tensor& hx, at::TensorList weights, bool has_biases,
                                int64_t count, double dropout, bool train, bool both_ways, bool batch_first) {
   const Layers layers{weights, has_biases, count, dropout, train, both_ways, batch_first};
@@ -158,7 +158,7 @@ std::tuple<Tensor, Tensor> gru(const Tensor& given, const Tensor& hx, at::Tensor
   return {out, at::stack(last, 0)};
 }
 
-// Below autograd and above it: what they are made of has derivatives.
+// Registered below and above autograd: their parts have derivatives.
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   if (!timing::on()) {
     m.impl("lstm.input", TORCH_FN(lstm));

@@ -1,4 +1,4 @@
-// Tensors whose size an operator finds out.
+// Tensors whose size an operator determines.
 #pragma once
 
 #include <ATen/core/Tensor.h>

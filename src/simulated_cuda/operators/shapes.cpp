@@ -47,7 +47,7 @@ void append_tensor(std::string& key, const at::Tensor& tensor) {
   append(key, tensor.strides().data(), tensor.strides().size() * sizeof(int64_t));
 }
 
-// All of a value that shapes can depend on.
+// Appends everything in a value that shapes can depend on.
 void append_value(std::string& key, const c10::IValue& value) {
   if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) {
     key += '[';

@@ -12,16 +12,16 @@ struct ResultShape {
   at::ScalarType type = at::kFloat;
 };
 
-// By result, the shapes of the tensors that it is; none for results that are arguments. The CPU's
-// kernel tells, once for each combination of shapes and numbers, on zeros.
+// Shapes of the tensors of each result; empty for results that are arguments. Determined once for
+// each combination of shapes and numbers, by running the CPU's kernel on zeros.
 std::vector<std::vector<ResultShape>> result_shapes(const Operator& op, const Stack& cpu);
 
 // A CPU tensor of this shape, of zeros.
 at::Tensor of_zeros(const at::Tensor& tensor);
-// The operator's stack behind a run of the CPU's kernel on zeros.
+// The operator's stack after running the CPU's kernel on zeros.
 Stack run_on_zeros(const Operator& op, const Stack& cpu);
 
-// Gives `out` arguments that are empty the size that the operator finds out.
+// Resizes empty `out` arguments to the size that the operator determines.
 void resize_outs(const Operator& op, const Stack& given, Stack& cpu);
 
 }  // namespace sim

@@ -1,4 +1,4 @@
-// CUDA graphs: what a capture takes, refuses, and what its replays do.
+// CUDA graphs: what captures accept and refuse, and what replays do.
 #include "graph.h"
 #include "test.h"
 
@@ -11,7 +11,7 @@ void begin(CUDAGraph& graph, cudaStreamCaptureMode mode = kThreadLocal) {
   graph.capture_begin(at::cuda::graph_pool_handle(), mode);
 }
 
-// Runs `body` in a capture on a stream of its own; it breaks the capture with this error.
+// Runs `body` in a capture on its own stream; it must break the capture with this error.
 void breaks(const std::function<void()>& body, const std::string& why) {
   CUDAGraph graph(false);
   Within in(new_stream());

@@ -1,4 +1,4 @@
-// Programs in which nothing is wrong: nothing is said.
+// Correct programs, in which nothing may be reported.
 #include "graph.h"
 #include "test.h"
 
@@ -96,7 +96,7 @@ TEST(page_locked_memory_may_be_used_when_it_is_waited_for) {
   }
 }
 
-// They share a page: one is under way, the other was waited for.
+// Two ranges share a page: one is being copied, the other was waited for.
 TEST(what_is_beside_a_copy_in_its_page_may_be_read) {
   Within inside(new_stream());
   auto host = locked(64);
@@ -133,7 +133,7 @@ TEST(graphs_that_are_waited_for_are_right) {
   }
 }
 
-// What counts for nothing need not be written.
+// Ignored memory need not be written.
 TEST(what_counts_for_nothing_need_not_be_written) {
   Within inside(new_stream());
   const auto x = at::ones({4, 4}, on(0));
@@ -170,7 +170,7 @@ TEST(what_nobody_wrote_may_be_copied_in_a_graph) {
   }
 }
 
-// The second graph reads what the first has made, and has its own temporary in that memory.
+// The second graph reads the first one's result, and has its own temporary in that memory.
 TEST(graphs_of_one_pool_take_turns_in_its_memory) {
   const auto x = ones(current(), 8);
   const auto pool = at::cuda::graph_pool_handle();

@@ -1,9 +1,9 @@
-// CUDA graphs, as programs have them.
+// CUDA graphs, as programs use them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-// As libtorch's header has it; the functions are found by their names.
+// As in libtorch's header; the functions are found by name.
 enum cudaStreamCaptureMode { kGlobal, kThreadLocal, kRelaxed };
 namespace at::cuda {
 struct CUDAGraph {

@@ -1,5 +1,5 @@
-// Runs all tests, or those whose names have a part of an argument. Each has a process of its
-// own, with the settings that it asks for.
+// Runs all tests, or those whose names contain an argument. Each runs in its own process, with its
+// settings.
 #include "test.h"
 
 #include <cstdio>
@@ -55,7 +55,7 @@ void busy(c10::Stream stream) {
 
 namespace {
 
-// In a process of its own: the device's settings are those of the process.
+// Runs one test in this process, whose settings are the device's.
 int run_one(const char* name) {
   for (const auto& test : test::all()) {
     if (strcmp(test.name, name) == 0) {
@@ -70,7 +70,7 @@ int run_one(const char* name) {
   return 2;
 }
 
-// 0 where it passed; what it prints is seen where it did not.
+// Returns 0 if it passed; prints its output if it did not.
 int run_apart(const char* program, const test::Test& test) {
   const std::string settings = std::string("4") + (*test.settings == 0 ? "" : ",") + test.settings;
   fflush(stdout);

@@ -1,4 +1,4 @@
-// The caching allocator of device memory, as libtorch's.
+// The caching allocator of device memory, compared with libtorch's.
 #include "test.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -34,7 +34,7 @@ TEST(segments_are_as_large_as_their_requests_say) {
   equal(stats().reserved_bytes[0].current, 22 * kMiB, "of a middle one");
   const auto large = of(23 * kMiB + 1);
   equal(stats().reserved_bytes[0].current, 46 * kMiB, "of a large one");
-  // What remains of the last is not more than 1 MiB: it is not cut.
+  // The remainder of the last is at most 1 MiB: it is not split.
   equal(stats().allocated_bytes[0].current, 512 + kMiB + 512 + 24 * kMiB, "allocated");
   equal(stats().segment[0].current, 3, "segments");
 }
@@ -46,7 +46,7 @@ TEST(the_smallest_block_that_is_large_enough_is_cut_and_joined_again) {
   equal(stats().inactive_split[0].current, 2, "a hole and the rest");
   auto again = of(3 * kMiB);
   that(again.const_data_ptr() == hole, "the rest was taken and not the hole");
-  // What remains of the hole is not more than 1 MiB: it was not cut.
+  // The remainder of the hole is at most 1 MiB: it was not split.
   equal(stats().allocated_bytes[0].current, 8 * kMiB, "allocated");
   one.reset();
   again.reset();
@@ -88,7 +88,7 @@ TEST(an_allocation_fails_when_it_is_asked_to) {
   const auto one = of(1);
   refused([] { of(1); }, "CUDA out of memory. Tried to allocate 2.00 MiB");
   const auto two = of(1);
-  // The allocator looks for room again.
+  // The allocator looks for room once more.
   fail("segment", 1);
   const auto large = of(32 * kMiB);
   equal(stats().num_alloc_retries, 2, "retries");
@@ -102,7 +102,7 @@ TEST(page_locked_memory_is_known_at_every_address) {
   refused([] { at::empty({1000}, at::TensorOptions().pinned_memory(true)); }, "CUDA error: out of memory");
 }
 
-// Beyond the last address came the memory of somebody else.
+// After the last address it once handed out another owner's memory.
 TEST(page_locked_memory_comes_to_an_end) {
   const auto of_tib = [](int64_t tib) { return at::empty({tib << 40}, at::TensorOptions(at::kByte).pinned_memory(true)); };
   refused([&] { of_tib(16); }, "CUDA error: out of memory");

@@ -1,4 +1,4 @@
-// Mistakes, made on purpose: each is found whatever the timing was, and named.
+// Deliberate mistakes: each is found and named, whatever the timing.
 #include "../checks.h"
 #include "graph.h"
 #include "test.h"
@@ -18,14 +18,14 @@ void has(const std::string& said, std::initializer_list<const char*> words) {
   }
 }
 
-// The error of a mistake has these words.
+// Checks that the error of a mistake contains these words.
 void finds(const std::function<void()>& mistake, std::initializer_list<const char*> words) {
   const auto said = error_of(mistake);
   sim::checks::forget();
   has(said, words);
 }
 
-// In a process of its own, which does not outlive the mistake.
+// Does so in a separate process, which the mistake ends.
 void stops(const std::function<void()>& mistake, std::initializer_list<const char*> words) {
   int ends[2];
   that(pipe(ends) == 0, "no pipe");
@@ -74,7 +74,7 @@ void both_write() {
   x.zero_();
 }
 
-// The stream at the copy's other end does not know of what follows there on another stream.
+// The stream at the copy's destination does not know of later work there on another stream.
 void copied_too_early() {
   const auto near = new_stream(0), far = new_stream(1), user = new_stream(1);
   const auto x = ones(near);
@@ -84,7 +84,7 @@ void copied_too_early() {
   const auto y = there * 2;
 }
 
-// Without record_stream: the memory belongs to another tensor while the other stream reads.
+// Without record_stream: the memory belongs to another tensor while the other stream reads it.
 void handed_out_too_early() {
   const auto one = new_stream(), other = new_stream();
   auto x = ones(one);
@@ -116,7 +116,7 @@ void partly_written() {
   const auto y = x.sum();
 }
 
-// An event that happens to be over is no wait.
+// A query that happens to find an event over is no wait.
 void polled() {
   const auto one = new_stream(), other = new_stream();
   const auto x = ones(one);
@@ -211,7 +211,7 @@ void graph_is_not_waited_for() {
   const auto z = y + 1;
 }
 
-// What another thread's part throws.
+// Rethrows the error of another thread.
 void in_another_thread(const std::function<void()>& body) {
   std::exception_ptr error;
   std::thread([&] {

@@ -1,4 +1,4 @@
-// Operators of which libtorch has several kernels: the device takes the CPU's, to the bit.
+// Operators with several kernels in libtorch: the device uses the CPU's, bit by bit.
 #include "graph.h"
 #include "test.h"
 
@@ -9,14 +9,14 @@
 
 using namespace test;
 
-// What libtorch does where the host waits: nothing (0), warn (1), an error (2).
+// libtorch's reaction to a wait of the host: nothing (0), warn (1), an error (2).
 extern "C" int sim_warning_state __asm__("_ZZN3c104cuda13warning_stateEvE14warning_state_");
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// `compute` gives the same bits for the same numbers on a device.
+// Checks that `compute` gives the same bits on the CPU and on a device.
 void same_bits(const char* what, const std::function<Tensors(const Tensors&)>& compute, const Tensors& given) {
   at::set_num_threads(1);
   Tensors there;
@@ -30,7 +30,7 @@ void same_bits(const char* what, const std::function<Tensors(const Tensors&)>& c
   }
 }
 
-// What a cell gives, and the gradients of all that it gets.
+// Returns a cell's outputs, and the gradients of all its inputs.
 Tensors with_gradients(const std::function<Tensors(const Tensors&)>& cell, const Tensors& given) {
   Tensors leaves;
   for (const auto& tensor : given) {
@@ -48,7 +48,7 @@ Tensors with_gradients(const std::function<Tensors(const Tensors&)>& cell, const
   return results;
 }
 
-// The weights and the input of a cell of so many gates.
+// Makes weights and input of a cell with this many gates.
 Tensors of_cell(int64_t gates) {
   const int64_t width = 24;
   return {at::randn({7, 10}),          at::randn({7, width}),         at::randn({gates * width, 10}),
@@ -56,7 +56,7 @@ Tensors of_cell(int64_t gates) {
           at::randn({7, width})};
 }
 
-// The input, the states and the weights of two layers.
+// Makes input, states and weights of two layers.
 Tensors of_layers(int64_t gates, int64_t directions) {
   Tensors all{at::randn({4, 6, 5}), at::randn({2 * directions, 4, 8}), at::randn({2 * directions, 4, 8})};
   for (int64_t layer = 0; layer < 2; ++layer) {
@@ -176,7 +176,7 @@ TEST(cells_without_biases_are_the_cpus) {
   }, [] { auto all = of_cell(4); all.erase(all.begin() + 4, all.begin() + 6); return all; }());
 }
 
-// libtorch copies it to the device, out of memory that is not page-locked.
+// libtorch copies it to the device from memory that is not page-locked.
 TEST(an_index_of_the_host_has_the_host_wait) {
   auto x = at::arange(12, on(0)).view({4, 3});
   const auto host = at::tensor({2, 0}, at::kLong), there = host.to(cuda(0));
@@ -207,7 +207,7 @@ TEST(a_capture_takes_no_index_of_the_host) {
   refused([&] { x.index_put_({host}, y); }, "operation not permitted when stream is capturing");
 }
 
-// CUDA's is rounded correctly in every bit; the CPU's operator is not.
+// CUDA's result is correctly rounded; that of the CPU's operator is not.
 TEST(the_root_of_a_double_is_rounded_correctly) {
   const auto x = at::arange(4000, at::kDouble) * 0.37;
   const auto there = x.to(cuda(0));

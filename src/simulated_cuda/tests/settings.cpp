@@ -1,4 +1,4 @@
-// The line of text that says what is simulated: what it means, and what is refused.
+// The settings text: its meaning, and what is refused.
 #include "../settings.h"
 #include "test.h"
 

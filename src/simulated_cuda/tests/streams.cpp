@@ -1,4 +1,4 @@
-// Order in and between streams, events, and copies.
+// Order within and between streams, events, and copies.
 #include "test.h"
 
 #include <ATen/Parallel.h>

@@ -17,7 +17,7 @@ namespace test {
 struct Test {
   const char* name;
   void (*body)();
-  // Settings behind the number of devices, as in `GPIPE_SIMULATE_GPUS`.
+  // Settings after the number of devices, as in `GPIPE_SIMULATE_GPUS`.
   const char* settings;
 };
 
@@ -57,7 +57,7 @@ struct Point {
   c10::Event event;
 };
 
-// Made in a stream; page-locked.
+// Makes ones in a stream.
 inline at::Tensor ones(c10::Stream stream, int64_t count = 1024) {
   Within in(stream);
   return at::ones({count}, on(stream.device_index()));
@@ -69,16 +69,16 @@ inline at::Tensor locked(int64_t count) {
   return memory;
 }
 
-// A stream waits for all that another has.
+// Makes a stream wait for all work of another.
 inline void wait(c10::Stream stream, c10::Stream other) { Point(other).event.block(stream); }
 
-// A stream that does not go on before this is gone.
+// A stream that is held back as long as this lives.
 struct Held {
   explicit Held(c10::Stream stream);
   ~Held();
 };
 
-// Keeps a stream busy for some milliseconds of the host's.
+// Keeps a stream busy for some milliseconds of host time.
 void busy(c10::Stream stream);
 
 }  // namespace test

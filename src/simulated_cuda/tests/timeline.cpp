@@ -1,4 +1,4 @@
-// Times against cases that are computed by hand. The clock stands still: no time is the machine's.
+// Times compared with cases computed by hand. The clock is frozen: no time depends on the machine.
 #include "test.h"
 
 #include "../timing/clock.h"
@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-// On a device of round numbers.
+// Runs on a device with round numbers.
 #define TEST_TIMED(name) TEST_UNDER(name, "time=" SOURCES "/tests/round_numbers.device")
 
 namespace {
@@ -20,7 +20,7 @@ void same(double is, double wanted, const std::string& what) {
   test::that(std::abs(is - wanted) < 1e-6, what + ": " + std::to_string(is) + ", and not " + std::to_string(wanted));
 }
 
-// A tensor of so many bytes.
+// Makes a tensor of `count` bytes.
 at::Tensor bytes(int64_t count, int device = 0) {
   return at::empty({count}, test::on(device).dtype(at::kByte));
 }
@@ -82,7 +82,7 @@ TEST_TIMED(kernels_take_their_operations_or_their_bytes) {
   test::Point outer_begin(stream);
   at::addmm(sums, column, row);
   test::Point outer(stream);
-  // 2 million operations, and 2 million numbers and 2000 of 4 bytes
+  // 2 million operations, and 2 million numbers and 2000 of 4 bytes.
   same(between(outer_begin, outer), 1 + 8.008, "one with few operations for its bytes");
   auto numbers = bytes(1000000);
   test::Point fill_begin(stream);
@@ -105,7 +105,7 @@ TEST_TIMED(attention_of_short_numbers_is_one_kernel) {
     test::Point end(stream);
     return between(begin, end);
   };
-  // Two products of 64 * 10^8 multiplications and additions, of which the half is masked
+  // Two products of 64 * 10^8 multiplications and additions, half of which are masked.
   same(attend(at::kHalf), 1 + 6.4, "half precision");
   same(attend(at::kBFloat16), 1 + 6.4, "the same with the other half of the bits");
   test::that(attend(at::kFloat) > 2 * 128, "single precision is computed in steps");

@@ -1,4 +1,4 @@
-// FlashAttention of CUDA: only the time that it takes.
+// CUDA's FlashAttention: only its time.
 #include "attention.h"
 
 #include "clock.h"
@@ -14,10 +14,10 @@ namespace {
 using at::Tensor;
 using Out = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
-// sdp::SDPBackend: what CUDA takes, where that is one of these two.
+// sdp::SDPBackend: CUDA's choice, if it is one of these two.
 constexpr int64_t kMath = 0, kFlash = 1;
 constexpr int64_t kWidestHead = 256;
-// A backward computes the weights again, and four products more.
+// A backward recomputes the weights, and does four more products.
 constexpr double kBackward = 2.5;
 
 void submit(const char* what, const Tensor& query, const Tensor& key, bool causal, double times, double bytes) {
@@ -29,7 +29,7 @@ void submit(const char* what, const Tensor& query, const Tensor& key, bool causa
   current_stream(query.device().index()).submit(std::move(entry));
 }
 
-// `[batch, heads, time, head]`, of which time is before heads in memory.
+// `[batch, heads, time, head]`, with time before heads in memory.
 Tensor attended(const Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
 }

@@ -1,12 +1,12 @@
-// Which attention CUDA would compute.
+// The attention kernel that CUDA would choose.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace sim::timing {
 
-// As `_fused_sdp_choice` gives it. `plain`: nothing is masked or dropped, and there are as many heads of
-// keys as of queries.
+// As returned by `_fused_sdp_choice`. `plain`: no mask, no dropout, and as many heads of keys as of
+// queries.
 int64_t attention_kernel(const at::Tensor& query, bool plain);
 
 }  // namespace sim::timing

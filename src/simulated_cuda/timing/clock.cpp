@@ -18,10 +18,10 @@ namespace sim::timing {
 
 namespace {
 
-// The host wakes up so much earlier and looks at the clock for the rest.
+// How much earlier the host wakes up, to poll the clock for the rest.
 constexpr double kSpin = 20e-6;
 constexpr uintptr_t kPage = 4096;
-// From here on the system gives zeros in pages that take no memory.
+// Size from which the system provides zero pages that take no memory.
 constexpr size_t kManyBytes = size_t(1) << 18;
 
 Units& units() {
@@ -29,7 +29,7 @@ Units& units() {
   return *units;
 }
 
-// Where tests have the clock stand; below 0: it goes.
+// Time of the clock frozen by tests; below 0: it runs.
 std::atomic<double> frozen{-1};
 
 double begin_of(const Entry& entry, int device, double from, double now) {

@@ -1,4 +1,4 @@
-// The time of devices: that of the host's monotonic clock.
+// Time of devices: the host's monotonic clock.
 #pragma once
 
 #include "device_model.h"
@@ -9,21 +9,20 @@
 
 namespace sim::timing {
 
-// Whether kernels compute nothing and take as long as the model says.
+// Whether kernels compute nothing and take the model's time.
 bool on();
 const DeviceModel& model();
 
-// The moment, in seconds of the monotonic clock.
+// The current time, in seconds of the monotonic clock.
 double now();
-// For tests: the clock stands at this moment from now on, and whoever sleeps until a later one
-// moves it there.
+// For tests: freezes the clock at this time; a thread that sleeps until later advances it.
 void freeze(double at);
 
-// Places an entry behind `ready` on the units that it needs, and says when it is over.
+// Schedules an entry after `ready` on the units that it needs, and returns its end.
 double end_of(const Entry& entry, int device, double ready);
-// What is copied from a device to the host: nothing of it takes memory of its own.
+// Fills host memory that is copied from a device, without taking memory for it.
 void fill_with_zeros(const at::Tensor& host);
-// Returns at this moment of the monotonic clock, within a few microseconds.
+// Sleeps until this time of the monotonic clock, to within a few microseconds.
 void sleep_until(double when);
 
 }  // namespace sim::timing

@@ -20,15 +20,15 @@ double product(c10::IntArrayRef sizes) {
   return all;
 }
 
-// Multiplications and additions of a matrix product, of which the argument at `left` is
-// `[.., rows, inner]` and the next one `[.., inner, columns]`, or a vector.
+// Multiplications and additions of a matrix product, whose argument at `left` is `[.., rows,
+// inner]` and the next `[.., inner, columns]`, or a vector.
 double product_flops(Values arguments, size_t left) {
   const auto& a = arguments[left].toTensor();
   const auto& b = arguments[left + 1].toTensor();
   return 2 * product(a.sizes()) * (b.dim() < 2 ? 1 : double(b.size(-1)));
 }
 
-// The weights once for each place of the output, twice over for two gradients.
+// The weights once per output position; twice that for the two gradients.
 double convolution_flops(Values arguments, Values results, bool backward) {
   const auto at = size_t(backward);
   const auto& map = backward ? arguments[0].toTensor() : results[0].toTensor();

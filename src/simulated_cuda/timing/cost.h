@@ -1,15 +1,15 @@
-// How long an operator's kernel takes.
+// Duration of an operator's kernel.
 #pragma once
 
 #include "../operators/operator.h"
 
 namespace sim::timing {
 
-// In seconds, by the roofline: what takes longer of operations and bytes.
+// In seconds, by the roofline model: the larger of the times for operations and bytes.
 double kernel_seconds(const Operator& op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> results);
-// One that does so many operations on numbers of this type and reads and writes so many bytes.
+// Duration for this many operations on numbers of this type, and this many bytes read and written.
 double kernel_seconds(double flops, c10::ScalarType type, double bytes);
-// Bytes of what a tensor has: what is repeated in it counts once.
+// Bytes in a tensor; repeated ones count once.
 double bytes_in(const at::Tensor& tensor);
 
 }  // namespace sim::timing

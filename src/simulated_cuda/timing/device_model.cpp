@@ -14,11 +14,11 @@ namespace sim::timing {
 
 namespace {
 
-// What of a data sheet's dense peak large matrix products reach, and of its memory's bandwidth
-// kernels that only move bytes.
+// Share of a data sheet's dense peak that large matrix products reach, and of its memory bandwidth
+// that kernels which only move bytes reach.
 constexpr double kReachedFlops = 0.7;
 constexpr double kReachedBandwidth = 0.9;
-// From the begin of a kernel that does nothing to the begin of the next in its stream.
+// From the start of an empty kernel to the start of the next one in its stream.
 constexpr double kLaunch = 2e-6;
 constexpr double kPeerLatency = 5e-6;
 constexpr double kHostLatency = 8e-6;
@@ -80,7 +80,7 @@ double number(const std::string& text, const std::string& where) {
   return value;
 }
 
-// What a file leaves out is the H100's.
+// Values missing from a file are the H100's.
 DeviceModel from_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) {

@@ -1,4 +1,4 @@
-// What a device can do a second: the numbers that times are made of.
+// Speeds of a device, from which times are computed.
 #pragma once
 
 #include <cstddef>
@@ -6,27 +6,28 @@
 
 namespace sim::timing {
 
-// Rates are those that well-made kernels reach, not the peaks of the data sheet.
+// Rates that well-made kernels reach, not the peaks of the data sheet.
 struct DeviceModel {
   std::string name;
-  // Floating-point operations a second in matrix products and convolutions, by the type of the
-  // numbers; f32 with TF32 off.
+  // Floating-point operations per second in matrix products and convolutions, by number type; f32
+  // with TF32 off.
   double f64 = 0, f32 = 0, f16 = 0;
-  // Bytes a second that kernels read and write.
+  // Bytes per second that kernels read and write.
   double bandwidth = 0;
-  // What a kernel takes beyond its work, in seconds.
+  // Overhead of a kernel, in seconds.
   double launch = 0;
-  // Links, each direction by itself: bytes a second, and what any copy takes, in seconds.
+  // Links, per direction: bytes per second, and latency in seconds.
   double peer_bandwidth = 0, peer_latency = 0;
   double host_bandwidth = 0, host_latency = 0;
-  // Devices of a node, in order, and the link to those of other nodes, of which each device has one of its
-  // own; 0: all are on one node.
+  // Devices per node, in order, and the link to other nodes, which each device has one of; 0: all
+  // are on one node.
   size_t node = 0;
   double node_bandwidth = 0, node_latency = 0;
   // Bytes of memory.
   size_t memory = 0;
 
-  // A kernel that does so many operations of numbers of so many bytes, and moves so many.
+  // Duration of a kernel with this many operations on numbers of this many bytes, which moves
+  // `bytes`.
   double kernel(double flops, size_t number, double bytes) const;
   double peer_copy(double bytes) const { return peer_latency + bytes / peer_bandwidth; }
   // Whether two devices are on different nodes.
@@ -37,8 +38,8 @@ struct DeviceModel {
   double host_copy(double bytes) const { return host_latency + bytes / host_bandwidth; }
 };
 
-// `h100`, `a100`, or a file with a line `what=number` for each of the above, in units of 1. Throws
-// std::invalid_argument with what is wrong where.
+// `h100`, `a100`, or a file with a line `what=number` for each of the above, in base units. Throws
+// std::invalid_argument with the error and its place.
 DeviceModel device_model(const std::string& name);
 
 }  // namespace sim::timing

@@ -24,8 +24,8 @@ using c10::Device;
 using c10::IValue;
 using Values = c10::ArrayRef<IValue>;
 
-// All that results and times depend on, as one number. Two of a few thousand are the same
-// once in 10^12 runs.
+// Hash of everything that results and times depend on. Among a few thousand, two collide once in
+// 10^12 runs.
 class Key {
  public:
   void add(uint64_t number) {
@@ -71,13 +71,13 @@ class Key {
   uint64_t sum = 0;
 };
 
-// What is known of a combination of operator, shapes and numbers.
+// Cached results for a combination of operator, shapes and numbers.
 struct Known {
   double seconds = 0;
   Results results;
 };
 
-// Of this thread: nobody waits for anybody.
+// Per thread, so that no thread waits for another.
 Known* find(uint64_t key, Known*& place) {
   thread_local std::unordered_map<uint64_t, std::unique_ptr<Known>> all;
   auto& found = all[key];
@@ -143,7 +143,7 @@ IValue made(const Operator& op, size_t result, const Known& known) {
   return all;
 }
 
-// `out` arguments that are empty get the size that the operator finds out.
+// Resizes empty `out` arguments to the size that the operator determines.
 void resize_empty_outs(const Operator& op, Stack& given) {
   for (size_t i = 0; i < op.arguments.size(); ++i) {
     if (op.arguments[i].out && given[i].isTensor() && given[i].toTensor().numel() == 0) {

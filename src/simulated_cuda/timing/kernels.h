@@ -1,11 +1,11 @@
-// Operators of which only the time passes.
+// Operators of which only the time is simulated.
 #pragma once
 
 #include "../operators/operator.h"
 
 namespace sim::timing {
 
-// Replaces the arguments on the stack by the results: tensors of which nothing was computed.
+// Replaces the arguments on the stack by the results: tensors without computed content.
 void call(const Operator& op, Stack* stack);
 
 }  // namespace sim::timing

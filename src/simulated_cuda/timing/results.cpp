@@ -17,7 +17,7 @@ using c10::IValue;
 using Values = c10::ArrayRef<IValue>;
 using Shapes = std::vector<std::vector<ResultShape>>;
 
-// The most bytes of arguments with which the CPU's kernel is asked.
+// Most bytes of arguments for which the CPU's kernel is run.
 constexpr size_t kAsked = size_t(1) << 28;
 
 ResultShape shape(c10::ScalarType type, std::vector<int64_t> sizes) {
@@ -47,7 +47,7 @@ ResultShape of(const Tensor& tensor) {
 
 bool wanted(const IValue& mask, size_t at) { return mask.toListRef()[at].toBool(); }
 
-// The gradients of an input, a weight and a bias as far as they are wanted.
+// The wanted gradients of an input, a weight and a bias.
 Shapes gradients(const IValue& input, const IValue& weight, const IValue& bias, const IValue& mask) {
   const auto one = [&](size_t at, const IValue& value) {
     return std::vector<ResultShape>{wanted(mask, at) ? like(value) : ResultShape{}};
@@ -55,7 +55,7 @@ Shapes gradients(const IValue& input, const IValue& weight, const IValue& bias, 
   return {one(0, input), one(1, weight), one(2, bias)};
 }
 
-// A statistic of each row that is normalized, in single precision where numbers are shorter.
+// A statistic per normalized row, in at least single precision.
 ResultShape statistic(const Tensor& input, size_t normalized) {
   auto sizes = input.sizes().vec();
   std::fill(sizes.end() - std::ptrdiff_t(normalized), sizes.end(), 1);
@@ -79,7 +79,7 @@ Shapes batch_norm_backward(Values given) {
           {wanted(mask, 2) ? bias : ResultShape{}}};
 }
 
-// Operators without a kernel for tensors that have no memory.
+// Operators without a kernel for the meta device.
 const std::unordered_map<std::string, Rule>& rules() {
   static const auto* all = new std::unordered_map<std::string, Rule>{
       {"aten::native_layer_norm",
@@ -136,7 +136,7 @@ Tensor without_memory(const Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
-// libtorch's own shape functions; none where it has none for the operator.
+// Runs libtorch's own shape functions; empty if there is none for the operator.
 std::optional<Stack> ask_meta(const Operator& op, Values given) {
   KernelScope scope;
   Stack values;

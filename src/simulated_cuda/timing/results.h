@@ -1,4 +1,4 @@
-// The shapes of results where nothing is computed.
+// Shapes of results if nothing is computed.
 #pragma once
 
 #include "../operators/operator.h"
@@ -6,15 +6,15 @@
 
 namespace sim::timing {
 
-// By result: the tensors that it is (none for results that are arguments), and what it is
-// where it is no tensor.
+// By result: its tensors (none for results that are arguments), and its value if it is not a
+// tensor.
 struct Results {
   std::vector<std::vector<ResultShape>> tensors;
   Stack values;
 };
 
-// What a device whose memory is all zeros would give. Neither memory nor time goes by the sizes,
-// but for a few operators that only small models have.
+// Results of a device whose memory is all zeros. Takes neither memory nor time in proportion to the
+// sizes, except for a few operators that only small models have.
 Results results_of(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace sim::timing

@@ -6,7 +6,7 @@ namespace sim::timing {
 
 namespace {
 
-// Two times as close as this are the same: sums of doubles are not exact.
+// Times as close as this are equal: sums of doubles are not exact.
 constexpr double kSame = 1e-10;
 enum { kKernels, kCopyIn, kCopyOut, kAway, kPeers };
 
@@ -19,7 +19,8 @@ double Busy::take(double from, double length, double now) {
   if (length <= 0) {
     return from;
   }
-  // The first that ends behind `from`, and on to the first that leaves enough before it.
+  // From the first busy time that ends after `from`, to the first that leaves enough room before
+  // it.
   auto next = times.upper_bound(from);
   if (next != times.begin() && std::prev(next)->second > from) {
     --next;

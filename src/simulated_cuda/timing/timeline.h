@@ -1,4 +1,4 @@
-// When what would run: units of devices that do one thing at a time.
+// Time plan of the units of devices, each of which does one thing at a time.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace sim::timing {
 
-// When something is busy, in seconds of any clock. What is free between two busy times is
-// taken by whoever fits: who waits for others keeps nobody from running meanwhile.
+// Busy times of a unit, in seconds of any clock. Gaps are filled by any entry that fits: one that
+// waits for others does not keep later ones from running meanwhile.
 class Busy {
  public:
-  // The begin of the first free time of this length that does not begin before `from`, which
-  // is taken. Nobody asks for anything before `now` any more.
+  // Takes the first free time of this length not before `from`, and returns its begin. No later
+  // call asks for a time before `now`.
   double take(double from, double length, double now);
-  // Busy times without a gap between them.
+  // Number of busy times, not counting adjacent ones separately.
   size_t pieces() const { return times.size(); }
 
  private:
@@ -23,8 +23,9 @@ class Busy {
   std::map<double, double> times;
 };
 
-// The units of so many devices: each has one for kernels, one for copies from the host, one
-// for those to it, one to other nodes, and one for each other device of its node that it copies to.
+// The units of `devices` devices: each has one for kernels, one for copies from the host, one for
+// copies to it, one for copies to other nodes, and one for each other device of its node that it
+// copies to.
 class Units {
  public:
   explicit Units(int devices);

@@ -43,8 +43,8 @@ std::string unit_of(const Ran& ran) {
   return "kernels";
 }
 
-// Chrome's trace events, which Perfetto shows: a process is a device, a thread one of its units.
-// Operators' names have no character that JSON would not take.
+// Writes Chrome trace events, which Perfetto shows: a process is a device, a thread one of its
+// units. Operator names contain no character that JSON would have to escape.
 void Trace::write() {
   auto& own = get();
   std::lock_guard<std::mutex> lock(own.mutex);

@@ -1,11 +1,11 @@
-// What ran when, for a picture of it.
+// Timeline of a run, for plotting.
 #pragma once
 
 #include "../stream.h"
 
 namespace sim::timing {
 
-// Where `trace=` asks for it, notes an entry that takes `seconds` from `begin` on.
+// If `trace=` is set, records an entry that takes `seconds` from `begin` on.
 void trace(const Entry& entry, int device, double begin, double seconds);
 
 }  // namespace sim::timing

@@ -1,4 +1,4 @@
-//! Values of which some share memory, as views do (see `shim/aliases.h`).
+//! Values that may share memory, as views do (see `shim/aliases.h`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::ptr;
 use tch::Tensor;
 
 use super::{Result, TensorPtr, check, lend, lend_all, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_aliases(values: *const TensorPtr, count: i64, lead: *mut i64, shared: *mut i64) -> c_int;
@@ -50,18 +50,18 @@ pub(super) fn lend_some<'a>(values: impl Iterator<Item = Option<&'a Tensor>>) ->
         .collect()
 }
 
-/// Takes ownership of so many values, null for absent ones.
+/// Takes ownership of values, null for absent ones.
 ///
 /// # Safety
-/// As for [`own`], of each.
+/// That of [`own`], for each pointer.
 pub(super) unsafe fn own_some(values: Vec<TensorPtr>) -> Vec<Option<Tensor>> {
     // SAFETY: the caller's promise.
     let own = |pointer| unsafe { own(pointer) };
     values.into_iter().map(own).collect()
 }
 
-/// For each value the first value that it shares memory with, directly or through others; none
-/// if no value shares memory with another.
+/// Returns for each value the first value that it shares memory with, directly or through others;
+/// `None` if no two values share memory.
 #[doc(alias = "alias")]
 pub(crate) fn aliases<'a>(
     values: impl Iterator<Item = Option<&'a Tensor>>,
@@ -79,7 +79,7 @@ pub(crate) fn aliases<'a>(
     Ok((shared > 0).then(|| first.collect()))
 }
 
-/// Which of the values are in the memory of some of these tensors.
+/// Returns which of the values lie in the memory of these tensors.
 pub(crate) fn in_memory_of<'a>(
     values: impl Iterator<Item = Option<&'a Tensor>>,
     own: impl Iterator<Item = &'a Tensor>,
@@ -94,8 +94,8 @@ pub(crate) fn in_memory_of<'a>(
     Ok(inside)
 }
 
-/// Values, and copies of the wanted ones; those that share memory still do. Gradients of
-/// copies are the values'.
+/// Returns the values, with the wanted ones copied; those that share memory still do. Gradients of
+/// copies are the values' gradients.
 pub(crate) fn copies<'a>(
     values: impl Iterator<Item = Option<&'a Tensor>>,
     wanted: &[bool],
@@ -113,8 +113,8 @@ pub(crate) fn copies<'a>(
     }
 }
 
-/// A dense tensor over the memory that these values share (their carrier), detached from the
-/// graph.
+/// Returns a dense tensor over the memory that these values share (their carrier), detached from
+/// the graph.
 pub(crate) fn carrier(aliases: &[Tensor]) -> Result<Tensor> {
     let list = lend_all(aliases);
     let mut out = ptr::null_mut();
@@ -126,7 +126,7 @@ pub(crate) fn carrier(aliases: &[Tensor]) -> Result<Tensor> {
     .ok_or_else(|| TorchError::new("shared memory gave no tensor"))
 }
 
-/// The same views of another tensor in place of their carrier.
+/// Returns the same views of another tensor instead of their carrier.
 pub(crate) fn parts(
     other: &Tensor,
     carrier: &Tensor,
@@ -148,9 +148,9 @@ pub(crate) fn parts(
     }
 }
 
-/// A tensor with elements over the memory of another one, which begins so many bytes behind the first
-/// element of that one; its kind is said by the number that libtorch has for it. It requires no
-/// gradient, and who writes to one changes the version of both.
+/// Returns a tensor over the memory of another one, which begins `begin` bytes after that one's
+/// first element; `kind` is libtorch's number of its kind. It requires no gradient, and writing to
+/// either changes the version of both.
 pub(crate) fn tensor_over(
     memory: &Tensor,
     begin: i64,
@@ -180,8 +180,8 @@ pub(crate) fn tensor_over(
     .ok_or_else(|| TorchError::new("memory gave no tensor"))
 }
 
-/// A number that is the same for handles to the same tensor, and the index of the tensor's first
-/// element in its storage.
+/// Returns a number that is equal for handles to the same tensor, and the index of the tensor's
+/// first element in its storage.
 pub(crate) fn identity(tensor: &Tensor) -> Result<(u64, i64)> {
     let (mut identity, mut offset) = (0, 0);
     // SAFETY: a lent tensor, and room for two numbers.

@@ -1,4 +1,4 @@
-//! Autocast for a stretch of code.
+//! Scopes of autocast.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -12,11 +12,11 @@ unsafe extern "C" {
     fn gp_autocast_restore(cuda: c_int, previous: *const c_int);
 }
 
-/// While it lives, operators on this thread compute in a shorter type where libtorch
-/// deems that fit, or in none (see `shim/autocast.cpp`). Scopes nest, and stay on the
-/// thread that opened them.
+/// Scope in which operators on this thread compute in a shorter type where libtorch considers it
+/// suitable, or in none (see `shim/autocast.cpp`). Scopes nest, and stay on the thread that opened
+/// them.
 #[derive(Debug)]
-pub(crate) struct Autocast {
+pub struct Autocast {
     cuda: c_int,
     previous: [c_int; 3],
     not_send: PhantomData<*const ()>,
@@ -26,7 +26,7 @@ impl Autocast {
     /// Opens a scope for operators on this device that compute in `Kind::BFloat16` or
     /// `Kind::Half`; any other type switches autocast off.
     #[doc(alias = "torch.autocast")]
-    pub(crate) fn open(device: Device, kind: Kind) -> Result<Self> {
+    pub fn open(device: Device, kind: Kind) -> Result<Self> {
         let cuda = c_int::from(device.is_cuda());
         let kind = match kind {
             Kind::BFloat16 => 1,

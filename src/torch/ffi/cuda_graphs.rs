@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::{Result, c_number, check};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_cuda_graphs() -> c_int;
@@ -19,18 +19,17 @@ unsafe extern "C" {
     fn gp_host_sync_detected(detector: *mut c_void) -> c_int;
 }
 
-/// One capture at a time: beginning and ending them touches state of libtorch that the
-/// whole process shares, and so does the end of a graph. A capture that fails ends its own
-/// graph.
+/// Serializes captures: beginning and ending one, and dropping a graph, touches process-wide state
+/// of libtorch. A failed capture drops its own graph.
 static CAPTURING: ReentrantMutex<()> = ReentrantMutex::new(());
 
-/// Whether this libtorch has CUDA graphs.
+/// Checks that this libtorch has CUDA graphs.
 pub(crate) fn has_cuda_graphs() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_cuda_graphs() })
 }
 
-/// A pool of memory for graphs that are replayed in the order of their capture.
+/// Makes a memory pool for graphs that are replayed in the order of their capture.
 pub(crate) fn cuda_graph_pool() -> Result<(u64, u64)> {
     let (mut first, mut second) = (0, 0);
     // SAFETY: both places live through the call.
@@ -44,7 +43,7 @@ pub(crate) struct CudaGraph {
     pointer: NonNull<c_void>,
 }
 
-/// A capture under way on the calling thread.
+/// A capture in progress on the calling thread.
 #[derive(Debug)]
 pub(crate) struct Capture {
     graph: CudaGraph,
@@ -52,8 +51,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Begins a capture: what the calling thread submits to its current stream of the device is
-    /// recorded and not run, and memory is allocated from the pool.
+    /// Begins a capture: work that the calling thread submits to its current stream of the device
+    /// is recorded instead of run, and memory is allocated from the pool.
     #[doc(alias = "capture_begin")]
     pub(crate) fn begin(device: usize, pool: (u64, u64)) -> Result<Self> {
         let alone = CAPTURING.lock();
@@ -67,7 +66,7 @@ impl Capture {
         })
     }
 
-    /// Ends the capture. The stream runs what it is given again, also after an error.
+    /// Ends the capture. The stream then runs its work again, also after an error.
     pub(crate) fn end(self) -> Result<CudaGraph> {
         // SAFETY: the graph is alive, and this is the thread that began the capture: the
         // guard does not leave it.
@@ -92,7 +91,7 @@ impl Drop for CudaGraph {
     }
 }
 
-/// Detects operators of this thread for which the host waits for a CUDA device (host syncs).
+/// Detects operators on this thread that make the host wait for a CUDA device (host syncs).
 #[doc(alias = "set_sync_debug_mode")]
 #[derive(Debug)]
 pub(crate) struct HostSyncDetector {
@@ -109,7 +108,7 @@ impl HostSyncDetector {
         Ok(Self { pointer })
     }
 
-    /// Whether there was a host sync since then.
+    /// Returns whether there was a host sync since the beginning.
     pub(crate) fn detected(self) -> bool {
         let own = std::mem::ManuallyDrop::new(self);
         // SAFETY: the pointer is owned by `self`, which is not dropped, and freed here.
@@ -127,8 +126,8 @@ impl Drop for HostSyncDetector {
 
 #[cfg(test)]
 mod tests {
-    /// Its functions are looked up by their mangled names, which say their arguments, and the
-    /// object lives in a buffer of the shim's.
+    /// Its functions are looked up by mangled names, which encode their arguments, and the object
+    /// lives in a buffer of the shim.
     #[test]
     fn the_class_of_cuda_graphs_is_declared_as_it_was() {
         let header = concat!(env!("LIBTORCH"), "/include/ATen/cuda/CUDAGraph.h");
@@ -146,8 +145,8 @@ mod tests {
         ] {
             assert!(text.contains(declared), "no `{declared}`");
         }
-        // Neither a base class nor virtual functions, and few members: far fewer bytes than
-        // the buffer has.
+        // Neither a base class nor virtual functions, and few members: far fewer bytes than the
+        // buffer has.
         let (_, class) = text
             .split_once("struct TORCH_CUDA_CPP_API CUDAGraph {")
             .unwrap();

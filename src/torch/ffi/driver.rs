@@ -19,7 +19,7 @@ unsafe extern "C" {
     fn gp_cuda_version(version: *mut c_int) -> c_int;
 }
 
-/// The newest CUDA that the driver can run, and how many devices it has.
+/// Returns the newest CUDA that the driver can run, and the number of devices.
 pub(crate) fn driver() -> Result<(String, usize)> {
     let (mut version, mut devices) = (0, 0);
     // SAFETY: both places live through the call.
@@ -27,7 +27,7 @@ pub(crate) fn driver() -> Result<(String, usize)> {
     Ok((dotted(version), usize::try_from(devices).unwrap_or(0)))
 }
 
-/// A device's name, bytes of memory and compute capability.
+/// Returns a device's name, bytes of memory and compute capability.
 pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     const ROOM: usize = 256;
     let mut name: [c_char; ROOM] = [0; ROOM];
@@ -49,7 +49,7 @@ pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     Ok((name, bytes, format!("{major}.{minor}")))
 }
 
-/// What a device is known by in all processes.
+/// Returns the UUID of a device, the same in all processes.
 pub(crate) fn driver_uuid(index: usize) -> Result<[u8; 16]> {
     let mut out = [0; 16];
     // SAFETY: the shim writes so many bytes.
@@ -57,7 +57,7 @@ pub(crate) fn driver_uuid(index: usize) -> Result<[u8; 16]> {
     Ok(out)
 }
 
-/// Whether one device can access the memory of another directly (peer access).
+/// Returns whether one device can access another's memory directly (peer access).
 pub(crate) fn driver_peers(from: usize, to: usize) -> Result<bool> {
     let mut out = 0;
     // SAFETY: `out` lives through the call.
@@ -65,7 +65,7 @@ pub(crate) fn driver_peers(from: usize, to: usize) -> Result<bool> {
     Ok(out != 0)
 }
 
-/// The CUDA that libtorch was made with; `libtorch_cuda` must be loaded.
+/// Returns the CUDA version that libtorch was built with; `libtorch_cuda` must be loaded.
 pub(crate) fn cuda_version() -> Result<String> {
     let mut version = 0;
     // SAFETY: `version` lives through the call.

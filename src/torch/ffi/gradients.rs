@@ -6,7 +6,7 @@ use std::ptr;
 use tch::{Device, Tensor};
 
 use super::{Result, TensorPtr, check, lend_all, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_cpu_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
@@ -14,7 +14,8 @@ unsafe extern "C" {
     fn gp_device_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
 }
 
-/// The 2-norm of each tensor, all on one device; a norm does not depend on the other tensors.
+/// Returns the 2-norm of each tensor, all on one device; each norm is independent of the other
+/// tensors.
 pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
     let on_cpu = |tensor: &Tensor| !tensor.defined() || tensor.device() == Device::Cpu;
     if tensors.iter().all(on_cpu) {
@@ -24,13 +25,13 @@ pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
     }
 }
 
-/// [`norms`] by kernels of the tensors' device.
+/// Computes [`norms`] with kernels of the tensors' device.
 pub(crate) fn device_norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
     call(gp_device_norms, tensors)
 }
 
-/// The 2-norms of some dense tensors of `f32` on one device, as a tensor of `f64` there,
-/// without a host sync.
+/// Returns the 2-norms of dense `f32` tensors on one device as an `f64` tensor there, without a
+/// host sync.
 pub(crate) fn norms_there(tensors: &[Tensor]) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: a list of lent tensors that outlive the call; `out` is a new tensor on success.

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::aliases::{lend_some, own_some};
 use super::{Result, TensorPtr, check, lend, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_graph_new(out: *mut *mut c_void) -> c_int;
@@ -47,7 +47,7 @@ pub(crate) struct Graph {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sink(i64);
 
-/// Values at the beginning of a graph, and where the gradient of each arrives.
+/// Values at the beginning of a graph, and the sink of each one's gradient.
 pub(crate) type Entered = (Vec<Option<Tensor>>, Vec<Option<Sink>>);
 
 impl Graph {
@@ -59,9 +59,9 @@ impl Graph {
         Ok(Self { pointer })
     }
 
-    /// The values that layers see in place of the received ones, and where the gradient of
-    /// each arrives: nowhere for those that can have none, and for several that share
-    /// memory where the first one's does.
+    /// Returns the values that layers see instead of the received ones, and where the gradient of
+    /// each arrives: nowhere for values that can have none, and in one place for values that share
+    /// memory, that of the first.
     pub(crate) fn enter(&mut self, received: &[Option<Tensor>]) -> Result<Entered> {
         let lent = lend_some(received.iter().map(Option::as_ref));
         let mut out = vec![ptr::null_mut(); lent.len()];
@@ -92,8 +92,8 @@ impl Graph {
         check(unsafe { gp_graph_mark(self.pointer.as_ptr(), lend(output), layer as i64) })
     }
 
-    /// Adds outputs, whose gradients [`Graph::backward`] will be given; for several that
-    /// share memory that of the first.
+    /// Adds outputs, whose gradients [`Graph::backward`] receives; outputs that share memory have
+    /// the gradient of the first.
     pub(crate) fn roots<'a>(
         &mut self,
         outputs: impl Iterator<Item = Option<&'a Tensor>>,
@@ -104,8 +104,7 @@ impl Graph {
         check(unsafe { gp_graph_roots(self.pointer.as_ptr(), list, count) })
     }
 
-    /// Adds the loss as a root whose gradient is `weight`, times `scale` on its device where
-    /// there is one.
+    /// Adds the loss as a root with gradient `weight`, times `scale` on its device if given.
     pub(crate) fn loss(
         &mut self,
         loss: &Tensor,
@@ -145,7 +144,7 @@ impl Graph {
         check(unsafe { gp_graph_backward_weight(self.pointer.as_ptr()) })
     }
 
-    /// The gradient that arrived at `sink`, if one did; moved out.
+    /// Moves out the gradient that arrived at `sink`, if any.
     pub(crate) fn take_grad(&mut self, sink: Sink) -> Result<Option<Tensor>> {
         let mut out = ptr::null_mut();
         // SAFETY: the graph is alive; `out` is null or a new tensor on success.
@@ -159,7 +158,7 @@ impl Graph {
         }
     }
 
-    /// The marked layer whose backward ran last.
+    /// Returns the marked layer whose backward ran last.
     pub(crate) fn layer(&self) -> Option<usize> {
         // SAFETY: the graph is alive; the call only reads an atomic.
         usize::try_from(unsafe { gp_graph_layer(self.pointer.as_ptr()) }).ok()
@@ -173,7 +172,7 @@ impl Drop for Graph {
     }
 }
 
-/// A copy with the same strides. Gradients of the copy are the tensor's.
+/// Copies a tensor with its strides. Gradients of the copy are the tensor's.
 pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor on success.
@@ -184,9 +183,8 @@ pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// The same tensor behind a node of its own in the autograd graph: gradients of its uses are
-/// added up there before they join those of other nodes, in the order in which the nodes were
-/// made, the last one first.
+/// Returns the tensor behind a new node of the autograd graph: gradients of its uses are added up
+/// there before they join those of other nodes, in reverse order of the nodes' creation.
 pub(crate) fn accumulation_node(tensor: &Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor on success.
@@ -197,7 +195,7 @@ pub(crate) fn accumulation_node(tensor: &Tensor) -> Result<Tensor> {
     .ok_or_else(|| TorchError::new("an accumulation node gave no tensor"))
 }
 
-/// The same values and gradients in a tensor that autograd does not take for a view.
+/// Returns the same values and gradients in a tensor that autograd does not regard as a view.
 pub(crate) fn no_view(tensor: Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor or null on success.
@@ -208,7 +206,7 @@ pub(crate) fn no_view(tensor: Tensor) -> Result<Tensor> {
     Ok(value.unwrap_or(tensor))
 }
 
-/// A layer's outputs, each behind an accumulation node of its own, that of the first made last.
+/// Returns a layer's outputs, each behind its own accumulation node, that of the first made last.
 /// Outputs that share memory have one node, and still share it.
 pub(crate) fn accumulation_nodes<'a>(
     outputs: impl Iterator<Item = Option<&'a Tensor>>,
@@ -223,8 +221,7 @@ pub(crate) fn accumulation_nodes<'a>(
     }
 }
 
-/// How often a tensor, or another with the same memory, was changed in place: autograd's
-/// version counter.
+/// Returns how often a tensor's memory was changed in place: autograd's version counter.
 #[doc(alias = "in-place version counter")]
 #[doc(alias = "_version")]
 pub(crate) fn changes(tensor: &Tensor) -> Result<i64> {

@@ -11,13 +11,13 @@ unsafe extern "C" {
     fn gp_cuda_abandon(index: c_int) -> c_int;
 }
 
-/// Has an error of CUDA in a destructor end the process with a message.
+/// Makes a CUDA error in a destructor end the process with a message.
 pub(crate) fn tell_ends() {
     // SAFETY: nothing in, nothing out; done once for the process.
     unsafe { gp_tell_ends() }
 }
 
-/// While it lives, the message names what the calling thread does for a stage. One at a time of a
+/// While this lives, the message names the calling thread's work for a stage. At most one per
 /// thread.
 #[derive(Debug)]
 pub(crate) struct Acting(());
@@ -29,7 +29,7 @@ impl Acting {
         Self(())
     }
 
-    /// What is done before, behind and between the steps.
+    /// Names work before, after and between the steps.
     pub(crate) fn between_actions(stage: usize, name: &'static CStr) -> Self {
         // SAFETY: the name lives for ever.
         unsafe { gp_acts(c_number(stage), -1, name.as_ptr()) };
@@ -44,7 +44,7 @@ impl Drop for Acting {
     }
 }
 
-/// Has the caching allocator no longer query a device when memory is freed; to be called once.
+/// Makes the caching allocator stop querying a device when memory is freed; call it once.
 pub(crate) fn abandon_cuda(index: usize) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_cuda_abandon(c_number(index)) })

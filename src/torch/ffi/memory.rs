@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::{Result, c_number, check};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_memory_install() -> c_int;
@@ -24,14 +24,13 @@ unsafe extern "C" {
     fn gp_cuda_limit(index: c_int, fraction: f64) -> c_int;
 }
 
-/// Installs the counting CPU allocator under libtorch; the second call does nothing.
+/// Installs the counting CPU allocator in libtorch; a second call does nothing.
 pub(crate) fn install_counting() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_memory_install() })
 }
 
-/// Copies the bytes of a one-dimensional tensor from this one on into another such tensor, as many
-/// as that one has.
+/// Fills a one-dimensional byte tensor with the bytes of another from `begin` on.
 pub(crate) fn copy_bytes(from: &Tensor, begin: usize, into: &Tensor) -> Result<()> {
     let bytes = |tensor: &Tensor| {
         (tensor.kind(), tensor.device()) == (Kind::Uint8, Device::Cpu) && tensor.is_contiguous()
@@ -52,7 +51,7 @@ pub(crate) fn copy_bytes(from: &Tensor, begin: usize, into: &Tensor) -> Result<(
     Ok(())
 }
 
-/// Bytes of all counted blocks.
+/// Returns the bytes of all counted blocks.
 pub(crate) fn live_bytes() -> Result<u64> {
     let mut out = 0;
     // SAFETY: `out` lives through the call.
@@ -64,7 +63,7 @@ pub(crate) fn live_bytes() -> Result<u64> {
 #[derive(Debug)]
 pub(crate) struct RawAccount {
     pointer: NonNull<c_void>,
-    /// Also charged with this account's bytes, and so in use as long.
+    /// Parent account, charged with the same bytes and therefore kept alive as long.
     _whole: Option<Arc<RawAccount>>,
 }
 
@@ -77,7 +76,7 @@ unsafe impl Send for RawAccount {}
 unsafe impl Sync for RawAccount {}
 
 impl RawAccount {
-    /// An account whose bytes are on `whole` too.
+    /// Makes an account whose bytes also count for `whole`.
     pub(crate) fn new(whole: Option<&Arc<RawAccount>>) -> Result<Self> {
         let parent = whole.map_or(ptr::null_mut(), |whole| whole.pointer.as_ptr());
         let mut out = ptr::null_mut();
@@ -113,8 +112,8 @@ impl Drop for RawAccount {
     }
 }
 
-/// While it lives, what this thread allocates is charged to its account. The raw
-/// pointer makes the type stay on the thread that opened the scope.
+/// Scope in which this thread's allocations are charged to an account. The raw pointer keeps the
+/// scope on the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct RawScope {
     before: *mut c_void,
@@ -139,8 +138,8 @@ impl Drop for RawScope {
     }
 }
 
-/// Bytes that a CUDA device's caching allocator has handed out: now, and at most
-/// since the peak was reset. The CUDA half of libtorch must be loaded.
+/// Returns the bytes that a CUDA device's caching allocator has handed out: now, and at most since
+/// the peak was reset. The CUDA half of libtorch must be loaded.
 pub(crate) fn cuda_memory(index: usize) -> Result<(u64, u64)> {
     let (mut current, mut peak) = (0, 0);
     // SAFETY: both places live through the call.
@@ -148,13 +147,13 @@ pub(crate) fn cuda_memory(index: usize) -> Result<(u64, u64)> {
     Ok((bytes(current), bytes(peak)))
 }
 
-/// Sets the peak of [`cuda_memory`] to what is handed out now.
+/// Sets the peak of [`cuda_memory`] to the current bytes.
 pub(crate) fn reset_cuda_peak(index: usize) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_cuda_reset_peak(c_number(index)) })
 }
 
-/// The bytes of a CUDA device that are free for all processes, and that it has.
+/// Returns the free bytes of a CUDA device, over all processes, and its total.
 pub(crate) fn cuda_room(index: usize) -> Result<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both places live through the call.
@@ -169,7 +168,7 @@ pub(crate) fn limit_cuda(index: usize, fraction: f64) -> Result<()> {
     check(unsafe { gp_cuda_limit(c_number(index), fraction) })
 }
 
-/// Counts are negative only between two updates of atomics.
+/// Counts are negative only transiently, between two atomic updates.
 fn bytes(count: i64) -> u64 {
     u64::try_from(count).unwrap_or(0)
 }

@@ -1,19 +1,19 @@
-//! The one place with `unsafe`: safe wrappers around the C++ shim (`shim/*.cpp`).
+//! The only place with `unsafe`: safe wrappers around the C++ shim (`shim/*.cpp`).
 //!
-//! Two facts carry all of it. A tch `Tensor` owns a heap-allocated `at::Tensor`, so its
-//! pointer may be lent to the shim for the length of a call, and a pointer that the shim
-//! returns from `new at::Tensor` may be given to tch to own. And every shim function catches
-//! all C++ exceptions, returning non-zero and leaving a message (without back-trace) in a
-//! thread-local that [`error`] reads on the same thread.
+//! Safety rests on two facts. A tch `Tensor` owns a heap-allocated `at::Tensor`, so its pointer may
+//! be lent to the shim for the duration of a call, and a pointer that the shim returns from `new
+//! at::Tensor` may be given to tch to own. And every shim function catches all C++ exceptions,
+//! returning non-zero and leaving a message (without back-trace) in a thread-local that [`error`]
+//! reads on the same thread.
 //!
-//! Scopes ([`SavedTensorScope`], [`RawScope`], [`Autocast`], [`RandomScope`]) restore in `drop`
-//! what their thread had before. They are local variables wherever they are used: one that is
-//! leaked would leave its thread with a pointer to what may be freed.
+//! Scopes ([`SavedTensorScope`], [`RawScope`], [`Autocast`], [`RandomScope`]) restore their
+//! thread's previous state in `drop`. They are always local variables: a leaked scope would leave
+//! its thread with a pointer to memory that may be freed.
 //!
-//! # What is assumed of libtorch 2.11
+//! # Assumptions about libtorch 2.11
 //!
-//! `setup/lib.rs` refuses every other version. What the shim relies on beyond libtorch's
-//! documented interface, and the test that fails when it is no longer true:
+//! `setup/lib.rs` refuses every other version. The shim's assumptions beyond libtorch's documented
+//! interface, and the tests that fail when they no longer hold:
 //!
 //! | assumption | where | held by |
 //! |---|---|---|
@@ -46,7 +46,6 @@ mod nccl;
 mod onednn;
 mod operators;
 mod optim;
-#[cfg(feature = "data")]
 mod pool;
 #[cfg(test)]
 mod products;
@@ -59,7 +58,7 @@ mod weightless;
 mod world;
 
 pub(crate) use aliases::*;
-pub(crate) use autocast::*;
+pub use autocast::*;
 pub(crate) use cuda_graphs::*;
 pub(crate) use driver::*;
 pub(crate) use gradients::*;
@@ -68,12 +67,11 @@ pub(crate) use lost::*;
 pub(crate) use memory::*;
 pub(crate) use nccl::*;
 pub(crate) use onednn::*;
-pub(crate) use operators::*;
+pub use operators::*;
 pub(crate) use optim::*;
-#[cfg(feature = "data")]
-pub(crate) use pool::*;
-pub(crate) use random::*;
-pub(crate) use runtime::*;
+pub use pool::*;
+pub use random::*;
+pub use runtime::*;
 pub(crate) use saved_tensors::*;
 pub(crate) use shared_memory::*;
 pub(crate) use streams::*;
@@ -105,7 +103,7 @@ fn check(status: c_int) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(error()) }
 }
 
-/// A number as the shim takes it. One that is too large is the largest, which no device or
+/// Converts a number for the shim. One that is too large becomes the largest, which no device or
 /// count has, so that libtorch refuses it.
 fn c_number(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
@@ -119,7 +117,7 @@ fn lend_all(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(lend).collect()
 }
 
-/// Takes ownership of what a shim function returned.
+/// Takes ownership of a pointer returned by the shim.
 ///
 /// # Safety
 /// `pointer` must be null or come from `new at::Tensor` and be owned by nobody.

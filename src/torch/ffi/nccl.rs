@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use tch::Tensor;
 
 use super::{Result, TensorPtr, c_number, check, lend_all};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_nccl_version(out: *mut c_int) -> c_int;
@@ -21,13 +21,13 @@ unsafe extern "C" {
     fn gp_stream_new_high(device: c_int, id: *mut i64) -> c_int;
 }
 
-/// Bytes of the word by which two ranks find each other.
+/// Bytes of the id by which two ranks meet.
 pub(crate) const UNIQUE_ID: usize = 128;
 
-/// The version of the library, as it counts: 22809 is 2.28.9.
+/// Returns the library's version number: 22809 is 2.28.9.
 ///
 /// # Errors
-/// There is none, or it is older than 2.14.
+/// There is no NCCL, or it is older than 2.14.
 pub(crate) fn nccl_version() -> Result<i32> {
     let mut out = 0;
     // SAFETY: the place lives through the call.
@@ -35,7 +35,7 @@ pub(crate) fn nccl_version() -> Result<i32> {
     Ok(out)
 }
 
-/// A word by which both ranks of a communicator find each other.
+/// Makes an id by which the two ranks of a communicator meet.
 pub(crate) fn nccl_unique_id() -> Result<[u8; UNIQUE_ID]> {
     let mut out = [0; UNIQUE_ID];
     // SAFETY: the shim writes so many bytes.
@@ -43,7 +43,7 @@ pub(crate) fn nccl_unique_id() -> Result<[u8; UNIQUE_ID]> {
     Ok(out)
 }
 
-/// A new stream of high priority of a CUDA device, by its id.
+/// Returns the id of a new high-priority stream of a CUDA device.
 pub(crate) fn new_stream_of_high_priority(device: usize) -> Result<i64> {
     let mut id = 0;
     // SAFETY: `id` lives through the call.
@@ -51,9 +51,9 @@ pub(crate) fn new_stream_of_high_priority(device: usize) -> Result<i64> {
     Ok(id)
 }
 
-/// A GPU of this process and one of another, which send each other memory.
+/// A GPU of this process and one of another, which exchange memory.
 ///
-/// Its calls return before what they ask for is over, which [`is_ready`](Self::is_ready) tells.
+/// Its calls return before their work is over; see [`is_ready`](Self::is_ready).
 #[derive(Debug)]
 pub(crate) struct Communicator {
     pointer: NonNull<c_void>,
@@ -76,7 +76,7 @@ impl Communicator {
         Ok(Self { pointer })
     }
 
-    /// Whether the last call is over.
+    /// Returns whether the last call is over.
     ///
     /// # Errors
     /// Something has failed, now or in the background.
@@ -87,7 +87,7 @@ impl Communicator {
         Ok(out != 0)
     }
 
-    /// Puts the transfer of contiguous tensors of bytes, of its device, at the end of a stream.
+    /// Appends the sending of contiguous byte tensors on its device to a stream.
     pub(crate) fn send(&self, tensors: &[Tensor], stream: i64) -> Result<()> {
         let tensors = lend_all(tensors);
         let (all, count) = (tensors.as_ptr(), tensors.len() as i64);
@@ -95,7 +95,7 @@ impl Communicator {
         check(unsafe { gp_nccl_send(self.pointer.as_ptr(), all, count, stream) })
     }
 
-    /// The same of a transfer into tensors.
+    /// Appends the receiving of such tensors to a stream.
     pub(crate) fn receive(&self, tensors: &[Tensor], stream: i64) -> Result<()> {
         let tensors = lend_all(tensors);
         let (all, count) = (tensors.as_ptr(), tensors.len() as i64);
@@ -103,7 +103,7 @@ impl Communicator {
         check(unsafe { gp_nccl_recv(self.pointer.as_ptr(), all, count, stream) })
     }
 
-    /// Ends what is under way; every later call fails. May wait for the device.
+    /// Ends running work; every later call fails. May wait for the device.
     pub(crate) fn abort(&self) -> Result<()> {
         // SAFETY: the communicator is alive.
         check(unsafe { gp_nccl_abort(self.pointer.as_ptr()) })

@@ -8,8 +8,8 @@ unsafe extern "C" {
     fn gp_onednn_set(from: i64, previous: *mut i64) -> c_int;
 }
 
-/// Has the calling thread compute products of at least so many multiplications, and
-/// convolutions, with oneDNN; with libtorch's own choice where none. Gives what it was.
+/// Makes the calling thread compute convolutions, and products of at least `from` multiplications,
+/// with oneDNN; with libtorch's own choice if `None`. Returns the previous setting.
 pub(crate) fn set_onednn(from: Option<u64>) -> Result<Option<u64>> {
     let from = from.map_or(-1, |from| i64::try_from(from).unwrap_or(i64::MAX));
     let mut previous = -1;
@@ -29,7 +29,7 @@ mod tests {
         fn gp_onednn_has_products() -> c_int;
     }
 
-    /// How much oneDNN computes for a forward, and for its backward.
+    /// Counts oneDNN's computations in a forward, and in its backward.
     fn computed(
         shapes: [&[i64]; 2],
         kind: Kind,

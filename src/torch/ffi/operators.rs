@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use tch::{Device, Tensor};
 
 use super::{Result, TensorPtr, check, lend, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_operator_open(
@@ -28,18 +28,18 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What an argument of an operator is given.
+/// Value of an operator's argument, or a place for it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Given<'a> {
+pub enum Given<'a> {
     /// The value `None`.
     None,
-    /// A tensor, known when the operator is run.
+    /// A tensor, given at the run.
     Tensor,
-    /// Tensors, known then; `false` where there is none.
+    /// Tensors, given at the run; `false` for absent ones.
     Tensors(&'a [bool]),
-    /// A number, known then.
+    /// A number, given at the run.
     Number,
-    /// Integers, of which some (`None`) are known then.
+    /// Integers, some of which (`None`) are given at the run.
     Numbers(&'a [Option<i64>]),
     /// An integer; also an element type, a layout, a memory format.
     Int(i64),
@@ -59,9 +59,9 @@ pub(crate) enum Given<'a> {
     Device(Device),
 }
 
-/// A number that is known when an operator is run.
+/// A number given when an operator is run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Number {
+pub enum Number {
     /// An integer.
     Int(i64),
     /// A floating-point number.
@@ -87,18 +87,18 @@ struct NumberValue {
     real: f64,
 }
 
-/// An operator with those of its arguments that never change.
+/// An operator with its constant arguments.
 #[derive(Debug)]
-pub(crate) struct Operator {
+pub struct Operator {
     pointer: NonNull<c_void>,
 }
 
 impl Operator {
-    /// The operator with this name (`aten::add`) and overload (none: empty).
+    /// Looks up the operator with this name (`aten::add`) and overload (empty if none).
     ///
     /// # Errors
-    /// libtorch has none.
-    pub(crate) fn open(name: &str, overload: &str) -> Result<Self> {
+    /// libtorch has no such operator.
+    pub fn open(name: &str, overload: &str) -> Result<Self> {
         let (name, overload) = (text(name)?, text(overload)?);
         let mut out = ptr::null_mut();
         // SAFETY: two texts that end with NUL and outlive the call; `out` holds an owned call
@@ -108,12 +108,11 @@ impl Operator {
         Ok(Self { pointer })
     }
 
-    /// Gives the argument `name`. What is known when the operator is run has its place in the
-    /// order of these calls.
+    /// Sets the argument `name`. Values given at the run are ordered by these calls.
     ///
     /// # Errors
     /// There is no such argument, or it is of another type.
-    pub(crate) fn set(&mut self, name: &str, given: Given<'_>) -> Result<()> {
+    pub fn set(&mut self, name: &str, given: Given<'_>) -> Result<()> {
         let name = text(name)?;
         let argument = Parts::of(given)?;
         let raw = argument.raw();
@@ -122,22 +121,22 @@ impl Operator {
         check(unsafe { gp_operator_set(self.pointer.as_ptr(), name.as_ptr(), &raw const raw) })
     }
 
-    /// Whether it has all the arguments that it needs.
+    /// Checks that all required arguments are set.
     ///
     /// # Errors
     /// One is missing.
-    pub(crate) fn ready(&self) -> Result<()> {
+    pub fn ready(&self) -> Result<()> {
         // SAFETY: the call is owned by `self`.
         check(unsafe { gp_operator_ready(self.pointer.as_ptr()) })
     }
 
-    /// Runs it with what its places get, in order. *Returns* `count` tensors, those of lists
-    /// one after the other.
+    /// Runs the operator with the values of its places, in order. *Returns* `count` tensors, with
+    /// lists flattened.
     ///
     /// # Errors
-    /// libtorch refuses, or another number of tensors comes out (any number may where
-    /// `count` is 0).
-    pub(crate) fn run(
+    /// libtorch reports an error, or returns another number of tensors (with a `count` of 0 any
+    /// number is accepted).
+    pub fn run(
         &self,
         tensors: &[&Tensor],
         numbers: &[Number],
@@ -185,7 +184,7 @@ impl Number {
     }
 }
 
-/// An argument's parts, which the shim is lent.
+/// Parts of an argument, lent to the shim.
 #[derive(Default)]
 struct Parts {
     given: c_int,

@@ -41,7 +41,7 @@ unsafe extern "C" {
     fn gp_add(tensors: *mut TensorPtr, others: *mut TensorPtr, count: i64) -> c_int;
 }
 
-/// The numbers of an update of Adam or `AdamW`.
+/// Hyperparameters of an Adam or `AdamW` update.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AdamNumbers {
     pub(crate) lr: f64,
@@ -49,12 +49,12 @@ pub(crate) struct AdamNumbers {
     pub(crate) beta2: f64,
     pub(crate) weight_decay: f64,
     pub(crate) eps: f64,
-    /// The weight decay is not part of the gradient: `AdamW`.
+    /// Weight decay is not part of the gradient: `AdamW`.
     pub(crate) decoupled: bool,
 }
 
-/// One fused update of all `parameters`; all lists have one entry for each. It changes
-/// nothing where `found_inf`, a number on their device, is 1.
+/// Makes one fused update of all `parameters`; each list has one entry per parameter. Changes
+/// nothing if `found_inf`, a number on their device, is 1.
 #[doc(alias = "fused")]
 pub(crate) fn fused_adam(
     parameters: &[Tensor],
@@ -86,7 +86,7 @@ pub(crate) fn fused_adam(
     })
 }
 
-/// The numbers of an SGD update.
+/// Hyperparameters of an SGD update.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SgdNumbers {
     pub(crate) lr: f64,
@@ -94,11 +94,12 @@ pub(crate) struct SgdNumbers {
     pub(crate) dampening: f64,
     pub(crate) weight_decay: f64,
     pub(crate) nesterov: bool,
-    /// The momentum buffers hold nothing yet.
+    /// Whether the momentum buffers are still empty.
     pub(crate) first: bool,
 }
 
-/// One fused SGD update; `buffers` is empty without momentum. `found_inf` as in [`fused_adam`].
+/// Makes one fused SGD update; `buffers` is empty without momentum. `found_inf` as in
+/// [`fused_adam`].
 pub(crate) fn fused_sgd(
     parameters: &[Tensor],
     grads: &[Tensor],

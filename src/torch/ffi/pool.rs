@@ -1,4 +1,4 @@
-//! Memory of batches that is used again (see `shim/pool.cpp`), and writing rows into it.
+//! Reusable memory of batches (see `shim/pool.cpp`), and writing rows into it.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -8,7 +8,7 @@ use tch::kind::Element;
 use tch::{Device, Kind, Tensor};
 
 use super::{Result, TensorPtr, check, lend, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_pool_new(out: *mut *mut c_void) -> c_int;
@@ -23,9 +23,9 @@ unsafe extern "C" {
     fn gp_put_row(batch: TensorPtr, row: i64, item: TensorPtr, done: *mut bool) -> c_int;
 }
 
-/// Blocks of memory that tensors get, and that come back when nobody holds the tensor.
+/// Blocks of memory for tensors, which return when the last handle of the tensor is dropped.
 #[derive(Debug)]
-pub(crate) struct Pool(NonNull<c_void>);
+pub struct Pool(NonNull<c_void>);
 
 // SAFETY: the shim's pool is behind a mutex, and counted atomically.
 unsafe impl Send for Pool {}
@@ -33,7 +33,11 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    pub(crate) fn new() -> Result<Self> {
+    /// A pool that keeps nothing yet.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub fn new() -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds a pool after a successful call.
         check(unsafe { gp_pool_new(&raw mut out) })?;
@@ -41,9 +45,8 @@ impl Pool {
         Ok(Self(pool))
     }
 
-    /// A dense tensor on the CPU with whatever is in its memory; none of a kind that has no
-    /// number here.
-    pub(crate) fn empty(&self, sizes: &[i64], kind: Kind) -> Result<Option<Tensor>> {
+    /// Makes an uninitialized dense CPU tensor; `None` for a kind without a number here.
+    pub fn empty(&self, sizes: &[i64], kind: Kind) -> Result<Option<Tensor>> {
         let Some(kind) = number(kind) else {
             return Ok(None);
         };
@@ -66,7 +69,7 @@ impl Drop for Pool {
     }
 }
 
-/// The number that libtorch has for a kind.
+/// Returns libtorch's number of a kind.
 fn number(kind: Kind) -> Option<c_int> {
     Some(match kind {
         Kind::Uint8 => 0,
@@ -83,9 +86,9 @@ fn number(kind: Kind) -> Option<c_int> {
     })
 }
 
-/// Copies a tensor to a row of a dense tensor on the CPU; false where it is of another shape or
-/// kind than the rows, elsewhere, or part of a graph.
-pub(crate) fn put_row(batch: &mut Tensor, row: usize, item: &Tensor) -> Result<bool> {
+/// Copies a tensor to a row of a dense CPU tensor; false if it differs from the rows in shape or
+/// kind, is on another device, or is part of a graph.
+pub fn put_row(batch: &mut Tensor, row: usize, item: &Tensor) -> Result<bool> {
     let plain = batch.device() == Device::Cpu && batch.is_contiguous();
     if !plain || batch.dim() == 0 {
         return Err(TorchError::new(
@@ -99,10 +102,10 @@ pub(crate) fn put_row(batch: &mut Tensor, row: usize, item: &Tensor) -> Result<b
     Ok(done)
 }
 
-/// Shows the numbers of a dense tensor on the CPU, in order, to be written.
+/// Passes the numbers of a dense CPU tensor, in order, to `show` for writing.
 ///
-/// The tensor's memory is to be nobody else's, which is so as long as it was not handed out.
-pub(crate) fn with_numbers<T: Element, R>(
+/// No other handle may share the tensor's memory, as is the case until it is handed out.
+pub fn with_numbers<T: Element, R>(
     tensor: &mut Tensor,
     show: impl FnOnce(&mut [T]) -> R,
 ) -> Result<R> {
@@ -120,8 +123,8 @@ pub(crate) fn with_numbers<T: Element, R>(
     }))
 }
 
-/// As [`with_numbers`], their bytes, of whatever kind. Those of truths are to be 0 or 1.
-pub(crate) fn with_bytes<R>(tensor: &mut Tensor, show: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+/// Does as [`with_numbers`] with the bytes of any kind. Booleans must be 0 or 1.
+pub fn with_bytes<R>(tensor: &mut Tensor, show: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
     let bytes = dense(tensor)? * tensor.kind().elt_size_in_bytes();
     if bytes == 0 {
         return Ok(show(&mut []));
@@ -132,7 +135,7 @@ pub(crate) fn with_bytes<R>(tensor: &mut Tensor, show: impl FnOnce(&mut [u8]) ->
     }))
 }
 
-/// How many numbers a dense tensor on the CPU has.
+/// Returns how many numbers a dense CPU tensor has.
 fn dense(tensor: &Tensor) -> Result<usize> {
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
         return Err(TorchError::new("a tensor is not dense, or not on the CPU"));
@@ -148,7 +151,7 @@ mod tests {
         tensor.data_ptr() as usize
     }
 
-    /// Whose memory is used again, and whose is not.
+    /// Memory is reused only after its last holder is gone.
     #[test]
     fn a_block_comes_back_when_its_last_holder_is_gone() {
         let pool = Pool::new().unwrap();
@@ -170,7 +173,7 @@ mod tests {
         assert_eq!(address(&make()), place, "which was no smaller than it is");
     }
 
-    /// Batches whose sizes change do not leave a block of each size behind.
+    /// Batches of changing sizes do not leave a block of each size.
     #[test]
     fn there_are_no_more_blocks_than_were_out_at_a_time() {
         let pool = Pool::new().unwrap();

@@ -1,5 +1,5 @@
-//! Products that add to a parameter's gradient (`shim/products.cpp`): their bits are tested by
-//! `tests/numbers/products.rs`, and here that they are used.
+//! Products that add directly to a parameter's gradient (`shim/products.cpp`). Tests here check
+//! that they are used, `tests/numbers/products.rs` their bits.
 
 use std::ffi::c_int;
 
@@ -18,7 +18,7 @@ fn added() -> i64 {
     unsafe { gp_products_added() }
 }
 
-/// One micro-batch of a layer.
+/// Runs one micro-batch of a layer.
 fn backward(shape: &[i64], layer: impl Fn(&Tensor) -> Tensor, split: bool) {
     let x = Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let mut graph = Graph::new().unwrap();
@@ -35,7 +35,7 @@ fn backward(shape: &[i64], layer: impl Fn(&Tensor) -> Tensor, split: bool) {
     }
 }
 
-/// Whether the second micro-batch of a layer adds its gradient so.
+/// Returns whether a layer's second micro-batch adds its gradient directly.
 fn adds(weight: &[i64], shape: &[i64], layer: fn(&Tensor, &Tensor) -> Tensor) -> [bool; 2] {
     [false, true].map(|split| {
         let weight = Tensor::randn(weight, (Kind::Float, Device::Cpu)).set_requires_grad(true);

@@ -1,10 +1,10 @@
-//! A generator of its own for everything that a scope of code draws.
+//! Scopes with their own random generators.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
 use super::{Result, check};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_random_open(seed: u64, out: *mut *mut c_void) -> c_int;
@@ -12,17 +12,20 @@ unsafe extern "C" {
     fn gp_random_drew(scope: *const c_void) -> c_int;
 }
 
-/// While it lives, everything that this thread draws comes from generators
-/// seeded with its seed (see `shim/random.cpp`). Scopes nest; raw pointers make
-/// the type stay on the thread that opened it.
+/// Scope in which everything that this thread draws comes from generators seeded with its seed (see
+/// `shim/random.cpp`). Scopes nest; raw pointers keep a scope on the thread that opened it.
 #[doc(alias = "fork_rng")]
 #[derive(Debug)]
-pub(crate) struct RandomScope {
+pub struct RandomScope {
     pointer: NonNull<c_void>,
 }
 
 impl RandomScope {
-    pub(crate) fn open(seed: u64) -> Result<Self> {
+    /// Has random numbers of this thread come from `seed` until the scope is dropped.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub fn open(seed: u64) -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned scope after a successful call.
         check(unsafe { gp_random_open(seed, &raw mut out) })?;
@@ -30,7 +33,7 @@ impl RandomScope {
         Ok(Self { pointer })
     }
 
-    /// Whether anything was drawn from it so far.
+    /// Returns whether anything was drawn in the scope so far.
     pub(crate) fn drew(&self) -> bool {
         // SAFETY: the scope is open, on this thread.
         unsafe { gp_random_drew(self.pointer.as_ptr()) != 0 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use tch::Device;
 
 use super::{Result, c_number, check};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_version() -> *const c_char;
@@ -25,7 +25,7 @@ unsafe extern "C" {
     fn gp_backward_here() -> c_int;
 }
 
-/// The version of the libtorch that is loaded, such as `2.11.0`.
+/// Returns the version of the loaded libtorch, such as `2.11.0`.
 pub(crate) fn version() -> String {
     // SAFETY: a string literal of the shim.
     unsafe { CStr::from_ptr(gp_version()) }
@@ -33,8 +33,8 @@ pub(crate) fn version() -> String {
         .into_owned()
 }
 
-/// MKL's mode of conditional numerical reproducibility, and whether the environment set
-/// it; none where libtorch has no MKL.
+/// Returns MKL's mode of conditional numerical reproducibility, and whether the environment set it;
+/// `None` if libtorch has no MKL.
 pub(crate) fn mkl_mode() -> Option<(c_int, bool)> {
     let mut told = 0;
     // SAFETY: `told` lives through the call.
@@ -48,19 +48,19 @@ pub(crate) fn set_threads(count: usize) -> Result<()> {
     check(unsafe { gp_set_threads(c_number(count)) })
 }
 
-/// Has the C library keep freed memory for later allocations.
+/// Makes the C library keep freed memory for later allocations.
 pub(crate) fn keep_memory() {
     // SAFETY: nothing in, nothing out; the C library locks what it changes.
     unsafe { gp_keep_memory() }
 }
 
-/// Has the process, when it ends, not wait for the destructors of libtorch's own tables.
-pub(crate) fn end_at_once() {
+/// Makes the process end without waiting for the destructors of libtorch's own tables.
+pub fn end_at_once() {
     // SAFETY: nothing in, nothing out; what is registered needs nothing that may be gone by then.
     unsafe { gp_end_at_once() }
 }
 
-/// Intra-op threads of the calling thread.
+/// Returns the intra-op threads of the calling thread.
 pub(crate) fn threads() -> Result<usize> {
     let mut out = 0;
     // SAFETY: `out` lives through the call.
@@ -76,22 +76,21 @@ pub(crate) fn load_cuda(path: &Path) -> Result<()> {
     check(unsafe { gp_load_cuda(path.as_ptr()) })
 }
 
-/// Whether the environment asks for simulated GPUs (`GPIPE_SIMULATE_GPUS`), which take the
-/// place of `libtorch_cuda` and of the driver.
+/// Returns whether the environment requests simulated GPUs (`GPIPE_SIMULATE_GPUS`), which replace
+/// `libtorch_cuda` and the driver.
 pub(crate) fn simulates_gpus() -> bool {
     // SAFETY: nothing in, a number out.
     unsafe { gp_simulates_gpus() != 0 }
 }
 
-/// Whether `libtorch_cuda` is in the process.
+/// Returns whether `libtorch_cuda` is loaded.
 pub(crate) fn cuda_loaded() -> bool {
     // SAFETY: nothing in, a number out.
     unsafe { gp_cuda_loaded() != 0 }
 }
 
-/// Whether matrix products and convolutions of CUDA devices may round single precision
-/// to TF32, and whether only operators are used whose results do not change from run to
-/// run; for the whole process.
+/// Sets, for the whole process, whether matrix products and convolutions of CUDA devices may round
+/// single precision to TF32, and whether only operators with reproducible results are used.
 #[doc(alias = "allow_tf32")]
 #[doc(alias = "use_deterministic_algorithms")]
 pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
@@ -99,15 +98,15 @@ pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
     check(unsafe { gp_numbers(c_int::from(tf32), c_int::from(deterministic)) })
 }
 
-/// Whether an operator for which the host would wait for a CUDA device is an error, for
-/// the whole process; `libtorch_cuda` must be loaded.
+/// Sets, for the whole process, whether an operator that makes the host wait for a CUDA device is
+/// an error; `libtorch_cuda` must be loaded.
 #[doc(alias = "set_sync_debug_mode")]
 pub(crate) fn forbid_waits(forbid: bool) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_forbid_waits(c_int::from(forbid)) })
 }
 
-/// How many CUDA devices libtorch can use; 0 where `libtorch_cuda` is not loaded.
+/// Returns how many CUDA devices libtorch can use; 0 if `libtorch_cuda` is not loaded.
 pub(crate) fn cuda_devices() -> Result<usize> {
     let mut out = 0;
     // SAFETY: `out` lives through the call.
@@ -115,7 +114,7 @@ pub(crate) fn cuda_devices() -> Result<usize> {
     Ok(usize::try_from(out).unwrap_or(0))
 }
 
-/// Makes a CUDA device current for the calling thread; nothing for the CPU.
+/// Makes a CUDA device current for the calling thread; does nothing for the CPU.
 pub(crate) fn set_current_device(device: Device) -> Result<()> {
     let Device::Cuda(index) = device else {
         return Ok(());
@@ -124,7 +123,7 @@ pub(crate) fn set_current_device(device: Device) -> Result<()> {
     check(unsafe { gp_set_cuda_device(c_number(index)) })
 }
 
-/// Has backwards that the calling thread starts run on it, also those of CUDA devices.
+/// Makes backwards started by the calling thread run on it, including those of CUDA devices.
 pub(crate) fn backward_here() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_backward_here() })

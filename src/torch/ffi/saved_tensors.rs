@@ -1,4 +1,4 @@
-//! Tensors that autograd saves, and which can be offloaded (see `shim/saved_tensors.cpp`).
+//! Tensors saved by autograd, which can be offloaded (see `shim/saved_tensors.cpp`).
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use tch::{Device, Tensor};
 
 use super::{Result, TensorPtr, check, lend, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_saved_pool_new(cuda: c_int, least: i64, out: *mut *mut c_void) -> c_int;
@@ -27,8 +27,8 @@ unsafe extern "C" {
     fn gp_saved_pool_set_on_device(pool: *mut c_void, number: i64, copy: TensorPtr) -> c_int;
 }
 
-/// The tensors that the autograd graph of one micro-batch has saved on a stage, as numbered
-/// pieces of memory.
+/// The tensors saved by the autograd graph of one micro-batch on a stage, as numbered pieces of
+/// memory.
 #[doc(alias = "saved_tensors_hooks")]
 #[doc(alias = "save_on_cpu")]
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct SavedTensorPool {
 }
 
 impl SavedTensorPool {
-    /// For a stage on this device; pieces of fewer than `least` bytes stay where they are.
+    /// Makes a pool for a stage on this device; pieces below `least` bytes stay where they are.
     pub(crate) fn new(device: Device, least: u64) -> Result<Self> {
         let mut out = ptr::null_mut();
         let least = i64::try_from(least).unwrap_or(i64::MAX);
@@ -48,20 +48,20 @@ impl SavedTensorPool {
         Ok(Self { pointer })
     }
 
-    /// Has the tensor's memory stay on the device.
+    /// Keeps the tensor's memory on the device.
     pub(crate) fn keep_on_device(&self, tensor: &Tensor) -> Result<()> {
         // SAFETY: pool and tensor are alive through the call.
         check(unsafe { gp_saved_pool_keep_on_device(self.pointer.as_ptr(), lend(tensor)) })
     }
 
-    /// Marks the tensor's memory as allocated before the forward, in another stream perhaps.
+    /// Marks the tensor's memory as allocated before the forward, perhaps in another stream.
     pub(crate) fn mark_foreign(&self, tensor: &Tensor) -> Result<()> {
         // SAFETY: pool and tensor are alive through the call.
         check(unsafe { gp_saved_pool_mark_foreign(self.pointer.as_ptr(), lend(tensor)) })
     }
 
-    /// While the result lives, tensors that autograd saves on the calling thread go into this
-    /// pool.
+    /// Collects the tensors that autograd saves on the calling thread in this pool, while the
+    /// result lives.
     pub(crate) fn enter(&self) -> SavedTensorScope<'_> {
         SavedTensorScope {
             // SAFETY: the pool outlives the scope, which takes it off this thread.
@@ -70,14 +70,14 @@ impl SavedTensorPool {
         }
     }
 
-    /// The number of pieces so far.
+    /// Returns the number of pieces so far.
     pub(crate) fn len(&self) -> usize {
         // SAFETY: the pool is alive.
         usize::try_from(unsafe { gp_saved_pool_len(self.pointer.as_ptr()) }).unwrap_or(0)
     }
 
-    /// A piece that is on the stage's device, and whether its memory is marked as foreign; none
-    /// if it is on the host or no longer needed.
+    /// Returns a piece that is on the stage's device, and whether its memory is marked as foreign;
+    /// `None` if it is on the host or no longer needed.
     pub(crate) fn on_device(&self, number: usize) -> Result<Option<(Tensor, bool)>> {
         let (mut out, mut foreign) = (ptr::null_mut(), 0);
         // SAFETY: the pool is alive; `out` is null or a new tensor on success.
@@ -93,7 +93,7 @@ impl SavedTensorPool {
         Ok(tensor.map(|tensor| (tensor, foreign != 0)))
     }
 
-    /// A piece that is on the host; none if it is on the device or no longer needed.
+    /// Returns a piece that is on the host; `None` if it is on the device or no longer needed.
     pub(crate) fn on_host(&self, number: usize) -> Result<Option<Tensor>> {
         let mut out = ptr::null_mut();
         // SAFETY: the pool is alive; `out` is null or a new tensor on success.

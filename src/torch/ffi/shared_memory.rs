@@ -1,15 +1,15 @@
-//! Memory that processes of one host share, and what tells whether a process is still there.
+//! Memory shared by processes of one host, and checks that a process is alive.
 //!
-//! The memory is that of a file without a name: it is gone when the last process is that has it,
-//! however that ends. Another process opens it below `/proc`, which the system allows to those that
-//! may look at the first one. Linux has that; elsewhere nothing is shared.
+//! The memory belongs to an unnamed file: it is freed when the last process that has it open ends,
+//! however it ends. Another process opens it through `/proc`, if it has permission to inspect the
+//! first one. Linux only; elsewhere nothing is shared.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use tch::{Device, Tensor};
 
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 /// The memory of a contiguous tensor of the CPU's, which it keeps.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ mod linux {
             Ok(Self(file))
         }
 
-        /// That of another process, by the number that it has there.
+        /// Opens the memory of another process, by the file number there.
         pub(crate) fn of(process: u32, number: u32) -> io::Result<Self> {
             let path = format!("/proc/{process}/fd/{number}");
             OpenOptions::new()
@@ -111,7 +111,7 @@ mod linux {
                 .map(Self)
         }
 
-        /// By which another process opens it, while this one has it open.
+        /// Returns the number by which another process opens it, while this one has it open.
         pub(crate) fn number(&self) -> u32 {
             self.0.as_raw_fd() as u32
         }
@@ -175,14 +175,14 @@ mod linux {
             unsafe { AtomicU64::from_ptr(self.at(place, 8).cast()) }
         }
 
-        /// Writes bytes to a place that nobody reads meanwhile.
+        /// Writes bytes to a place that no one reads at the same time.
         pub(crate) fn put(&self, place: usize, bytes: &[u8]) {
             let to = self.at(place, bytes.len());
             // SAFETY: both are as long, and one is a file's memory, the other one is not.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
 
-        /// Reads bytes of a place that nobody writes to meanwhile.
+        /// Reads bytes of a place that no one writes to at the same time.
         pub(crate) fn get(&self, place: usize, into: &mut [u8]) {
             let from = self.at(place, into.len());
             // SAFETY: as in `put`.
@@ -202,7 +202,7 @@ mod linux {
             unsafe { ptr::copy_nonoverlapping(from, self.at(place, bytes), bytes) };
         }
 
-        /// Reads what a tensor is to have from `begin` on; nobody else uses it.
+        /// Reads bytes into a tensor from `begin` on; no other thread may use them.
         pub(crate) fn get_part(
             &self,
             place: usize,
@@ -223,14 +223,13 @@ mod linux {
         }
     }
 
-    /// Sleeps until somebody wakes who waits at this word, unless it has another value than this;
-    /// so long at most.
+    /// Sleeps until woken at this word, unless its value differs from `value`; at most `at_most`.
     pub(crate) fn sleep_at(word: &AtomicU32, value: u32, at_most: Duration) {
         let time = futex::Timespec {
             tv_sec: at_most.as_secs() as i64,
             tv_nsec: i64::from(at_most.subsec_nanos()),
         };
-        // Whatever ends it: who waits looks again.
+        // Whatever ends it: the waiting thread checks again.
         let _ = futex::wait(word, futex::Flags::empty(), value, Some(&time));
     }
 
@@ -239,7 +238,7 @@ mod linux {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Another process, whoever has its number later.
+    /// Handle of another process, which stays valid if its number is reused.
     #[derive(Debug)]
     pub(crate) struct Process(OwnedFd);
 
@@ -250,7 +249,7 @@ mod linux {
             Ok(Self(pidfd_open(number, PidfdFlags::empty())?))
         }
 
-        /// Whether it is gone.
+        /// Returns whether the process has ended.
         pub(crate) fn has_ended(&self) -> bool {
             let mut ended = [PollFd::new(&self.0, PollFlags::IN)];
             poll(&mut ended, Some(&rustix::event::Timespec::default())).is_ok_and(|count| count > 0)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tch::Tensor;
 
 use super::{Result, TensorPtr, c_number, check, lend, own};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_stream_new(device: c_int, id: *mut i64) -> c_int;
@@ -64,7 +64,7 @@ pub(crate) fn enter_stream(device: usize, id: i64) -> Result<i64> {
 
 /// A point in a stream of a CUDA device.
 #[derive(Debug)]
-pub(crate) struct RawEvent {
+pub struct RawEvent {
     pointer: NonNull<c_void>,
 }
 
@@ -75,7 +75,7 @@ unsafe impl Send for RawEvent {}
 unsafe impl Sync for RawEvent {}
 
 impl RawEvent {
-    /// Records an event at the end of what is in the stream now.
+    /// Records an event at the current end of the stream.
     pub(crate) fn record(device: usize, stream: i64) -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned event after a successful call.
@@ -84,7 +84,7 @@ impl RawEvent {
         Ok(Self { pointer })
     }
 
-    /// Has what is submitted to the stream from now on wait for the event.
+    /// Makes work submitted to the stream from now on wait for the event.
     pub(crate) fn block(&self, device: usize, stream: i64) -> Result<()> {
         // SAFETY: the event is alive.
         check(unsafe { gp_event_block(self.pointer.as_ptr(), c_number(device), stream) })
@@ -96,7 +96,7 @@ impl RawEvent {
         check(unsafe { gp_event_synchronize(self.pointer.as_ptr()) })
     }
 
-    /// Whether the event is over, without waiting.
+    /// Returns whether the event is over, without waiting.
     pub(crate) fn is_over(&self) -> Result<bool> {
         let mut over = 0;
         // SAFETY: the event is alive, and `over` lives through the call.
@@ -160,14 +160,14 @@ pub(crate) fn copy_into(to: &Tensor, from: &Tensor) -> Result<()> {
     check(unsafe { gp_copy_into(lend(to), lend(from)) })
 }
 
-/// Is told when the memory of watched copies is freed.
+/// Receiver of notifications when the memory of watched copies is freed.
 pub(crate) trait Watcher: Send + Sync {
     /// The memory of the copy with this number is about to be freed, on the thread
     /// that dropped its last handle. Must not panic, and must not drop tensors.
     fn freed(&self, number: u64);
 }
 
-/// A copy in the host's memory; the watcher is told when it is freed.
+/// Copies a tensor to host memory; the watcher is notified when the copy is freed.
 pub(crate) fn watched_copy<W: Watcher>(
     tensor: &Tensor,
     watcher: &Arc<W>,
@@ -190,7 +190,7 @@ pub(crate) fn watched_copy<W: Watcher>(
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// Has the watcher told when a tensor's memory is freed, after its last handle is dropped.
+/// Notifies the watcher when a tensor's memory is freed, after its last handle is dropped.
 pub(crate) fn watch<W: Watcher>(tensor: &Tensor, watcher: &Arc<W>, number: u64) -> Result<()> {
     let log = as_log(watcher);
     // SAFETY: the tensor is alive; `log` is handed over to its memory, or to the function's

@@ -4,16 +4,15 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
 use super::{Result, check};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_weightless_open(out: *mut *mut c_void) -> c_int;
     fn gp_weightless_close(scope: *mut c_void);
 }
 
-/// While it lives, tensors that this thread makes on a named device have a shape and
-/// a kind but no elements (see `shim/weightless.cpp`). Raw pointers make the type stay
-/// on the thread that opened it.
+/// Scope in which tensors that this thread makes on a named device have a shape and a kind but no
+/// elements (see `shim/weightless.cpp`). Raw pointers keep the scope on the thread that opened it.
 #[doc(alias = "meta device")]
 #[doc(alias = "init_empty_weights")]
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! c10d of libtorch: the store that processes share, and groups that send tensors (see
+//! c10d of libtorch: the store shared by processes, and groups that send tensors (see
 //! `shim/world.cpp`).
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tch::Tensor;
 
 use super::{Result, c_number, check, lend};
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 unsafe extern "C" {
     fn gp_store_open(
@@ -49,7 +49,7 @@ unsafe extern "C" {
         out: *mut *mut c_void,
     ) -> c_int;
     fn gp_store_remove(store: *const c_void, key: *const c_char) -> c_int;
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn gp_store_count(store: *const c_void, out: *mut i64) -> c_int;
     fn gp_store_free(store: *mut c_void);
     fn gp_text_data(text: *const c_void) -> *const u8;
@@ -98,7 +98,7 @@ fn made(pointer: *mut c_void) -> Result<NonNull<c_void>> {
     NonNull::new(pointer).ok_or_else(|| TorchError::new("c10d has made nothing"))
 }
 
-/// What the shim returned as text; frees it.
+/// Takes text returned by the shim; frees it.
 ///
 /// # Safety
 /// `pointer` must come from a call of the shim that succeeded, and be owned by nobody.
@@ -148,7 +148,7 @@ impl Store {
         })
     }
 
-    /// The same store through a connection of its own.
+    /// Opens another connection to the same store.
     pub(crate) fn another(&self) -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: the store is alive; `out` holds an owned store after success.
@@ -158,7 +158,7 @@ impl Store {
         })
     }
 
-    /// The same connection, with this and a slash before each key.
+    /// Returns a view through the same connection that puts `prefix` and a slash before each key.
     pub(crate) fn below(&self, prefix: &str) -> Result<Self> {
         let prefix = text(prefix)?;
         let mut out = ptr::null_mut();
@@ -201,7 +201,7 @@ impl Store {
         }
     }
 
-    /// Waits until all keys are there. *Returns* whether they were in time.
+    /// Waits until all keys exist. *Returns* whether they did in time.
     pub(crate) fn wait(&self, keys: &[String], timeout: Duration) -> Result<bool> {
         let keys = Keys::new(keys)?;
         let (mut came, timeout) = (0, milliseconds(timeout));
@@ -219,7 +219,7 @@ impl Store {
         Ok(came != 0)
     }
 
-    /// Whether all keys are there.
+    /// Returns whether all keys exist.
     pub(crate) fn has(&self, keys: &[String]) -> Result<bool> {
         let keys = Keys::new(keys)?;
         let (pointers, count) = keys.lent();
@@ -238,8 +238,8 @@ impl Store {
         Ok(out)
     }
 
-    /// Sets a key that has no value yet. *Returns* the value that it has then: this one, or that
-    /// of whoever was first.
+    /// Sets a key that has no value yet. *Returns* its value afterwards: this one, or that of the
+    /// first process that set it.
     #[doc(alias = "compare_set")]
     pub(crate) fn set_first(&self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
         let key = text(key)?;
@@ -258,15 +258,15 @@ impl Store {
         }
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     pub(crate) fn remove(&self, key: &str) -> Result<()> {
         let key = text(key)?;
         // SAFETY: the key lives through the call.
         check(unsafe { gp_store_remove(self.pointer.as_ptr(), key.as_ptr()) })
     }
 
-    /// How many keys there are, whatever is before them.
-    #[cfg(test)]
+    /// Returns the number of keys, with any prefix.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn count(&self) -> Result<i64> {
         let mut out = 0;
         // SAFETY: the store is alive, and the place lives through the call.
@@ -355,7 +355,7 @@ impl Group {
         })
     }
 
-    /// Begins to send a contiguous CPU tensor, which nobody may change before its end.
+    /// Begins to send a contiguous CPU tensor, which must not change before its end.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, tag: u32) -> Result<Work> {
         let (to, tag) = (c_number(to), c_number(tag as usize));
         let mut out = ptr::null_mut();
@@ -366,7 +366,7 @@ impl Group {
         Work::new(out, tensor)
     }
 
-    /// Begins to receive into a contiguous CPU tensor, which nobody may use before its end.
+    /// Begins to receive into a contiguous CPU tensor, which must not be used before its end.
     pub(crate) fn receive(&self, tensor: &Tensor, from: usize, tag: u32) -> Result<Work> {
         let (from, tag) = (c_number(from), c_number(tag as usize));
         let mut out = ptr::null_mut();
@@ -416,7 +416,7 @@ impl Work {
         Ok(done != 0)
     }
 
-    /// Frees whoever waits for it, now or later. The group is of no use any more after that.
+    /// Frees threads that wait for it, now or later. The group is unusable after that.
     pub(crate) fn abort(&self) -> Result<()> {
         // SAFETY: the work is alive.
         check(unsafe { gp_work_abort(self.pointer.as_ptr()) })

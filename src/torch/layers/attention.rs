@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor, nn};
 
 use super::{KvCache, normal_linear};
-use crate::torch::Context;
+use crate::Context;
 
 /// Multi-head self-attention in which a position sees itself and what came before.
 ///
@@ -68,8 +68,8 @@ impl CausalSelfAttention {
         Ok(mixed.f_linear(&self.out.ws, self.out.bs.as_ref())?)
     }
 
-    /// The same with dropout on the attention weights, which the fused kernel
-    /// would draw from the process-wide generator.
+    /// Does the same with dropout on the attention weights, for which the fused kernel would draw
+    /// from the process-wide generator.
     fn mix_with_dropout(
         &self,
         query: &Tensor,

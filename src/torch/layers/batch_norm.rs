@@ -7,7 +7,7 @@ use std::rc::Rc;
 use gpipe_partitioner::{MicroId, words};
 use tch::{Kind, Tensor, nn};
 
-use crate::torch::{Context, GatheredParts, Layer, StepState, Values};
+use crate::{Context, GatheredParts, Layer, StepState, Values};
 
 /// Batch norm that counts a mini-batch once, however it is cut into micro-batches.
 ///
@@ -65,7 +65,7 @@ struct Running {
 /// Mean and variance of some values of each feature.
 #[derive(Debug)]
 struct Statistics {
-    /// How many values of each feature.
+    /// Number of values per feature.
     count: i64,
     /// `[features]`
     mean: Tensor,
@@ -92,9 +92,9 @@ impl BatchNorm {
         Self::around((weight, bias), running, name, config)
     }
 
-    /// Around tensors that are there: weight and bias, and the running mean and variance;
-    /// `name` tells it from the model's others.
-    pub(crate) fn around(
+    /// Makes a layer around existing tensors: weight and bias, and running mean and variance;
+    /// `name` distinguishes it from others in the model.
+    pub fn around(
         (weight, bias): (Option<Tensor>, Option<Tensor>),
         (mean, variance): (Tensor, Tensor),
         name: String,
@@ -115,7 +115,7 @@ impl BatchNorm {
         }
     }
 
-    /// Normalizes with the input's own statistics, and gives these.
+    /// Normalizes with the input's own statistics, and returns them.
     fn normalize(&self, input: &Tensor) -> anyhow::Result<(Tensor, Statistics)> {
         let count = values(input)?;
         // With a momentum of 1 the kernel writes the statistics it has just computed
@@ -161,7 +161,7 @@ impl BatchNorm {
     }
 }
 
-/// How many values of each feature a checked input has.
+/// Returns the number of values per feature of a checked input.
 fn values(input: &Tensor) -> anyhow::Result<i64> {
     let shape = input.size();
     let count = shape[0] * shape[2..].iter().product::<i64>();

@@ -3,10 +3,10 @@
 use tch::{Tensor, nn};
 
 use super::{CausalSelfAttention, normal_linear};
-use crate::torch::{Context, Layer, Values};
+use crate::{Context, Layer, Values};
 
-/// Attention and a feed-forward net of four times the width, each behind a layer
-/// norm and added to its input: a block of GPT-2.
+/// Attention and a feed-forward net of four times the width, each after a layer norm and added to
+/// its input: a block of GPT-2.
 ///
 /// *Shapes*: `[batch, time, d_model]` to the same.
 ///

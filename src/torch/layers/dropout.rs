@@ -1,6 +1,6 @@
 //! Dropout whose masks do not depend on the partition.
 
-use crate::torch::{Context, Layer, Values};
+use crate::{Context, Layer, Values};
 
 /// Zeroes elements at random while training ([`Context::dropout`] on every value).
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor, nn};
 
-use crate::torch::{Context, Layer, Values};
+use crate::{Context, Layer, Values};
 
 /// Sum of a token's and its position's embedding, then dropout.
 ///

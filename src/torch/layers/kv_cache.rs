@@ -1,22 +1,21 @@
-//! Keys and values of tokens that came before.
+//! Keys and values of earlier tokens.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use tch::{Kind, TchError, Tensor};
 
-use crate::torch::Context;
+use crate::Context;
 
 /// Places that a cache has room for at least.
 const LEAST: i64 = 64;
 
-/// What an attention layer keeps of the tokens of earlier passes, where they come one after the
-/// other ([`Context::past`]): their keys and values, for each micro-batch. It lives with the
-/// layer, on the layer's device; in passes that are not of that kind it is neither read nor
-/// written.
+/// Cache of an attention layer for tokens that come one after the other ([`Context::past`]): the
+/// keys and values of earlier passes, for each micro-batch. It lives with the layer, on the layer's
+/// device; other passes neither read nor write it.
 ///
-/// A pass says itself how many tokens came before it. So one that is run twice writes the same
-/// twice, and one that goes back some tokens overwrites them.
+/// Each pass states how many tokens came before it. So a pass that is run twice writes the same
+/// values twice, and one that goes back some tokens overwrites them.
 #[derive(Debug, Default)]
 pub struct KvCache(RefCell<BTreeMap<usize, Kept>>);
 
@@ -26,19 +25,19 @@ struct Kept {
     /// `[batch, heads, room, head]`.
     key: Tensor,
     value: Tensor,
-    /// Tokens that are there.
+    /// Number of cached tokens.
     tokens: i64,
 }
 
 impl KvCache {
-    /// Causal attention of the queries to their own keys and values, and to those of the tokens
-    /// before them; with a `window` to so many of the last ones only.
+    /// Computes causal attention of the queries to their own keys and values, and to those of
+    /// earlier tokens; with a `window`, only to that many of the last ones.
     ///
-    /// *Shapes*: `[batch, heads, time, head]`, of the pass's tokens alone; gives that of the
-    /// queries. Key and value may have fewer heads, which several of the query's then share.
+    /// *Shapes*: `[batch, heads, time, head]`, of the pass's tokens only; the result has that of
+    /// the queries. Key and value may have fewer heads, each shared by several query heads.
     ///
     /// # Errors
-    /// The pass goes on with more tokens than came before, or with other sequences.
+    /// The pass continues with more tokens than came before, or with different sequences.
     pub fn attend(
         &self,
         ctx: &Context,
@@ -125,7 +124,7 @@ fn shared(own: &Tensor, heads: i64, groups: i64) -> Result<Tensor, TchError> {
         .f_reshape([batch, heads, time, head])
 }
 
-/// Room for at least so many tokens, of the sequences, heads and features that `like` has.
+/// Makes room for at least `tokens` tokens, with the sequences, heads and features of `like`.
 fn with_room(like: &Tensor, tokens: i64) -> Result<Tensor, TchError> {
     let (batch, heads, time, head) = like.size4()?;
     let shape = [batch, heads, time.max(tokens), head];
@@ -144,14 +143,14 @@ fn attend(
     let window = window.filter(|&window| window < past + time);
     let (mask, causal) = match (past, window) {
         (0, None) => (None, true),
-        // One token sees all that came before.
+        // A single token attends to all earlier ones.
         (_, None) if time == 1 => (None, false),
         (_, window) => (Some(seen(past, time, window, query)?), false),
     };
     Tensor::f_scaled_dot_product_attention(query, key, value, mask, 0.0, causal, None, false)
 }
 
-/// Which places each of `time` queries sees: `[time, past + time]`.
+/// Returns the mask of places that each of `time` queries attends to: `[time, past + time]`.
 fn seen(past: i64, time: i64, window: Option<i64>, like: &Tensor) -> Result<Tensor, TchError> {
     let all = Tensor::f_ones([time, past + time], (Kind::Bool, like.device()))?;
     let before = all.f_tril(past)?;

@@ -1,6 +1,6 @@
-//! Layers that tch's `nn` lacks, or has only with randomness from the process-wide
-//! generator or with statistics that depend on how a batch is cut. Linear,
-//! convolution, layer norm and embedding are tch's own.
+//! Layers that tch's `nn` lacks, or offers only with randomness from the process-wide generator or
+//! with statistics that depend on how a batch is cut. Linear, convolution, layer norm and embedding
+//! are tch's own.
 
 mod attention;
 mod batch_norm;
@@ -19,12 +19,12 @@ pub use kv_cache::KvCache;
 use tch::nn;
 
 /// A linear layer with weights drawn from N(0, `std`²) and biases of zero, as in GPT-2.
-pub(crate) fn normal_linear(path: nn::Path<'_>, inputs: i64, outputs: i64, std: f64) -> nn::Linear {
+pub fn normal_linear(path: nn::Path<'_>, inputs: i64, outputs: i64, std: f64) -> nn::Linear {
     nn::linear(path, inputs, outputs, normal_linear_config(std))
 }
 
-/// What [`normal_linear`] is made with.
-pub(crate) fn normal_linear_config(std: f64) -> nn::LinearConfig {
+/// Returns the configuration of [`normal_linear`].
+pub fn normal_linear_config(std: f64) -> nn::LinearConfig {
     nn::LinearConfig {
         ws_init: nn::Init::Randn {
             mean: 0.0,

@@ -1,8 +1,8 @@
-//! The memory that programs on the host can still allocate.
+//! Memory that programs on the host can still allocate.
 //!
-//! Three limits hold at once: what the machine has, what each group of processes (a
-//! container, a service, a job) that this one is in may take, and what the process itself
-//! may. The least of them counts.
+//! Three limits hold at once: the machine's memory, the limit of each group of processes (a
+//! container, a service, a job) that this one is in, and the limit of the process itself. The
+//! smallest counts.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -61,7 +61,7 @@ fn process(root: &Path) -> impl Iterator<Item = (u64, u64)> {
 struct Interface {
     limit: &'static str,
     taken: &'static str,
-    /// Lines of `memory.stat` with what the system takes back before it ends a program.
+    /// Lines of `memory.stat` with memory that the system reclaims before it ends a program.
     cached: [&'static str; 2],
 }
 
@@ -85,7 +85,7 @@ fn groups(root: &Path) -> Vec<(u64, u64)> {
         let Some(group) = own.lines().find_map(|line| group(line, interface)) else {
             continue;
         };
-        // In a container the whole tree may be that of its own group alone.
+        // In a container only the tree of its own group may be visible.
         let below = Path::new(group)
             .strip_prefix(within)
             .unwrap_or(Path::new(""));
@@ -241,7 +241,7 @@ mod tests {
             ("sys/fs/cgroup/elsewhere/memory.max", "1\n"),
         ];
         assert_room(&nested, 50, 100);
-        // A group that cannot be seen from inside: what is mounted counts.
+        // A group that is not visible from inside: the mounted limit counts.
         let outside = [
             ("proc/self/cgroup", "0::/../../job\n"),
             UNIFIED,
@@ -278,7 +278,7 @@ mod tests {
         assert_room(&own, 160, 200);
     }
 
-    /// An error of a process with a limit of its own named what the machine had.
+    /// An error of a process with its own limit once named the machine's memory.
     #[test]
     fn the_limits_of_the_process_count() {
         let limits = "Limit  Soft Limit  Hard Limit  Units\n\

@@ -4,7 +4,7 @@ use tch::{Kind, Tensor};
 
 const KIB: u64 = 1024;
 
-/// A tensor of so many KiB.
+/// Makes a tensor of `count` KiB.
 fn kib(count: u64) -> Tensor {
     Tensor::ones([(count * KIB) as i64], (Kind::Uint8, Device::Cpu))
 }
@@ -203,7 +203,7 @@ fn the_class_of_the_cuda_allocator_begins_as_it_did() {
     let own = functions(
         concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/src/torch/shim/cuda_allocator.h"
+            "/shim/cuda_allocator.h"
         ),
         "struct CudaAllocator : c10::DeviceAllocator {",
     );
@@ -227,9 +227,9 @@ fn objects(archive: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-/// In a namespace without a name nobody can implement the class, which the compiler saw: it
-/// made the call that sets a limit one of `__cxa_pure_virtual`, and any limit ended the
-/// process. (Elsewhere the name may be in the tables of libtorch's abstract classes.)
+/// In an unnamed namespace nothing can implement the class, which the compiler noticed: it turned
+/// the call that sets a limit into one of `__cxa_pure_virtual`, and any limit ended the process.
+/// (Elsewhere the name may be in the tables of libtorch's abstract classes.)
 #[test]
 fn no_virtual_call_of_the_shim_was_compiled_into_the_end_of_the_process() {
     let library = std::fs::read(concat!(env!("OUT_DIR"), "/libgpipe_shim.a")).unwrap();

@@ -1,17 +1,17 @@
-//! Parameter groups: which parameters are updated how.
+//! Parameter groups, each with its own update.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::OptimizerKind;
 
-/// Whether the parameter with a name belongs to a group.
+/// Predicate on parameter names that selects a group.
 type Predicate = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The default update, and the groups that have one of their own.
 #[doc(alias = "param_groups")]
 #[derive(Debug, Clone)]
-pub(crate) struct Groups {
+pub struct Groups {
     default: OptimizerKind,
     others: Vec<Group>,
     offload: bool,
@@ -25,7 +25,7 @@ const WINDOW: u64 = 64 << 20;
 struct Group {
     matches: Predicate,
     kind: OptimizerKind,
-    /// Its learning rate for a default of 1; none where the default was 0.
+    /// Its learning rate relative to the default; `None` if the default was 0.
     share: Option<f64>,
 }
 
@@ -39,7 +39,7 @@ impl Groups {
         }
     }
 
-    /// Whether optimizer states are offloaded: in the host's memory between steps.
+    /// Returns whether optimizer states are offloaded: in host memory between steps.
     pub(crate) fn offload(&self) -> bool {
         self.offload
     }
@@ -67,16 +67,16 @@ impl Groups {
     }
 
     /// The first group that the parameter belongs to; none if it has the default update.
-    pub(crate) fn of(&self, name: &str) -> Option<usize> {
+    pub fn of(&self, name: &str) -> Option<usize> {
         self.others.iter().position(|group| (group.matches)(name))
     }
 
-    pub(crate) fn kind(&self, group: Option<usize>) -> &OptimizerKind {
+    pub fn kind(&self, group: Option<usize>) -> &OptimizerKind {
         let own = group.and_then(|group| self.others.get(group));
         own.map_or(&self.default, |group| &group.kind)
     }
 
-    /// Whether a parameter's first update differs from the later ones, because its momentum
+    /// Returns whether a parameter's first update differs from later ones, because its momentum
     /// begins undampened.
     pub(crate) fn dampen(&self) -> bool {
         let own = self.others.iter().map(|group| &group.kind);
@@ -100,10 +100,10 @@ impl Groups {
         }
     }
 
-    /// Whether every number is one that its update is defined for.
+    /// Checks that updates are defined for all hyperparameters.
     ///
     /// # Errors
-    /// The first that is not, in words.
+    /// The first invalid one, in words.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.default
             .check()
@@ -118,7 +118,7 @@ impl Groups {
     }
 }
 
-/// All numbers by which parameters are updated: two processes that write the same update alike.
+/// Formats all hyperparameters: two processes with the same text update alike.
 impl fmt::Display for Groups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.default)?;
@@ -141,7 +141,7 @@ impl fmt::Debug for Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::torch::{AdamW, Sgd};
+    use crate::{AdamW, Sgd};
 
     fn adamw(lr: f64) -> OptimizerKind {
         let base = AdamW::default();

@@ -1,11 +1,15 @@
-//! Optimizers: the updates with their numbers, parameter groups, and the optimizer state of
+//! Optimizers over a whole pipeline, and their learning rates: the updates with their numbers, parameter groups, and the optimizer state of
 //! each parameter.
 
 mod groups;
 mod named;
+mod optimizer;
+mod schedule;
 mod state;
 
 pub(crate) use groups::Groups;
+pub use optimizer::Optimizer;
+pub use schedule::{LrKind, LrSchedule};
 pub(crate) use state::{OptimizerState, Parts};
 
 /// Adam (Kingma & Ba 2015), whose weight decay, if any, is that of a squared penalty:
@@ -92,7 +96,7 @@ impl Default for Sgd {
     }
 }
 
-/// Which update, with its numbers.
+/// Kind of update, with its hyperparameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum OptimizerKind {
@@ -125,11 +129,11 @@ impl OptimizerKind {
 }
 
 impl OptimizerKind {
-    /// Whether every number is one that the update is defined for.
+    /// Checks that the update is defined for all hyperparameters.
     ///
     /// # Errors
-    /// The first that is not, and what it may be.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// The first invalid one, and its allowed values.
+    pub fn check(&self) -> Result<(), String> {
         match self {
             Self::Adam(adam) => adam.moments().check("Adam"),
             Self::AdamW(adamw) => adamw.check("AdamW"),
@@ -139,7 +143,8 @@ impl OptimizerKind {
 }
 
 impl Adam {
-    /// The same numbers: the two updates differ in what the weight decay joins.
+    /// Converts the hyperparameters: the two updates differ only in how the weight decay is
+    /// applied.
     fn moments(&self) -> AdamW {
         AdamW {
             lr: self.lr,

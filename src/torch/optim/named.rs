@@ -1,4 +1,4 @@
-//! Optimizers and their numbers by name.
+//! Optimizers and their hyperparameters by name.
 
 use std::str::FromStr;
 
@@ -17,8 +17,8 @@ impl OptimizerKind {
         }
     }
 
-    /// One of its numbers by the name of the field, such as `beta1`; none where it has no
-    /// such number.
+    /// Returns a hyperparameter by the name of its field, such as `beta1`; `None` if there is no
+    /// such field.
     pub fn number(&self, name: &str) -> Option<f64> {
         let mut own = *self;
         own.slot(name).copied()

@@ -1,4 +1,4 @@
-//! Updates of one stage's parameters, through libtorch's fused kernels.
+//! Updates of one stage's parameters with libtorch's fused kernels.
 
 mod chosen;
 mod offloaded;
@@ -10,10 +10,10 @@ mod tests;
 use tch::Tensor;
 
 use super::{AdamW, Groups, OptimizerKind, Sgd};
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
-use crate::torch::sequential::bytes;
-use crate::torch::streams::DeviceStreams;
+use crate::error::TorchError;
+use crate::ffi::{self, AdamNumbers, SgdNumbers};
+use crate::sequential::bytes;
+use crate::streams::DeviceStreams;
 use chosen::{Batch, Chosen, batches, split};
 use offloaded::Staging;
 use optimizer_slot::OptimizerSlot;
@@ -42,21 +42,21 @@ struct Ready {
     staging: Option<Staging>,
 }
 
-/// An update on its way. One that an error has stopped goes on where it was: what it has changed
-/// is not kept anywhere, so that it cannot be undone.
+/// An update in progress. An interrupted update resumes where it stopped: the old values are not
+/// kept, so that it cannot be undone.
 #[derive(Debug)]
 struct Begun {
     batches: Vec<Batch>,
-    /// The indices of parameters that had no state before.
+    /// Indices of parameters that had no state before.
     begins: Vec<usize>,
     staging: Option<Staging>,
     progress: Progress,
 }
 
-/// How far an update is.
+/// Progress of an update.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The number of batches that are updated; of windows, where there are any.
+    /// Number of updated batches; of windows, if there are any.
     done: usize,
     /// States on the device that are yet to be copied to the host.
     unsaved: Vec<(Tensor, Tensor)>,
@@ -98,7 +98,7 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// Whether some of it is in the host's memory.
+    /// Returns whether some state is in host memory.
     pub(crate) fn is_offloaded(&self) -> bool {
         self.offloaded.contains(&true)
     }
@@ -120,7 +120,7 @@ impl OptimizerState {
         })
     }
 
-    /// Bytes of what it remembers.
+    /// Returns the bytes of the state.
     pub(crate) fn bytes(&self) -> u64 {
         let moments = self.slots.iter().flatten().flat_map(OptimizerSlot::moments);
         moments.map(bytes).sum()
@@ -280,9 +280,9 @@ impl OptimizerState {
         // A parameter's first update fills its buffer instead of blending into it.
         let begins = |one: &&Chosen| update.begins.contains(&one.place);
         let (new, known): (Vec<_>, Vec<_>) = chosen.iter().partition(begins);
-        // Where only the device knows whether the step counts, the host cannot know whether this
-        // is the first update: a buffer of zeros has the same result, since nothing is dampened
-        // then (see `Groups::dampen`).
+        // If only the device knows whether the step counts, the host cannot know whether this is
+        // the first update: a buffer of zeros has the same result, since nothing is dampened then
+        // (see `Groups::dampen`).
         for (list, first) in [(new, update.found_inf.is_none()), (known, false)] {
             if list.is_empty() {
                 continue;
@@ -300,16 +300,16 @@ impl OptimizerState {
     }
 }
 
-/// What the updates of one step have in common.
+/// Common parts of the updates of one step.
 struct Update<'a> {
     groups: &'a Groups,
     /// See [`OptimizerState::apply`].
     found_inf: Option<&'a Tensor>,
-    /// The indices of parameters that had no state before.
+    /// Indices of parameters that had no state before.
     begins: &'a [usize],
 }
 
-/// All parameters that are updated, each with its kind of update.
+/// Iterates over all parameters to update, each with its kind of update.
 fn in_order<'a>(
     groups: &'a Groups,
     batches: &'a [Batch],

@@ -1,4 +1,4 @@
-//! Fails early and in words where libtorch is missing or of another version.
+//! Fails early, with a clear message, if libtorch is missing or of another version.
 
 // The crate itself cannot be its own build dependency: its one file is read twice.
 #[path = "lib.rs"]

@@ -1,8 +1,7 @@
-//! Where libtorch is, and whether it is the right one.
+//! Location and version check of libtorch.
 //!
-//! A crate of its own so that its build script, which depends on nothing, runs
-//! before that of torch-sys: a missing libtorch is then told in a sentence, not
-//! in a page of C++ errors.
+//! A separate crate so that its build script, which has no dependencies, runs before that of
+//! torch-sys: a missing libtorch is then reported in a sentence, not in a page of C++ errors.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +13,7 @@ const VERSION: &str = "2.11.0";
 /// A file that every libtorch has.
 const HEADER: &str = "include/ATen/core/Tensor.h";
 
-/// Has the libtorch of an installed PyTorch be taken: torch-sys listens to it, too.
+/// Selects the libtorch of an installed PyTorch; torch-sys reads this variable, too.
 const USE_PYTORCH: &str = "LIBTORCH_USE_PYTORCH";
 
 /// The libtorch folder (with `include` and `lib`) that `LIBTORCH` names; where
@@ -53,11 +52,11 @@ pub fn find() -> Result<PathBuf, String> {
     }
 }
 
-/// Where the Python that torch-sys asks has its PyTorch, which need not be one that starts.
+/// Returns the folder of PyTorch in the Python that torch-sys uses; it need not be importable.
 fn of_python() -> Result<PathBuf, String> {
     const WHERE: &str = "import importlib.util as i; s = i.find_spec('torch'); \
                          print(s.submodule_search_locations[0] if s else '')";
-    // As torch-sys chooses.
+    // The same choice as torch-sys makes.
     let python = match env::var_os("VIRTUAL_ENV") {
         Some(_) => "python",
         None => "python3",
@@ -75,12 +74,13 @@ fn of_python() -> Result<PathBuf, String> {
     Ok(PathBuf::from(path))
 }
 
-/// Whether documentation alone is built, for which nothing is compiled: docs.rs has no libtorch.
+/// Returns whether only documentation is built, for which nothing is compiled: docs.rs has no
+/// libtorch.
 pub fn documents() -> bool {
     env::var_os("DOCS_RS").is_some()
 }
 
-/// Has cargo look again when libtorch appears, vanishes or changes.
+/// Makes cargo rebuild when libtorch appears, vanishes or changes.
 pub fn rerun_if_changed() {
     for name in ["LIBTORCH", USE_PYTORCH, "DOCS_RS"] {
         println!("cargo:rerun-if-env-changed={name}");
@@ -91,9 +91,9 @@ pub fn rerun_if_changed() {
     } else {
         env::var_os("LIBTORCH").map(PathBuf::from)
     };
-    // A file that is missing counts as changed at every build: of the two that may
-    // tell the version, only those that are there are named; the header always is,
-    // so that a libtorch that appears is noticed.
+    // A missing file counts as changed in every build: of the two files that may contain the
+    // version, only existing ones are named; the header always is, so that a new libtorch is
+    // noticed.
     if let Some(path) = path {
         println!("cargo:rerun-if-changed={}", path.join(HEADER).display());
         for file in ["version.py", "build-version"].map(|file| path.join(file)) {

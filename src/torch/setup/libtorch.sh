@@ -5,10 +5,9 @@
 #   TORCH=cpu    the small install: no CUDA libraries, `import torch` does not work
 #   TORCH=full   everything the wheel asks for: CUDA, cuDNN, NCCL, Python
 #
-# Without TORCH: full where an NVIDIA driver is found, cpu elsewhere. The
-# environment lives in ${XDG_CACHE_HOME:-~/.cache}/gpipe-rs and is finished when
-# its stamp file exists; a broken-off download starts over. What is downloaded must
-# have the checksums of wheels/*.txt, which lock.py makes.
+# Without TORCH: full if an NVIDIA driver is found, otherwise cpu. The environment lives in
+# ${XDG_CACHE_HOME:-~/.cache}/gpipe-rs and is complete once its stamp file exists; an interrupted
+# download starts over. Downloads must have the checksums of wheels/*.txt, which lock.py makes.
 set -eu
 
 version=2.11.0
@@ -38,9 +37,9 @@ tag=$("$python" -c 'import sys; print("py%d.%d" % sys.version_info[:2])')
 venv=$cache/torch-$version-$flavour-$tag
 stamp=$venv/complete
 
-# The whole list, all that the wheel asks for, is what `full` installs. The two
-# NVIDIA packages are what libtorch_cpu.so of the Linux x86-64 wheel links against
-# even when no GPU is there; other platforms' wheels stand alone.
+# `full` installs the whole list, all that the wheel requires. libtorch_cpu.so of the Linux x86-64
+# wheel links against the two NVIDIA packages even without a GPU; other platforms' wheels stand
+# alone.
 wheels=$here/wheels/$(uname -s)-$(uname -m).txt
 wanted=.
 if [ "$flavour" = cpu ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
@@ -65,7 +64,7 @@ install() {
   : >"$stamp"
 }
 
-# What lies there is run: it must not be for others to put there.
+# Programs in the cache are run: others must not be able to put them there.
 mkdir -p "$cache"
 owner=$(ls -ldn "$cache" | awk '{print $3}')
 if { [ "$owner" != "$(id -u)" ] && [ "$owner" != 0 ]; } || [ -n "$(find "$cache" -prune -perm -002)" ]; then

@@ -19,7 +19,7 @@ using gpipe::Aliases;
 
 namespace {
 
-// Bytes of a memory, from the first to behind the last.
+// Byte range of a memory, end exclusive.
 struct Range {
   int64_t begin, end;
 
@@ -30,7 +30,7 @@ int64_t item(const Tensor& tensor) { return static_cast<int64_t>(tensor.element_
 
 Range range_of(const Tensor& tensor) {
   if (tensor.numel() == 0) {
-    // Wherever it begins: there may be no memory up to there.
+    // Wherever it begins: the memory may end before that.
     return {0, 0};
   }
   int64_t last = 0;
@@ -50,14 +50,13 @@ Range range_of(const Aliases& aliases) {
   return all;
 }
 
-// How much the indices of two tensors into a dimension of this stride may differ.
+// Possible difference between two tensors' indices in a dimension with this stride.
 struct Difference {
   int64_t stride, least, most;
 };
 
-// Whether differences of indices add up to so many elements. Dimensions are in decreasing
-// order of strides, so that few differences are possible for each; says yes after so many
-// tries.
+// Whether index differences can add up to this many elements. Dimensions are in decreasing order of
+// strides, so that few differences are possible for each; returns true once the tries are used up.
 bool can_differ_by(const Difference* from, const Difference* end, int64_t elements, int& tries) {
   if (from == end) {
     return elements == 0;
@@ -81,7 +80,7 @@ bool can_differ_by(const Difference* from, const Difference* end, int64_t elemen
   return false;
 }
 
-// Whether two tensors of one memory have an element in common.
+// Whether two tensors over one memory share an element.
 bool meet(const Tensor& a, const Tensor& b) {
   if (item(a) != item(b)) {
     return true;
@@ -157,7 +156,7 @@ bool wants_gradient(const Aliases& aliases) {
                      [](const Tensor& tensor) { return tensor.requires_grad(); });
 }
 
-// Whether they are one tensor, given several times.
+// Whether they are one tensor, passed several times.
 bool is_one(const Aliases& aliases) {
   return std::all_of(aliases.begin(), aliases.end(),
                      [&](const Tensor& tensor) { return tensor.is_same(aliases.front()); });
@@ -174,11 +173,11 @@ Tensor row(const Tensor& of, const Range& range) {
   return of.as_strided({count}, {1}, begin);
 }
 
-// What the tensor is a view of, or the tensor itself.
+// The base of a view, or the tensor itself.
 Tensor whole(const Tensor& tensor) { return tensor.is_view() ? Tensor(tensor._base()) : tensor; }
 
-// What all of them are views of that say of themselves whether they want a gradient as the
-// group does; undefined if that is not one tensor.
+// The common base of the members that require a gradient as the group does; undefined if they have
+// several.
 Tensor base_of(const Aliases& aliases) {
   const auto wanted = wants_gradient(aliases);
   Tensor base;
@@ -195,7 +194,7 @@ Tensor base_of(const Aliases& aliases) {
   return base;
 }
 
-// The same bytes as numbers of another type, with gradients where `linked`.
+// The same bytes with another number type, with gradients if `linked`.
 Tensor as_type(const Tensor& tensor, c10::ScalarType type, bool linked) {
   if (tensor.scalar_type() == type) {
     return tensor;
@@ -214,13 +213,13 @@ Tensor as_type(const Tensor& tensor, c10::ScalarType type, bool linked) {
   return other;
 }
 
-// What `part` is of `carrier`, of `other`.
+// The view of `other` that corresponds to `part` as a view of `carrier`.
 Tensor part_of(const Tensor& other, const Tensor& carrier, const Tensor& part, bool linked) {
   const auto bytes = part.storage_offset() * item(part) - carrier.storage_offset() * item(carrier);
   const auto source = as_type(other, part.scalar_type(), linked);
   auto view = source.as_strided(part.sizes(), part.strides(),
                                 source.storage_offset() + bytes / item(part));
-  // Against the carrier: a copy may be what the carrier stands for.
+  // Relative to the carrier: the copy may stand for a conjugated one.
   if (part.is_conj() != carrier.is_conj()) {
     view = view.conj();
   }
@@ -320,8 +319,8 @@ Aliases members_of(const Tensor& other, const Tensor& carrier, const Aliases& al
 
 }  // namespace gpipe
 
-// Of so many values (null: absent), for each the first one of its group; the answer is
-// how many groups have several members.
+// For each of `count` values (null: absent), the first one of its group; `shared` is the number of
+// groups with several members.
 GP_API int gp_aliases(const at::Tensor* const* values, int64_t count, int64_t* lead, int64_t* shared) {
   return gpipe::guarded([&] {
     *shared = 0;
@@ -334,7 +333,7 @@ GP_API int gp_aliases(const at::Tensor* const* values, int64_t count, int64_t* l
   });
 }
 
-// Which of the values are in the memory of some of the `own` tensors.
+// Marks the values that lie in the memory of some of the `own` tensors.
 GP_API int gp_in_memory_of(const at::Tensor* const* values, int64_t count,
                            const at::Tensor* const* own, int64_t owned, bool* inside) {
   return gpipe::guarded([&] {
@@ -355,7 +354,7 @@ GP_API int gp_carrier(const at::Tensor* const* aliases, int64_t count, at::Tenso
   });
 }
 
-// What the group's members are of another tensor in place of its carrier.
+// The group's members as views of another tensor instead of its carrier.
 GP_API int gp_parts(const at::Tensor* other, const at::Tensor* carrier,
                     const at::Tensor* const* aliases, int64_t count, at::Tensor** out) {
   return gpipe::guarded([&] {
@@ -369,8 +368,8 @@ GP_API int gp_parts(const at::Tensor* other, const at::Tensor* carrier,
 }
 
 
-// A tensor of its own, no view, over memory that another one has, from a byte on behind that one's first:
-// several operators' worth of what each value from another process needs.
+// A new tensor, not a view, over another one's memory, from a byte offset after that one's first
+// element: replaces several operator calls per value from another process.
 GP_API int gp_tensor_over(const at::Tensor* memory, int64_t begin, int kind, const int64_t* sizes,
                           const int64_t* strides, int64_t dimensions, at::Tensor** out) {
   return gpipe::guarded([&] {
@@ -388,13 +387,13 @@ GP_API int gp_tensor_over(const at::Tensor* memory, int64_t begin, int kind, con
     auto* impl = over.unsafeGetTensorImpl();
     impl->set_storage_offset(first / item);
     impl->set_sizes_and_strides({sizes, static_cast<size_t>(dimensions)}, {strides, static_cast<size_t>(dimensions)});
-    // Who writes to one of them has changed the others.
+    // Writing to one of them changes the others.
     impl->set_version_counter(memory->unsafeGetTensorImpl()->version_counter());
     *out = new at::Tensor(std::move(over));
   });
 }
 
-// Which tensor it is, as a number, and where in its storage its first element is.
+// The tensor's identity as a number, and the index of its first element in its storage.
 GP_API int gp_identity(const at::Tensor* tensor, uint64_t* identity, int64_t* offset) {
   return gpipe::guarded([&] {
     *identity = reinterpret_cast<uint64_t>(tensor->unsafeGetTensorImpl());

@@ -1,10 +1,9 @@
-// Autocast: which operators compute in a shorter type, on the calling thread.
+// Autocast on the calling thread: operators that compute in a shorter type.
 //
-// libtorch can remember the shorter copies of parameters that it makes, but in one
-// table for the whole process: a stage's thread would drop what another's still
-// uses, and whether a parameter that a layer uses twice has one copy or two (and so
-// where its gradients are rounded) would be a matter of time. It is told to remember
-// nothing, so nothing outlives the micro-batch's graph either.
+// libtorch can cache the shorter copies of parameters, but in one process-wide table: a stage's
+// thread would drop copies that another's still uses, and whether a parameter used twice has one
+// copy or two (and so where its gradients are rounded) would depend on timing. The cache is
+// disabled, so no copy outlives the micro-batch's graph either.
 #include "shim.h"
 
 #include <ATen/autocast_mode.h>

@@ -9,14 +9,14 @@
 
 namespace gpipe {
 
-// The first virtual functions of `c10::cuda::CUDACachingAllocator::CUDAAllocator` in
-// libtorch 2.11, in their order (a test holds them against its header): they are called by
-// their place in the class. Of what others return and take, only those are right that are
-// called: the limit, and the pools.
+// The first virtual functions of `c10::cuda::CUDACachingAllocator::CUDAAllocator` in libtorch 2.11,
+// in order (a test compares them with its header): they are called by their position in the class.
+// Argument and return types are right only for the functions that are called: the limit, and the
+// pools.
 //
-// Not in a namespace without a name: the compiler would see that nobody implements the
-// class there, and have each call end the process instead (`__cxa_pure_virtual`; a test
-// looks for it in what was compiled).
+// Not in an unnamed namespace: the compiler would see that nothing there implements the class, and
+// make each call end the process instead (`__cxa_pure_virtual`; a test looks for it in the compiled
+// code).
 struct CudaAllocator : c10::DeviceAllocator {
   virtual void* raw_alloc(size_t) = 0;
   virtual void* raw_alloc_with_stream(size_t, void*) = 0;
@@ -29,7 +29,7 @@ struct CudaAllocator : c10::DeviceAllocator {
   virtual bool isEnabled() const = 0;
   virtual void cacheInfo(c10::DeviceIndex, size_t*) = 0;
   virtual void* getBaseAllocation(void*, size_t*) = 0;
-  // There it has the base's name, for another kind of stream: a function of its own.
+  // libtorch's function has the base's name with another stream type: a separate function.
   virtual void recordCudaStream(const c10::DataPtr&, void*) = 0;
   virtual void snapshot(c10::MempoolId_t, bool) = 0;
   virtual void beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t,

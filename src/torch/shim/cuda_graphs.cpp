@@ -1,10 +1,9 @@
-// CUDA graphs: the work of a stream, captured once and submitted to the device as one piece from
-// then on.
+// CUDA graphs: a stream's work, captured once and then submitted to the device as one piece.
 //
-// libtorch's own `at::cuda::CUDAGraph` does it, since the memory that a graph uses must
-// come from a pool of the caching allocator that nobody else takes from. Its header
-// needs CUDA's, and nothing links against libtorch_cuda: its functions are looked up by
-// name when it runs, and the object lives in a piece of memory that is large enough.
+// libtorch's own `at::cuda::CUDAGraph` is used, since the memory of a graph must come from a
+// private pool of the caching allocator. Its header needs CUDA's, and nothing links against
+// libtorch_cuda: its functions are looked up by name at run time, and the object lives in a
+// sufficiently large buffer.
 #include "cuda_allocator.h"
 #include "shim.h"
 
@@ -58,7 +57,7 @@ struct Functions {
 };
 
 const Functions& functions() {
-  // One that throws is tried again by the next call.
+  // If it throws, the next call tries again.
   static const Functions all;
   return all;
 }
@@ -104,7 +103,7 @@ struct CudaGraph {
   MempoolId_t pool;
 };
 
-// The warning of an operator for which the host waits, where libtorch is told to give one.
+// libtorch's warning about an operator that makes the host wait, if enabled.
 constexpr auto WAITED = "called a synchronizing CUDA operation";
 
 // Detects operators for which the host waits (host syncs), on the thread that made it: warnings
@@ -152,7 +151,7 @@ int HostSyncDetector::detectors = 0;
 
 }  // namespace
 
-// Whether this libtorch has CUDA graphs.
+// Checks that this libtorch has CUDA graphs.
 GP_API int gp_cuda_graphs() {
   return gpipe::guarded([&] { functions(); });
 }
@@ -166,8 +165,8 @@ GP_API int gp_cuda_graph_pool(uint64_t* first, uint64_t* second) {
   });
 }
 
-// Begins a capture: what the calling thread submits to its current stream is recorded and not
-// run.
+// Begins a capture: work that the calling thread submits to its current stream is recorded instead
+// of run.
 GP_API int gp_cuda_graph_begin(int device, uint64_t first, uint64_t second, CudaGraph** out) {
   return gpipe::guarded([&] {
     auto graph = std::make_unique<CudaGraph>(static_cast<c10::DeviceIndex>(device),
@@ -177,8 +176,8 @@ GP_API int gp_cuda_graph_begin(int device, uint64_t first, uint64_t second, Cuda
   });
 }
 
-// After a failed capture libtorch's default generator takes itself to be in a capture until one
-// ends well, and refuses to draw meanwhile: here an empty capture ends well. Its warning is
+// After a failed capture, libtorch's default generator believes to be in a capture until one ends
+// well, and refuses to draw meanwhile: so an empty capture is made to end well. Its warning is
 // expected.
 static void end_well(c10::DeviceIndex device) {
   struct Deaf : public c10::WarningHandler {
@@ -194,8 +193,8 @@ static void end_well(c10::DeviceIndex device) {
   });
 }
 
-// Ends the capture, on the same thread and stream. The graph can be replayed if this succeeds;
-// if not, the stream still runs what it is given again.
+// Ends the capture, on the same thread and stream. On success the graph can be replayed; otherwise
+// the stream still runs its later work.
 GP_API int gp_cuda_graph_end(CudaGraph* graph) {
   return gpipe::guarded([&] {
     try {
@@ -221,7 +220,7 @@ GP_API int gp_host_sync_detect(HostSyncDetector** out) {
   return gpipe::guarded([&] { *out = new HostSyncDetector(); });
 }
 
-// Whether there was one; ends the detection, on the same thread.
+// Returns whether there was a host sync; ends the detection, on the same thread.
 GP_API int gp_host_sync_detected(HostSyncDetector* detector) {
   std::unique_ptr<HostSyncDetector> own(detector);
   return own->detected ? 1 : 0;

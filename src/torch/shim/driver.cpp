@@ -13,7 +13,7 @@
 
 namespace {
 
-// What cuda.h calls CUresult: 0 is success.
+// CUresult of cuda.h: 0 is success.
 using Status = int;
 
 struct Driver {
@@ -57,8 +57,7 @@ int device(int index) {
 
 }  // namespace
 
-// The newest CUDA that the driver can run, as 1000 times its number plus 10 times what is
-// behind the point; and how many devices it has.
+// The newest CUDA that the driver can run, as 1000 * major + 10 * minor; and the number of devices.
 GP_API int gp_driver(int* version, int* devices) {
   return gpipe::guarded([&] {
     const auto& own = driver();
@@ -67,8 +66,8 @@ GP_API int gp_driver(int* version, int* devices) {
   });
 }
 
-// A device's name, of at most `room` bytes with the zero behind it, its memory and what it
-// can compute (major and minor number).
+// A device's name, of at most `room` bytes with the terminating zero, its memory and compute
+// capability (major and minor number).
 GP_API int gp_driver_device(int index, char* name, int room, uint64_t* bytes, int* major,
                             int* minor) {
   return gpipe::guarded([&] {
@@ -84,7 +83,7 @@ GP_API int gp_driver_device(int index, char* name, int room, uint64_t* bytes, in
   });
 }
 
-// What a device is known by in all processes of the host, and in no other: 16 bytes.
+// UUID of a device, the same in all processes of the host: 16 bytes.
 GP_API int gp_driver_uuid(int index, uint8_t* out) {
   return gpipe::guarded([&] {
     const auto& own = driver();
@@ -92,7 +91,7 @@ GP_API int gp_driver_uuid(int index, uint8_t* out) {
   });
 }
 
-// Whether one device can reach the memory of another by itself.
+// Whether one device can access the memory of another directly.
 GP_API int gp_driver_peers(int from, int to, int* out) {
   return gpipe::guarded([&] {
     const auto& own = driver();

@@ -1,11 +1,10 @@
-// Norms of lists of tensors, without a host synchronization a tensor.
+// Norms of lists of tensors, without a host sync per tensor.
 //
-// The result of a tensor must not depend on what else is in the list, nor on the
-// number of threads: then a total over all parameters is the same to the bit
-// however they are spread over stages. On the CPU that takes a loop of our own
-// (libtorch's splits long tensors by threads, and adds float in float). On other
-// devices the fused kernel reduces each tensor on its own, provided that the
-// whole list qualifies for it; so it gets lists of one type, dense.
+// The norm of a tensor must depend neither on the rest of the list nor on the number of threads:
+// then a total over all parameters is the same to the bit however they are distributed over stages.
+// On the CPU that takes a loop of our own (libtorch's splits long tensors by threads, and adds
+// float in float). On other devices the fused kernel reduces each tensor separately, provided that
+// the whole list qualifies for it; so it gets lists of one type, dense.
 #include "shim.h"
 
 #include <ATen/Dispatch.h>
@@ -23,8 +22,7 @@
 
 namespace {
 
-// The same numbers as a dense real tensor, in the order of memory where the
-// tensor has no gaps.
+// The same numbers as a dense real tensor, in memory order if the tensor has no gaps.
 at::Tensor dense(const at::Tensor& tensor, int64_t index) {
   TORCH_CHECK(tensor.defined(), "tensor ", index, " of the list is undefined");
   TORCH_CHECK(tensor.layout() == c10::kStrided, "tensor ", index, " of the list is ",
@@ -68,8 +66,8 @@ double cpu_norm(const at::Tensor& tensor) {
 
 }  // namespace
 
-// The 2-norms of dense tensors of floats on one device, as one tensor of doubles there,
-// [count]; nobody waits. On the CPU they have the bits of `gp_cpu_norms`.
+// 2-norms of dense float tensors on one device, as one tensor of doubles there, [count], without a
+// host sync. On the CPU they have the bits of `gp_cpu_norms`.
 GP_API int gp_norms_there(at::Tensor** tensors, int64_t count, at::Tensor** out) {
   return gpipe::guarded([&] {
     at::NoGradGuard no_grad;
@@ -84,7 +82,7 @@ GP_API int gp_norms_there(at::Tensor** tensors, int64_t count, at::Tensor** out)
       *out = new at::Tensor(std::move(norms));
       return;
     }
-    // One without elements would send the whole list along a slower way.
+    // An empty tensor would send the whole list down a slower path.
     std::vector<at::Tensor> list;
     std::vector<int64_t> places;
     std::vector<at::Tensor> norms(static_cast<size_t>(count));
@@ -116,7 +114,7 @@ GP_API int gp_cpu_norms(at::Tensor** tensors, int64_t count, double* out) {
   });
 }
 
-// The same for any one device: the results are read all at once.
+// The same for any one device: reads all results at once.
 GP_API int gp_device_norms(at::Tensor** tensors, int64_t count, double* out) {
   return gpipe::guarded([&] {
     at::NoGradGuard no_grad;

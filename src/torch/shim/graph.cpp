@@ -46,10 +46,10 @@ struct GradSink : public Node {
   std::string name() const override { return "GpipeGradSink"; }
 };
 
-// The same memory and gradients in a tensor that autograd does not take for a view, as on
-// another stage: a tensor that is changed in place has a new beginning there, and no gradient
-// bypasses it through the tensor that it was a view of, where sums would be in another order.
-// Expanded tensors stay views: autograd writes into their parts through their base.
+// The same memory and gradients in a tensor that autograd does not regard as a view, as on another
+// stage: a tensor changed in place has a new beginning there, and no gradient bypasses it through
+// its base, where sums would be in another order. Expanded tensors stay views: autograd writes to
+// their parts through their base.
 at::Tensor no_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_view() || !at::GradMode::is_enabled() ||
       at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
@@ -125,7 +125,7 @@ struct Graph {
   std::vector<Root> roots;
   std::vector<std::shared_ptr<GradSink>> sinks;
   gpipe::LayerMarks marks;
-  // What the input pass left for the weight pass.
+  // State left by the input pass for the weight pass.
   gpipe::SplitRun split;
 };
 
@@ -155,7 +155,7 @@ void place(gpipe::Aliases values, const std::vector<int64_t>& group, std::vector
   }
 }
 
-// Gives out those that are there.
+// Returns the present values.
 void give(std::vector<at::Tensor>& values, const at::Tensor* const* there, at::Tensor** out) {
   for (size_t i = 0; i < values.size(); ++i) {
     out[i] = there[i] == nullptr ? nullptr : new at::Tensor(std::move(values[i]));
@@ -308,8 +308,7 @@ GP_API int gp_graph_backward_input(Graph* graph, at::Tensor** grads, int64_t cou
   });
 }
 
-// The weight pass: parameters accumulate what the joint backward would have given
-// them, to the bit.
+// The weight pass: parameters accumulate the gradients of the joint backward, to the bit.
 GP_API int gp_graph_backward_weight(Graph* graph) {
   return gpipe::guarded([&] { graph->split.weight_pass(graph->marks); });
 }
@@ -338,8 +337,8 @@ GP_API int gp_copy(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(copy_of(*tensor)); });
 }
 
-// The tensor behind an accumulation node of its own: gradients of its uses are added up there
-// first, as they would be on another stage.
+// The tensor behind its own accumulation node: gradients of its uses are added up there first, as
+// they would be on another stage.
 GP_API int gp_accumulation_node(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(accumulation_node_of(*tensor)); });
 }
@@ -352,7 +351,7 @@ GP_API int gp_no_view(const at::Tensor* tensor, at::Tensor** out) {
   });
 }
 
-// The outputs of a layer (null: absent) behind accumulation nodes of their own, that of the last
+// The outputs of a layer (null: absent) behind their own accumulation nodes, that of the last
 // output made first; outputs that share memory have one node, made at the first of them.
 GP_API int gp_accumulation_nodes(const at::Tensor* const* outputs, int64_t count,
                                  at::Tensor** out) {
@@ -398,7 +397,7 @@ GP_API int gp_copies(const at::Tensor* const* values, int64_t count, const bool*
   });
 }
 
-// How often a tensor (or one that it shares its elements with) was changed in place.
+// How often a tensor's memory was changed in place.
 GP_API int gp_changes(const at::Tensor* tensor, int64_t* out) {
   return gpipe::guarded([&] { *out = static_cast<int64_t>(tensor->_version()); });
 }

@@ -8,8 +8,8 @@
 
 namespace gpipe {
 
-// Has the boxed kernel run for the operators whose schema is `chosen`, once a process and key.
-// Returns the library of the key, for kernels of single operators.
+// Runs the boxed kernel for the operators whose schema is `chosen`; once per process and key.
+// Returns the key's library, for kernels of single operators.
 template <auto* kernel, typename Chosen>
 torch::Library& intercept(c10::DispatchKey key, const char* file, uint32_t line, Chosen&& chosen) {
   // Never freed: the dispatcher refers to them until the process ends.

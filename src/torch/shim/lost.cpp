@@ -10,8 +10,8 @@
 
 namespace {
 
-// What the thread does for a stage, for the message of an error in a destructor: an action, or
-// without a micro-batch what is done before, behind and between the steps.
+// The thread's current work for a stage, for the message of an error in a destructor: an action, or
+// without a micro-batch work before, after and between the steps.
 thread_local int stage = -1;
 thread_local int micro_batch = -1;
 thread_local const char* action = nullptr;
@@ -53,7 +53,7 @@ std::terminate_handler before = nullptr;
 
 }  // namespace
 
-// Has an error of CUDA in a destructor end the process with a message; for the whole process.
+// Makes a CUDA error in a destructor end the process with a message; for the whole process.
 GP_API void gp_tell_ends() {
   static const bool once = [] {
     before = std::set_terminate(end);
@@ -62,8 +62,8 @@ GP_API void gp_tell_ends() {
   static_cast<void>(once);
 }
 
-// What this thread does from now on; null: nothing for a stage. A micro-batch below 0: of none.
-// The name lives for ever.
+// Sets this thread's current work; null: none for a stage. A micro-batch below 0: none. The name
+// must live forever.
 GP_API void gp_acts(int of_stage, int of_micro_batch, const char* name) {
   stage = of_stage;
   micro_batch = of_micro_batch;
@@ -71,8 +71,8 @@ GP_API void gp_acts(int of_stage, int of_micro_batch, const char* name) {
 }
 
 // When memory is freed that several streams have used, the allocator queries the device, which
-// fails on a lost device. During a capture the allocator defers such queries: here it is told,
-// for good, that a capture is under way.
+// fails on a lost device. During a capture the allocator defers such queries: so it is told,
+// permanently, that a capture is in progress.
 GP_API int gp_cuda_abandon(int index) {
   return gpipe::guarded([&] {
     const c10::MempoolId_t nobody(0, std::numeric_limits<c10::CaptureId_t>::max());

@@ -1,7 +1,7 @@
-// Which layer an autograd node belongs to, and which layer's backward is running.
+// The layer of each autograd node, and the layer whose backward is running.
 //
-// A graph on the CPU is walked through here, and the walk says of each node that it is
-// next. libtorch's engine, which runs all others, says nothing: there hooks do.
+// Graphs on the CPU are walked here, and the walk reports each node that it runs next. libtorch's
+// engine, which runs all others, reports nothing: hooks do.
 #pragma once
 
 #include "shim.h"
@@ -17,8 +17,7 @@ namespace gpipe {
 
 class LayerMarks {
  public:
-  // From now on, the nodes made since the last call are those of `layer`, which
-  // computed `output`.
+  // Marks the nodes made since the last call as those of `layer`, which computed `output`.
   void add(const at::Tensor& output, int64_t layer);
 
   // The node runs next.
@@ -30,7 +29,7 @@ class LayerMarks {
   // The layer whose backward ran last, -1 before any.
   int64_t running() const { return running_->load(std::memory_order_relaxed); }
 
-  // Whether outputs that are not on the CPU have hooks already.
+  // Whether outputs on other devices than the CPU have hooks already.
   bool has_hooks() const { return has_hooks_; }
 
   // The nodes of the first marked layer's outputs.

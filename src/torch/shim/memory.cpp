@@ -1,13 +1,11 @@
-// Counts the bytes of CPU tensors, each on the account of the thread that
-// allocated it.
+// Counts the bytes of CPU tensors, each on the account of the allocating thread.
 //
-// The allocator stands over libtorch's own. A block is
+// The allocator wraps libtorch's own. A block is
 //
 //     base (libtorch's allocator) ... header (64 bytes) | data: what the tensor sees
 //
-// and the header says whose block it is, so that the bytes are given back to the
-// account that was charged, whoever frees the block on whatever thread. Three
-// things that libtorch does decide the details:
+// and the header identifies its account, which is credited when the block is freed, on any thread.
+// Three properties of libtorch determine the details:
 //
 // 1. `raw_deallocate` (oneDNN's scratch memory) goes to the allocator of the
 //    moment, also for blocks from before: our deleter must tell foreign blocks
@@ -16,11 +14,11 @@
 //    carries a mark that depends on its address.
 // 2. The context of a data pointer is the data itself: `raw_deleter` promises it,
 //    and copy-on-write takes only such pointers (`cow::has_simple_data_ptr`).
-// 3. A storage remembers its allocator: what copy-on-write copies later is
-//    charged to the thread that writes.
+// 3. A storage remembers its allocator: later copies by copy-on-write are charged to the
+//    writing thread.
 //
-// Accounts are never freed, only used again once they are retired and empty:
-// a block may outlive everything else that knew of its account.
+// Accounts are never freed, only reused once they are retired and empty: a block may outlive
+// everything else that refers to its account.
 #include "cuda_allocator.h"
 #include "shim.h"
 
@@ -37,14 +35,13 @@
 
 namespace {
 
-// Bytes; a cache line of its own, since stages count at the same time.
+// Bytes; on a separate cache line, since stages count at the same time.
 struct alignas(64) Account {
   std::atomic<int64_t> current{0};
   std::atomic<int64_t> peak{0};
-  // The account that this one is a part of. It outlives the bytes here: they are
-  // on it too, so that it is not empty. Written when nobody has bytes here any more:
-  // whoever gives the last ones back has read it before (release), and whoever uses
-  // the account again has seen them given back (acquire).
+  // The parent account. It outlives the bytes here: they also count there, so that it is not empty.
+  // Written only while the account has no bytes: the thread that freed the last ones has read it
+  // before (release), and the thread that reuses the account has seen them freed (acquire).
   Account* whole = nullptr;
   // Guarded by the mutex of `Accounts`.
   bool retired = false;
@@ -59,7 +56,7 @@ struct alignas(64) Account {
       }
     }
   }
-  // The parts first: whoever finds one empty does not touch its whole.
+  // Child accounts first: a thread that finds one empty does not touch its parent.
   void give_back(int64_t bytes) noexcept {
     for (auto* account = this; account != nullptr;) {
       auto* next = account->whole;
@@ -71,7 +68,7 @@ struct alignas(64) Account {
 
 struct Accounts {
   std::mutex mutex;
-  // Addresses stay; the first is nobody's.
+  // Addresses are stable; the first account stands for no account.
   std::deque<Account> all = std::deque<Account>(1);
 };
 
@@ -86,7 +83,7 @@ Account* nobody() {
   return account;
 }
 
-// Null stands for nobody.
+// Null: no account.
 thread_local Account* charged = nullptr;
 
 struct Header {
@@ -104,8 +101,8 @@ constexpr size_t kExtra = 3 * kAlignment;
 constexpr uintptr_t kMark = 0x67706970'6d656d31;
 static_assert(sizeof(Header) <= kAlignment);
 
-// libtorch's own allocator. Asked for each time instead of remembered at the
-// installation: that other threads would see in time is nobody's promise.
+// libtorch's own allocator. Looked up each time instead of remembered at the installation: nothing
+// would guarantee that other threads see it in time.
 c10::DataPtr plain_allocate(size_t bytes) { return c10::GetDefaultCPUAllocator()->allocate(bytes); }
 void plain_release(void* data) { c10::GetDefaultCPUAllocator()->raw_deallocate(data); }
 
@@ -147,8 +144,8 @@ void* begin_block(void* base, size_t bytes) {
   return reinterpret_cast<void*>(address);
 }
 
-// Where there is no room beside it for what is ours, libtorch refuses the block alone: then its
-// error says what was asked for. If there is room for that, nobody counts it.
+// If there is no room for the header as well, libtorch refuses the plain block too, with an error
+// that gives the requested size. If there is room for that, the block is not counted.
 void* counted(size_t bytes) {
   void* base = nullptr;
   try {
@@ -186,7 +183,7 @@ CountingAllocator* install() {
 
 }  // namespace
 
-// From now on every block is counted. Never undone: blocks would outlive it.
+// Counts every block from now on. Never undone: blocks would outlive it.
 GP_API int gp_memory_install() {
   return gpipe::guarded([] {
     static auto* counting = install();
@@ -224,8 +221,8 @@ GP_API void gp_account_retire(Account* account) {
   });
 }
 
-// Charges what this thread allocates from now on to `account` (null: nobody);
-// returns what it was before.
+// Charges this thread's allocations from now on to `account` (null: none); returns the previous
+// one.
 GP_API Account* gp_account_enter(Account* account) {
   auto* before = charged;
   charged = account;
@@ -244,7 +241,7 @@ GP_API void gp_account_reset_peak(Account* account) {
   account->peak.store(account->current.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
-// Bytes of all blocks on all accounts, nobody's included.
+// Bytes of all blocks on all accounts, including those without one.
 GP_API int gp_memory_live(int64_t* out) {
   return gpipe::guarded([&] {
     auto& [mutex, all] = accounts();
@@ -259,8 +256,8 @@ GP_API int gp_memory_live(int64_t* out) {
   });
 }
 
-// What the caching allocator of a CUDA device has handed out: now, and at most
-// since the peak was reset.
+// Bytes handed out by the caching allocator of a CUDA device: now, and at most since the peak was
+// reset.
 GP_API int gp_cuda_memory(int index, int64_t* current, int64_t* peak) {
   return gpipe::guarded([&] {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);

@@ -1,9 +1,9 @@
-// NCCL's point-to-point transfers between GPUs, found by name when they are first asked for: the
-// library is the one that libtorch_cuda uses, and nothing of it is needed to build this.
+// NCCL's point-to-point transfers between GPUs, looked up by name at first use: in the library that
+// libtorch_cuda uses; nothing of it is needed to build this.
 //
-// What is declared here is the C interface of NCCL 2.14 (nccl.h: results, `ncclUniqueId`,
-// `ncclConfig_v21400`, types of data). Later versions take it as it is: of a configuration they
-// read as many bytes as it says it has, and what its version does not know has its default.
+// The declarations are the C interface of NCCL 2.14 (nccl.h: results, `ncclUniqueId`,
+// `ncclConfig_v21400`, data types). Later versions accept it: they read as many bytes of a
+// configuration as its size field says, and use defaults for newer fields.
 #include "shim.h"
 #include "simulated.h"
 
@@ -30,7 +30,7 @@ constexpr Result kSuccess = 0;
 constexpr Result kInProgress = 7;
 constexpr int kUint8 = 1;
 
-// Where another library than libtorch_cuda's is asked for.
+// Selects another library than libtorch_cuda's.
 constexpr auto kPath = "GPIPE_NCCL";
 constexpr auto kLibrary = "libnccl.so.2";
 
@@ -46,7 +46,7 @@ struct Config {
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 24, "not the structures of NCCL 2.14");
 
-// Its own declaration is hidden behind a pointer.
+// The real type is opaque.
 using Handle = void*;
 
 // The library's functions.
@@ -74,7 +74,7 @@ struct Nccl {
   }
 };
 
-// Beside libtorch, as the wheels of PyPI lie.
+// Beside libtorch, where PyPI wheels put it.
 std::string in_wheel() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&at::globalContext), &info) == 0) {
@@ -162,7 +162,7 @@ struct Communicator {
   }
 };
 
-// The calling thread's current device, set back behind it.
+// Switches the calling thread's current device, and restores it.
 struct OnDevice {
   explicit OnDevice(int device) : before(guard().exchangeDevice(cuda(device))) {}
   ~OnDevice() { guard().uncheckedSetDevice(before); }
@@ -178,7 +178,7 @@ void* native_stream(int device, int64_t id) {
   return OnDevice::guard().getStreamNativeHandle(stream);
 }
 
-// All of them as one operation, in this order.
+// Runs all transfers as one operation, in this order.
 template <typename Move>
 void together(Communicator& own, int64_t count, Move&& move) {
   std::lock_guard<std::mutex> lock(own.mutex);
@@ -232,7 +232,7 @@ GP_API int gp_nccl_connect(const uint8_t* word, int rank, int device, Communicat
   });
 }
 
-// Whether the last call is over; fails where something did, now or in the background.
+// Whether the last call is over; fails if something failed, now or in the background.
 GP_API int gp_nccl_is_ready(Communicator* own, int* out) {
   return gpipe::guarded([&] {
     std::lock_guard<std::mutex> lock(own->mutex);
@@ -255,7 +255,7 @@ GP_API int gp_nccl_send(Communicator* own, const at::Tensor* const* tensors, int
   });
 }
 
-// The same of a transfer from the other rank.
+// The same for receiving from the other rank.
 GP_API int gp_nccl_recv(Communicator* own, const at::Tensor* const* tensors, int64_t count, int64_t stream) {
   return gpipe::guarded([&] {
     auto* const native = native_stream(own->device, stream);
@@ -266,12 +266,12 @@ GP_API int gp_nccl_recv(Communicator* own, const at::Tensor* const* tensors, int
   });
 }
 
-// Ends what is under way on both devices, and what the communicator has; may wait for the device.
+// Ends running work on both devices, and the communicator; may wait for the device.
 GP_API int gp_nccl_abort(Communicator* own) {
   return gpipe::guarded([&] { own->abort(); });
 }
 
-// Frees it; one that was not aborted ends what is under way.
+// Frees the communicator; ends running work if it was not aborted.
 GP_API void gp_nccl_free(Communicator* own) {
   gpipe::guarded([&] {
     std::unique_ptr<Communicator> freed(own);

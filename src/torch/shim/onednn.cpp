@@ -1,16 +1,15 @@
-// Kernels of oneDNN for products and convolutions on the CPU, in place of those that libtorch takes.
+// oneDNN's kernels for products and convolutions on the CPU, instead of libtorch's choice.
 //
-// libtorch computes products with MKL, which on processors of other makers has kernels for AVX2
-// only, and with one intra-op thread it leaves convolutions with kernels of 1 x 1 to MKL too.
-// oneDNN's kernels are made for what the processor can do. libtorch has them behind functions of its
-// own (`mkldnn_matmul`, `mkldnn_convolution`); autograd's formulas, though, choose again in each
-// backward.
+// libtorch computes products with MKL, which has only AVX2 kernels for other makers' processors,
+// and with one intra-op thread it leaves convolutions with kernels of 1 x 1 to MKL too. oneDNN's
+// kernels adapt to the processor's capabilities. libtorch offers them through its own functions
+// (`mkldnn_matmul`, `mkldnn_convolution`), but autograd's formulas choose again in each backward.
 //
-// So a dispatch key that nothing else uses is switched on for a thread, below autograd: every
-// operator falls through it but for products of two matrices and convolutions, forward and
-// backward. What they do not fit (other types of numbers, groups, one row) is libtorch's, as
-// without the key. The results depend on shapes and layouts, and on nothing else: neither on
-// addresses nor on what a thread has computed before.
+// So an otherwise unused dispatch key is switched on for a thread, below autograd: every operator
+// falls through it except products of two matrices and convolutions, forward and backward.
+// Unsuitable calls (other number types, groups, one row) go to libtorch, as without the key. The
+// results depend on shapes and layouts only: neither on addresses nor on what a thread has computed
+// before.
 #include "onednn.h"
 #include "shim.h"
 
@@ -38,12 +37,12 @@
 
 namespace at::native {
 
-// As in ATen/native/mkldnn/Matmul.h, which is not among the headers: result = beta * result +
-// alpha * left * right.
+// As in ATen/native/mkldnn/Matmul.h, which is not among the installed headers: result = beta *
+// result + alpha * left * right.
 TORCH_API void mkldnn_matmul(const Tensor& left, const Tensor& right, const Tensor& result, float beta, float alpha);
 
-// As in ATen/native/ConvUtils.h, which would bring the hooks of CUDA's library with it: classes with
-// virtual functions of which nobody here needs one.
+// As in ATen/native/ConvUtils.h, which would include the hooks of CUDA's library: classes with
+// virtual functions that are not needed here.
 using mkldnn_convolution_backward_fn = std::tuple<Tensor, Tensor, Tensor> (*)(
     const Tensor&, const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef, int64_t, std::array<bool, 3>);
 DECLARE_DISPATCH(mkldnn_convolution_backward_fn, mkldnn_convolution_backward_stub)
@@ -72,8 +71,8 @@ bool plain(const Tensor& tensor) {
          tensor.scalar_type() == at::kFloat && !tensor.is_neg() && !tensor.is_nested();
 }
 
-// Neither this nor autograd looks at what oneDNN's own operators call. With gradients switched
-// on they would choose kernels for training, whose bits may be others than those of inference.
+// Hides calls made by oneDNN's own operators from this key and from autograd. With gradients
+// enabled they would choose training kernels, whose bits may differ from those of inference.
 struct Plainly {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   c10::impl::ExcludeDispatchKeyGuard not_again{KEY};
@@ -105,9 +104,9 @@ void add_times(const Tensor& sum, const Tensor& left, const Tensor& right) {
   at::native::mkldnn_matmul(left, right, sum, /*beta=*/1, /*alpha=*/1);
 }
 
-// Of few rows, the larger factor being transposed, which is brought into another order before the
-// product begins, and takes longer than that. It needs none as the first factor of the transposed
-// product, whose columns fill whole registers here.
+// With few rows and a transposed larger factor, that factor is first reordered, which takes longer
+// than the product. As the first factor of the transposed product it needs no reordering, and the
+// columns of that product fill whole registers here.
 bool better_swapped(int64_t rows, int64_t inner, int64_t columns, const Tensor& right) {
   return rows < 64 && rows % 16 == 0 && inner * columns >= (1 << 18) && right.stride(0) == 1;
 }
@@ -158,12 +157,12 @@ Tensor addmm(c10::DispatchKeySet keys, const Tensor& bias, const Tensor& left, c
   return at::_ops::addmm::redispatch(keys & kBelow, bias, left, right, beta, alpha);
 }
 
-// What a convolution of images is given besides tensors.
+// Non-tensor parameters of an image convolution.
 struct Window {
   std::array<int64_t, 2> stride, padding, dilation;
 };
 
-// Of both dimensions of an image: a single number is meant for both.
+// Values for both dimensions of an image: a single number applies to both.
 std::optional<std::array<int64_t, 2>> pair(c10::SymIntArrayRef list) {
   const auto numbers = c10::asIntArrayRefSlowOpt(list);
   if (!numbers || numbers->empty() || numbers->size() > 2) {
@@ -172,8 +171,8 @@ std::optional<std::array<int64_t, 2>> pair(c10::SymIntArrayRef list) {
   return std::array<int64_t, 2>{numbers->front(), numbers->back()};
 }
 
-// The window of a convolution that oneDNN is to compute: of single-precision images, without groups.
-// What is wrong with others is libtorch's to say.
+// The window of a convolution that oneDNN can compute: of single-precision images, without groups.
+// Invalid ones are left to libtorch, which reports the error.
 std::optional<Window> window(const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
                              c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
                              const c10::SymInt& groups) {
@@ -309,9 +308,9 @@ struct Columns {
 
 bool rows_first(const Tensor& tensor) { return tensor.suggest_memory_format() == at::MemoryFormat::Contiguous; }
 
-// Whether one product over all places of all images is faster. oneDNN's own kernels for
-// convolutions bring images and weight into blocks, and the results back to rows, which takes longer
-// than the product where the weight is larger than what it meets.
+// Whether one product over all places of all images is faster. oneDNN's own convolution kernels
+// reorder images and weight into blocks, and the results back to rows, which takes longer than the
+// product if the weight is larger than its operand.
 bool as_product(const Tensor& images, const Tensor& weight, const Columns& columns) {
   return has_products() && rows_first(images) && rows_first(weight) &&
          (columns.kernel[0] * columns.kernel[1] == 1 || columns.places() <= weight.size(0));
@@ -357,7 +356,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   using OneDnn = at::native::mkldnn_convolution_backward_stub_DECLARE_DISPATCH_type;
   Plainly plainly;
   ++computed;
-  // One by one: a split backward asks for one without the other.
+  // Separately: a split backward asks for only one of them.
   auto by_onednn = [&](bool of_input) {
     return OneDnn::DEFAULT(input, grad, weight, found->padding, found->stride, found->dilation, 1,
                            {of_input, !of_input, false});
@@ -427,8 +426,8 @@ std::optional<std::pair<Tensor, Tensor>> onednn_weight_factors(
 
 }  // namespace gpipe
 
-// Switches oneDNN's kernels on for the calling thread, for products of at least so many
-// multiplications, or off (-1); `previous` gets what it was.
+// Switches oneDNN's kernels on for the calling thread, for products of at least `from`
+// multiplications, or off (-1); `previous` receives the old setting.
 GP_API int gp_onednn_set(int64_t from, int64_t* previous) {
   return gpipe::guarded([&] {
     *previous = is_on() ? least : -1;
@@ -441,8 +440,8 @@ GP_API int gp_onednn_set(int64_t from, int64_t* previous) {
   });
 }
 
-// How many products, convolutions and backwards of these oneDNN has computed for this thread.
+// Number of products, convolutions and their backwards that oneDNN has computed for this thread.
 GP_API int64_t gp_onednn_computed() { return computed; }
 
-// Whether oneDNN's products are there for this processor.
+// Whether oneDNN's products support this processor.
 GP_API int gp_onednn_has_products() { return has_products() ? 1 : 0; }

@@ -22,7 +22,7 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-// What an argument is given; `src/torch/ffi/operators.rs` has the same numbers.
+// Kind of an argument's value; the numbers match `src/torch/ffi/operators.rs`.
 enum Given : int {
   NONE = 0,
   TENSOR = 1,   // a place
@@ -117,7 +117,7 @@ struct Call {
         }
         break;
       case TypeKind::ListType: {
-        // A number for a list of so many, such as a stride.
+        // A number for a list of fixed length, such as a stride.
         auto element = type->expectRef<c10::ListType>().getElementType()->kind();
         auto length = op.schema().arguments()[index].N().value_or(1);
         auto ints = element == TypeKind::IntType || element == TypeKind::SymIntType;
@@ -369,12 +369,12 @@ GP_API void gp_operator_close(Call* call) {
   gpipe::guarded([&] { delete call; });
 }
 
-// Gives an argument; what it gets when the call is run is filled in the order of these calls.
+// Sets an argument; places are filled at the run in the order of these calls.
 GP_API int gp_operator_set(Call* call, const char* name, const Argument* argument) {
   return gpipe::guarded([&] { call->set(name, *argument); });
 }
 
-// Whether all arguments without a default are given.
+// Checks that all arguments without a default are set.
 GP_API int gp_operator_ready(const Call* call) {
   return gpipe::guarded([&] { call->ready(); });
 }
@@ -390,7 +390,7 @@ GP_API int gp_operator_run(const Call* call, at::Tensor** tensors, int64_t tenso
     for (const auto& value : stack) {
       flatten(value, results);
     }
-    // One that changes its argument in place may be there for that alone.
+    // An operator that changes its argument in place may be called for that alone.
     TORCH_CHECK(out_count == 0 || static_cast<int64_t>(results.size()) == out_count,
                 "it returns ", results.size(), " tensor(s), but the file has ", out_count);
     std::vector<std::unique_ptr<at::Tensor>> made;

@@ -31,7 +31,7 @@ std::optional<at::Tensor> if_any(const at::Tensor* tensor) {
 
 }  // namespace
 
-// Where `found` (null: none) is 1 on the tensors' device, updates change nothing.
+// If `found` (null: none) is 1 on the tensors' device, updates change nothing.
 //
 // `decoupled`: the weight decay is not part of the gradient (AdamW).
 GP_API int gp_fused_adam(at::Tensor** parameters, at::Tensor** grads, at::Tensor** means,
@@ -55,12 +55,12 @@ GP_API int gp_fused_adam(at::Tensor** parameters, at::Tensor** grads, at::Tensor
         update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
       }
     } catch (...) {
-      // It may be tried again.
+      // Undo the count, so that the update can be retried.
       at::_foreach_sub_(numbers, 1);
       throw;
     }
     if (found != nullptr) {
-      // It was no update.
+      // A skipped update does not count.
       at::_foreach_sub_(numbers, std::vector<at::Tensor>(numbers.size(), *found));
     }
   });

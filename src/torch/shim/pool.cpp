@@ -1,11 +1,11 @@
-// Memory of batches, used again once nobody holds the batch.
+// Memory of batches, reused once no handle to the batch is left.
 //
 // A batch of some megabytes is mapped by the C library, zeroed by the kernel page by page, and
-// unmapped when it is dropped: that takes longer than filling it. So a loader has a pool. Its
-// blocks come from libtorch's allocator; a tensor over one gives it back when its storage is
-// freed, which is when the last tensor over it is: views, and whoever else holds a part, keep it.
+// unmapped when dropped, which takes longer than filling it. So a loader has a pool. Its blocks
+// come from libtorch's allocator; a tensor over a block returns it when its storage is freed, which
+// views and other holders of a part delay.
 //
-// A pool is closed by its loader. Tensors may live on; their blocks are then freed as any other.
+// A loader closes its pool. Tensors may live on; their blocks are then freed like any others.
 #include "shim.h"
 
 #include <ATen/core/Tensor.h>
@@ -31,15 +31,15 @@ struct Free {
 struct Pool {
   std::mutex mutex;
   std::vector<Free> free;
-  // Blocks that are out, and how many ever were at a time: there are never more, since blocks of
-  // sizes that nobody needs any more make room for others.
+  // Blocks in use, and the most ever in use at a time: that many exist at most, since blocks of
+  // sizes no longer needed make room for others.
   size_t out = 0;
   size_t most = 0;
   bool closed = false;
 
   // The block that was used last and is large enough, but not by more than a quarter.
   Free take(size_t bytes) {
-    // Freed behind the lock.
+    // Freed after the lock is released.
     std::vector<Free> oldest;
     {
       std::lock_guard<std::mutex> lock(mutex);
@@ -70,7 +70,7 @@ struct Pool {
   }
 
   void give_back(Free block) {
-    // Freed behind the lock.
+    // Freed after the lock is released.
     Free last{0, {}};
     std::lock_guard<std::mutex> lock(mutex);
     --out;
@@ -89,7 +89,7 @@ struct Pool {
   }
 };
 
-// What a storage over a block holds.
+// Context of a storage over a block.
 struct Out {
   std::shared_ptr<Pool> pool;
   Free block;
@@ -136,8 +136,8 @@ GP_API int gp_pool_empty(const std::shared_ptr<Pool>* pool, int kind, const int6
   });
 }
 
-// Copies a tensor to a row of a dense batch. `done` tells whether it is one like the others: of
-// the rows' shape and kind, on the CPU, dense, without a graph. Otherwise nothing is copied.
+// Copies a tensor to a row of a dense batch. `done` tells whether it fits: of the rows' shape and
+// kind, on the CPU, dense, without a graph. Otherwise nothing is copied.
 GP_API int gp_put_row(const at::Tensor* batch, int64_t row, const at::Tensor* item, bool* done) {
   return gpipe::guarded([&] {
     *done = item->defined() && item->device().is_cpu() && item->layout() == c10::kStrided &&

@@ -102,9 +102,9 @@ std::optional<Factors> of_convolution(Node& node, const at::Tensor& weight, cons
   return Factors{std::move(found->first), std::move(found->second), /*by_onednn=*/true};
 }
 
-// Whether adding a product directly has the bits of adding what it comes to.
+// Whether accumulating within a product gives the same bits as adding its result.
 bool tried(const Factors& factors) {
-  // A generator of its own: the program's are not to be moved.
+  // A separate generator: the program's must not advance.
   auto numbers = at::detail::createCPUGenerator(/*seed_val=*/20181116);
   auto random = [&](const at::Tensor& like) { return at::empty_like(like).uniform_(-1, 1, numbers); };
   const Factors own{random(factors.left), random(factors.right), factors.by_onednn};
@@ -188,5 +188,5 @@ bool add_product(Node& node, const Product& product, const at::Tensor& grad) {
 
 }  // namespace gpipe
 
-// How many gradients this thread has added so.
+// Number of gradients that this thread has added this way.
 GP_API int64_t gp_products_added() { return added; }

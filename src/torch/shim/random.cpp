@@ -1,12 +1,11 @@
-// A random source of one's own for a stretch of code on one thread.
+// A separate random source for a scope of code on one thread.
 //
-// libtorch has one default generator a device for the whole process, and most
-// ways of drawing (dropout, the initializers, `rand`) cannot be told to use
-// another. While a `Scope` is open on a thread, every operator with a
-// `Generator?` argument that was given none gets the scope's instead. This is
-// done in the dispatcher: a key that is reserved for such modes and that nothing
-// else uses is switched on for the thread; every operator falls through it but
-// for those that draw, so code that draws nothing pays nothing.
+// libtorch has one default generator per device for the whole process, and most ways of drawing
+// (dropout, the initializers, `rand`) cannot be told to use another. While a `Scope` is open on a
+// thread, every operator whose `Generator?` argument is empty gets the scope's instead. This is
+// done in the dispatcher: a key that is reserved for such modes and otherwise unused is switched on
+// for the thread; every operator falls through it except those that draw, so code that draws
+// nothing pays nothing.
 #include "intercept.h"
 #include "shim.h"
 

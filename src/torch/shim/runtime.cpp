@@ -28,17 +28,16 @@ namespace {
 constexpr int kCbwrAuto = 2;
 constexpr int kCbwrAll = ~0;
 
-// Whether the environment names a mode for MKL.
+// Whether the environment sets a mode for MKL.
 bool told_mkl() {
   const char* own = getenv("MKL_CBWR");
   return own != nullptr && *own != '\0';
 }
 
-// Unless told otherwise, MKL chooses kernels by the operands' addresses modulo 64, so
-// that a product of a slice may round differently from that of its copy. It reads the
-// mode once, when it is first used, and a user may call libtorch before anything of
-// this library: hence at load time. It is in this file because every other one needs
-// `last_error`, and so the linker keeps it.
+// By default, MKL chooses kernels by the operands' addresses modulo 64, so that a product of a
+// slice may round differently from that of its copy. It reads the mode once, at first use, and a
+// user may call libtorch before anything of this library: hence at load time. It is in this file
+// because every other one needs `last_error`, and so the linker keeps it.
 __attribute__((constructor)) void have_mkl_ignore_addresses() {
   if (mkl_serv_cbwr_set != nullptr && !told_mkl()) {
     mkl_serv_cbwr_set(kCbwrAuto);
@@ -78,9 +77,9 @@ GP_API int gp_threads(int* out) {
   return gpipe::guarded([&] { *out = at::get_num_threads(); });
 }
 
-// Lets the C library keep what is freed for the next allocation, up to the largest
-// block that it keeps at all. A step frees what the next one needs again; giving it back
-// in between costs a page fault for every 4 KiB.
+// Makes the C library keep freed memory for the next allocation, up to the largest block that it
+// keeps at all. A step frees memory that the next one needs again; returning it in between costs a
+// page fault for every 4 KiB.
 GP_API void gp_keep_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -89,9 +88,9 @@ GP_API void gp_keep_memory() {
 #endif
 }
 
-// Has the process end without the destructors of what was made before this call: when it ends, libtorch
-// takes each of its thousands of operators out of its tables again, which takes longer than all else
-// that a short command does. The kernel takes everything back in one go.
+// Makes the process end without destroying objects made before this call: at exit libtorch removes
+// each of its thousands of operators from its tables, which takes longer than all other work of a
+// short command. The kernel reclaims everything in one go.
 GP_API void gp_end_at_once() {
 #ifdef __GLIBC__
   on_exit(
@@ -103,18 +102,18 @@ GP_API void gp_end_at_once() {
 #endif
 }
 
-// Has libtorch ask for huge pages for the host's tensors from 2 MiB on: a page fault for every 2 MiB,
-// not for every 4 KiB. Blocks that are larger than the C library keeps are new each time, and their
-// faults took longer than the copy to a GPU that they are for. Not without GPUs: such tensors begin
-// at pages, where products of several compete for the same lines of the cache (4 to 7 % slower).
-// libtorch looks at this once, at its first tensor.
+// Makes libtorch request huge pages for host tensors from 2 MiB on: a page fault for every 2 MiB,
+// not for every 4 KiB. Blocks larger than the C library keeps are new each time, and their faults
+// took longer than their copy to a GPU. Not without GPUs: such tensors are page-aligned, so that
+// products of several compete for the same cache lines (4 to 7 % slower). libtorch reads this once,
+// at its first tensor.
 static void ask_for_huge_pages() { setenv("THP_MEM_ALLOC_ENABLE", "1", /*overwrite=*/0); }
 
 // libtorch checks once whether CUDA is there, and keeps the answer: a seed, a convolution or a
-// backward on the CPU makes it check, as does every search for a device. So its CUDA half,
-// which nothing links against, is loaded when the program starts if there is a driver (as it is
-// in every program that links against it), or if simulated GPUs are asked for. It is not loaded
-// if all devices are hidden. If it cannot be loaded, the error of a search for a device says why.
+// backward on the CPU makes it check, as does every search for a device. So its CUDA half, which
+// nothing links against, is loaded when the program starts if there is a driver (as in every
+// program that links against it), or if simulated GPUs are requested, but not if all devices are
+// hidden. If loading fails, the error of a search for a device says why.
 __attribute__((constructor)) static void load_cuda_at_start() {
   if (gpipe::simulates_gpus()) {
     ask_for_huge_pages();
@@ -142,7 +141,7 @@ GP_API int gp_load_cuda(const char* path) {
   });
 }
 
-// Whether libtorch_cuda is in the process.
+// Whether libtorch_cuda is loaded.
 GP_API int gp_cuda_loaded() {
   int loaded = 0;
   gpipe::guarded([&] { loaded = at::detail::getCUDAHooks().versionCUDART() > 0 ? 1 : 0; });
@@ -155,24 +154,22 @@ GP_API int gp_numbers(int tf32, int deterministic) {
   return gpipe::guarded([&] {
     auto& context = at::globalContext();
     if (deterministic != 0) {
-      // How much memory cuBLAS works in, read when that is first used: more streams than
-      // one may then use it, and the results stay.
+      // Size of cuBLAS's workspace, read at its first use: then several streams may use it with
+      // reproducible results.
       setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     }
     context.setAllowTF32CuBLAS(tf32 != 0);
     context.setAllowTF32CuDNN(tf32 != 0);
     context.setDeterministicAlgorithms(deterministic != 0, /*warn_only=*/false);
-    // By default all memory is filled with NaN then, before anything else is written to it:
-    // a kernel more for each tensor.
+    // By default all new memory is then filled with NaN first: an extra kernel per tensor.
     context.setDeterministicFillUninitializedMemory(false);
     context.setDeterministicCuDNN(deterministic != 0);
     context.setBenchmarkCuDNN(deterministic == 0 && context.benchmarkCuDNN());
   });
 }
 
-// Whether an operator for which the host would wait for a CUDA device is an error (for
-// the whole process). The switch is a variable of libc10_cuda; its own header needs
-// CUDA's.
+// Sets whether an operator that makes the host wait for a CUDA device is an error (for the whole
+// process). The switch is a variable of libc10_cuda; its own header needs CUDA's.
 GP_API int gp_forbid_waits(int forbid) {
   return gpipe::guarded([&] {
     auto* mode = static_cast<int*>(
@@ -198,10 +195,10 @@ GP_API int gp_set_cuda_device(int index) {
   });
 }
 
-// Has backwards that the calling thread starts run on it, also those of CUDA devices. By default
-// one thread of the process runs all backwards of a device: stages on one device would wait for
-// each other, and the thread's own state in libtorch (a capture, handles of libraries) would not
-// be that of its backward.
+// Makes backwards started by the calling thread run on it, including those of CUDA devices. By
+// default one thread of the process runs all backwards of a device: stages on one device would wait
+// for each other, and the backward would not see the thread's own state in libtorch (a capture,
+// handles of libraries).
 GP_API int gp_backward_here() {
   return gpipe::guarded(
       [&] { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); });

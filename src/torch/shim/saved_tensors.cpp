@@ -1,15 +1,14 @@
-// What autograd saves in a forward, kept in a *pool* from which it can go to the
-// host's memory and come back before the backward asks for it.
+// Tensors saved by autograd in a forward, kept in a *pool* from which they can be moved to host
+// memory and back before the backward needs them.
 //
-// libtorch asks the engine for hooks whenever it saves a tensor. The engine here hands
-// out hooks while the calling thread has a pool, and does everything else as libtorch's
-// own. A hook keeps a small tensor, and one that stays (a parameter, say), itself. The
-// others it sees as memory and a view of it: memory that several saved tensors share is
-// one entry of the pool, moved once, as a flat row of bytes, so that what comes back has
-// the same strides at the same distance from the memory's beginning.
+// libtorch asks the engine for hooks whenever it saves a tensor. The engine here returns hooks
+// while the calling thread has a pool, and otherwise acts as libtorch's own. A hook keeps a small
+// tensor, and one that must stay (a parameter, for example), itself. It splits others into memory
+// and a view of it: memory shared by several saved tensors is one entry of the pool, moved once, as
+// a flat row of bytes, so that the views keep their strides and offsets.
 //
-// The hooks own the entries. A node that has run releases what it saved, and with the
-// last hook the entry's memory is free, wherever it is.
+// The hooks own the entries. A node that has run releases its saved tensors; the last hook frees
+// the entry's memory, wherever it is.
 #include "shim.h"
 
 #include <torch/csrc/autograd/engine.h>
@@ -34,7 +33,7 @@ struct SavedMemory {
   at::Tensor on_device;
   // On the host.
   at::Tensor on_host;
-  // Whether the memory was there before the forward.
+  // Whether the memory was allocated before the forward.
   bool foreign = false;
 };
 
@@ -85,7 +84,7 @@ struct SavedTensorPool {
   }
 };
 
-// The pool of what the calling thread saves now.
+// The pool for tensors that the calling thread saves.
 thread_local SavedTensorPool* current = nullptr;
 
 struct Hook : public torch::autograd::SavedVariableHooks {
@@ -203,7 +202,7 @@ GP_API void gp_saved_pool_free(SavedTensorPool* pool) {
   gpipe::guarded([&] { delete pool; });
 }
 
-// Has the tensor's memory stay on the device.
+// Keeps the tensor's memory on the device.
 GP_API int gp_saved_pool_keep_on_device(SavedTensorPool* pool, const at::Tensor* tensor) {
   return gpipe::guarded([&] {
     if (tensor->defined() && tensor->has_storage()) {
@@ -221,7 +220,7 @@ GP_API int gp_saved_pool_mark_foreign(SavedTensorPool* pool, const at::Tensor* t
   });
 }
 
-// Puts what the calling thread saves from now on into the pool (null: into none); returns the
+// Puts tensors that the calling thread saves from now on into the pool (null: none); returns the
 // previous pool. A pool must be left before it is freed.
 GP_API SavedTensorPool* gp_saved_pool_enter(SavedTensorPool* pool) { return std::exchange(current, pool); }
 

@@ -1,4 +1,4 @@
-// What all shim files share: the error border.
+// Shared by all shim files: the error boundary.
 //
 // Rust cannot catch C++ exceptions: one that crosses the border aborts the
 // process. Every exported function therefore runs its body through `guarded`,

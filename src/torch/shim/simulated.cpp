@@ -52,5 +52,5 @@ void* gpipe::load_simulated_cuda() {
   return library;
 }
 
-// Whether the environment asks for simulated GPUs.
+// Whether the environment requests simulated GPUs.
 GP_API int gp_simulates_gpus() { return gpipe::simulates_gpus() ? 1 : 0; }

@@ -13,7 +13,7 @@ bool simulates_gpus();
 // above the program. Empty if there is none.
 std::string simulated_cuda();
 
-// Its handle; an error says how to build it, or what is wrong in the settings.
+// The library's handle; an error says how to build it, or which setting is wrong.
 void* load_simulated_cuda();
 
 }  // namespace gpipe

@@ -33,7 +33,7 @@ struct ReleaseAfter : public FunctionPostHook {
   Node* node;
 };
 
-// Takes a gradient that nobody wants.
+// Takes a gradient that is not wanted.
 struct Discard : public Node {
   variable_list apply(variable_list&&) override { return {}; }
   std::string name() const override { return "GpipeDiscard"; }
@@ -44,8 +44,8 @@ struct Discard : public Node {
 // in channels-last layout. Their weight pass computes the input's once more.
 bool must_run_whole(const Node& node) { return node.name() == "NativeGroupNormBackward0"; }
 
-// Where an edge of a node is kept. The node of a write into a view has another node
-// inside, that of what was written, and checks that both lead to the same places.
+// All places that store an edge of a node. The node of a write into a view contains another node,
+// that of the written values, and checks that both lead to the same places.
 std::vector<Edge*> places_of(Node& node, size_t edge) {
   std::vector<Edge*> places{&node.next_edges().at(edge)};
   const auto* write = dynamic_cast<const torch::autograd::CopySlices*>(&node);
@@ -55,10 +55,10 @@ std::vector<Edge*> places_of(Node& node, size_t edge) {
   return places;
 }
 
-// In place of where `edge` leads.
+// Replacement for the target of `edge`.
 Edge discard(const Edge& edge) {
   std::shared_ptr<Discard> node(new Discard(), torch::autograd::deleteNode);
-  // The engine compares what arrives with what a node says it expects.
+  // The engine compares an arriving gradient with the metadata of its node.
   const auto& there = edge.function->input_metadata(edge.input_nr);
   node->add_input_metadata(there.options(), there.shape_as_dim_vector(), there.is_tensor_subclass(),
                            there.is_nested_tensor(), there.grad_dtype());
@@ -115,7 +115,7 @@ std::unordered_set<Node*> SplitRun::input_side(const std::vector<Node*>& nodes,
       }
     }
   }
-  // What a node leads to comes after it, so backwards everything is known.
+  // A node's targets come after it, so going backwards all of them are known.
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     auto leads = [&](const Edge& edge) {
       return side.count(edge.function.get()) > 0 || sinks.count(edge.function.get()) > 0;
@@ -199,7 +199,7 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     }
     bool walked = false;
     {
-      // Also where the walk throws.
+      // Also if the walk throws.
       auto put_back = c10::make_scope_exit([&held] {
         for (auto& [place, edge] : held) {
           *place = std::move(edge);
@@ -208,7 +208,7 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
       walked = walk_backward(inner, inner_grads, arrivals, marks);
     }
     if (!walked) {
-      // In the weight pass nothing arrives at the outputs whose hooks would tell.
+      // In the weight pass nothing arrives at the outputs whose hooks would report the layer.
       marks.listen(marks.has_hooks() ? junctions : nodes);
       run_to(ports, passed, inner, inner_grads, arrivals);
     }
@@ -223,8 +223,8 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
   for (size_t i = received; i < ports.size(); ++i) {
     auto& arrived = arrivals.at(ports[i].get());
     for (size_t input = 0; input < arrived.size(); ++input) {
-      // Nothing arrived for an output that nobody used, and as a root of the weight
-      // pass nothing is not allowed.
+      // No gradient arrived for an unused output, and an undefined gradient is not allowed as a
+      // root of the weight pass.
       if (arrived[input].defined()) {
         edges_.emplace_back(ports[i], static_cast<uint32_t>(input));
         grads_.push_back(std::move(arrived[input]));

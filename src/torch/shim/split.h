@@ -37,7 +37,7 @@ class SplitRun {
  private:
   using Node = torch::autograd::Node;
 
-  // Those of the nodes on the way to a sink, or above the line where there is none.
+  // Selects the nodes on the way to a sink, or above the line where there is none.
   std::unordered_set<Node*> input_side(const std::vector<Node*>& nodes,
                                        const std::unordered_set<Node*>& sinks,
                                        const LayerMarks& marks) const;

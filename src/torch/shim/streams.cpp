@@ -44,7 +44,7 @@ GP_API int gp_stream_enter(int device, int64_t id, int64_t* before) {
       [&] { *before = guard().exchangeStream(stream_of(device, id)).id(); });
 }
 
-// A point in a stream: what is in it now. Events keep the time.
+// Records an event at the current end of a stream. Events keep the time.
 GP_API int gp_event_record(int device, int64_t id, c10::Event** out) {
   return gpipe::guarded([&] {
     auto event = std::make_unique<c10::Event>(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
@@ -57,7 +57,7 @@ GP_API void gp_event_free(c10::Event* event) {
   gpipe::guarded([&] { delete event; });
 }
 
-// What comes into the stream from now on waits for the event; the host does not.
+// Makes later work of the stream wait for the event; the host does not.
 GP_API int gp_event_block(const c10::Event* event, int device, int64_t id) {
   return gpipe::guarded([&] { event->block(stream_of(device, id)); });
 }
@@ -77,8 +77,8 @@ GP_API int gp_event_elapsed(const c10::Event* from, const c10::Event* to, double
   return gpipe::guarded([&] { *out = from->elapsedTime(*to); });
 }
 
-// The tensor's memory is not given to anybody else before what is in the stream
-// when the tensor is freed is over.
+// Keeps the tensor's memory from being reused before the work in the stream at the time of freeing
+// is over.
 GP_API int gp_record_stream(const at::Tensor* tensor, int device, int64_t id) {
   return gpipe::guarded([&] { tensor->record_stream(stream_of(device, id)); });
 }
@@ -98,8 +98,8 @@ GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
       *out = new at::Tensor(from.to(to, from.scalar_type()));
       return;
     }
-    // What is not dense libtorch would bring over by way of temporaries of its own: in
-    // memory of the host that is not page-locked, for which the host waits.
+    // libtorch would copy non-dense tensors through temporaries of its own: in host memory that is
+    // not page-locked, for which the host waits.
     const bool dense = from.is_non_overlapping_and_dense();
     if (!pinned && from.device().is_cpu() && !(dense && from.is_pinned())) {
       auto locked = at::empty_like(from, from.options().pinned_memory(true),
@@ -117,7 +117,7 @@ GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
   });
 }
 
-// Into memory that is there already; non-blocking, as above.
+// Copies into existing memory; non-blocking, as above.
 GP_API int gp_copy_into(const at::Tensor* to, const at::Tensor* from) {
   return gpipe::guarded([&] {
     at::NoGradGuard no_grad;
@@ -133,11 +133,11 @@ std::shared_ptr<void> gives_to(void (*freed)(void*, uint64_t), void* log, uint64
   return {log, [freed, number](void* own) { freed(own, number); }};
 }
 
-// Memory whose end is told.
+// Memory whose release is reported.
 template <typename Memory>
 struct Watched {
   Memory memory;
-  // Goes first: just before the memory.
+  // Destroyed first: just before the memory.
   std::shared_ptr<void> told;
 
   static void end(void* context) { delete static_cast<Watched*>(context); }
@@ -145,8 +145,8 @@ struct Watched {
 
 }  // namespace
 
-// A copy in the host's memory whose end is told: `freed(log, number)` is called by
-// whoever drops the last handle, just before the memory is gone.
+// A copy in host memory whose release is reported: dropping the last handle calls `freed(log,
+// number)`, just before the memory is freed.
 GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,
                            void (*freed)(void*, uint64_t), at::Tensor** out) {
   return gpipe::guarded([&] {
@@ -158,7 +158,7 @@ GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,
       return;
     }
     auto* data = copy.storage().mutable_data();
-    // The handle keeps the memory; what wraps it tells of its end.
+    // The handle keeps the memory; its wrapper reports the release.
     auto* watched = new Watched<c10::Storage>{copy.storage(), std::move(told)};
     auto memory = at::DataPtr(data, watched, &Watched<c10::Storage>::end, copy.device());
     auto storage = c10::Storage(c10::Storage::use_byte_size_t(), copy.storage().nbytes(),
@@ -169,8 +169,8 @@ GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,
   });
 }
 
-// Has the end of a tensor's memory told as that of a watched copy. Whoever else has the
-// memory keeps it.
+// Reports the release of a tensor's memory like that of a watched copy. Other holders keep the
+// memory.
 GP_API int gp_watch(const at::Tensor* tensor, void* log, uint64_t number,
                     void (*freed)(void*, uint64_t)) {
   return gpipe::guarded([&] {

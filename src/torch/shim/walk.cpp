@@ -34,8 +34,8 @@ namespace {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
 
-// Whether the node is one of libtorch's own formulas, which never ask for a graph of
-// what they do: their operations need not be looked at by autograd, one by one.
+// Whether the node is one of libtorch's own formulas, which never record a graph of their
+// operations: autograd need not look at each of them.
 bool is_formula(const Node& node) {
   constexpr std::string_view kFormulas = "N5torch8autograd9generated";
   return std::string_view(typeid(node).name()).substr(0, kFormulas.size()) == kFormulas;
@@ -51,8 +51,8 @@ bool plain(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense();
 }
 
-// What a parameter's node does with one more gradient, without an operation: the same
-// additions. False where there is more to it.
+// Does the additions of a parameter's node for one more gradient without an operator call. False if
+// the node would do more.
 bool add_small(const Node& node, const variable_list& inputs) {
   if (typeid(node) != typeid(AccumulateGrad) || inputs.size() != 1 || !inputs[0].defined()) {
     return false;
@@ -79,7 +79,7 @@ struct Pending {
   explicit Pending(Node* node) : node(node) {}
 
   Node* node;
-  // Where its edges begin in `Walk::targets_`.
+  // Index of its first edge in `Walk::targets_`.
   size_t first_target = 0;
   // Edges into the node along which nothing has arrived yet.
   uint32_t missing = 0;
@@ -170,7 +170,8 @@ class Walk {
     auto on_its_own = [&](const Node* there) {
       return there == nullptr || pending_[places_.at(const_cast<Node*>(there))].missing == 1;
     };
-    // Nothing may have come before it either: the sum of what comes together is added as one.
+    // Nothing may have arrived before it either: gradients that arrive together are added as one
+    // sum.
     const auto& weight = pending_[places_.at(const_cast<Node*>(product->weight))];
     const bool first = weight.inputs.empty() || !weight.inputs[0].defined();
     if (!first || !on_its_own(product->transpose) || !on_its_own(product->weight)) {
@@ -210,8 +211,7 @@ class Walk {
     return add_small(node, inputs) ? variable_list() : node(std::move(inputs));
   }
 
-  // What is summed over broadcast dimensions here, and brought to another type, needs no
-  // graph either.
+  // Sums over broadcast dimensions, and type conversions, need no graph here either.
   static void check(const Node& node, variable_list& outputs) {
     at::AutoDispatchBelowADInplaceOrView plainly;
     torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
@@ -219,7 +219,7 @@ class Walk {
     });
   }
 
-  // The node as if nobody wanted what goes along `edge`.
+  // Runs the node as if its result along `edge` were not wanted.
   static variable_list call_without(std::optional<size_t> edge, Node& node, variable_list inputs, bool keep) {
     if (!edge) {
       return call(node, std::move(inputs), keep);
@@ -242,7 +242,7 @@ class Walk {
     if (!keep) {
       node.will_release_variables();
     }
-    // Without hooks that want them later, a parameter may keep a gradient as it is.
+    // Without hooks that need it later, a parameter may keep a gradient as it is.
     const auto kept = node.post_hooks().empty() ? variable_list() : inputs;
     auto outputs = compute(node, std::move(inputs));
     check(node, outputs);
@@ -259,7 +259,7 @@ class Walk {
   std::priority_queue<std::pair<uint64_t, uint32_t>> ready_;
 };
 
-// Behind all others in the engine's order, and does nothing.
+// Comes after all others in the engine's order, and does nothing.
 struct Last : Node {
   Last() : Node(/*sequence_nr=*/0) {}
   variable_list apply(variable_list&& /*grads*/) override { return {}; }
@@ -315,9 +315,9 @@ variable_list run_engine(const edge_list& roots, const variable_list& grads, boo
   try {
     return engine.execute(roots, grads, keep_graph, /*create_graph=*/false, accumulate_grad, outputs);
   } catch (...) {
-    // Of nodes without a device (accumulation nodes) those that were still to run stay in a queue
-    // of this thread, and hold the graph, until it takes them out: in its next run, if they come
-    // before what that is about. The node of this one comes last.
+    // After an error, unfinished nodes without a device (accumulation nodes) stay in a queue of
+    // this thread, and hold the graph, until its next run takes them out, if they come before the
+    // nodes of that run. The node of this run comes last.
     const auto none = at::zeros({});
     const auto last = std::make_shared<Last>();
     last->add_input_metadata(none);

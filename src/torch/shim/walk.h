@@ -1,17 +1,16 @@
-// A backward run through a graph that is on the CPU as a whole.
+// A backward run through a graph that is entirely on the CPU.
 //
-// libtorch's engine serves several devices from several threads: for each node it
-// sets up and takes down the whole thread-local state of the thread that asked, and
-// passes the node through a queue with a lock. For small operations that is half of
-// the backward. Here one thread walks through the graph that it made itself, in the
-// engine's order (the node made last goes first, parameters before all others), with
-// the engine's sums, hooks and checks, so that every gradient has the same bits. No graph
-// is made of a backward here: autograd is kept out of libtorch's own formulas, where it
-// would look at each operation and record none, and a small parameter's gradient is
-// added up without an operation.
+// libtorch's engine serves several devices from several threads: for each node it sets up and
+// restores the whole thread-local state of the calling thread, and passes the node through a queue
+// with a lock. For small operations that is half of the backward. Here one thread walks through the
+// graph that it made itself, in the engine's order (the latest node first, parameters before all
+// others), with the engine's sums, hooks and checks, so that every gradient has the same bits. The
+// backward records no graph: autograd is kept out of libtorch's own formulas, where it would look
+// at each operation and record none, and a small parameter's gradient is added up without an
+// operator call.
 //
-// Nodes see no current graph task: one that asks whether the graph is kept hears yes
-// and copies what it saved, and none can ask for a call at the run's end.
+// Nodes see no current graph task: one that asks whether the graph is kept is told yes and copies
+// its saved tensors, and none can request a callback at the end of the run.
 #pragma once
 
 #include "marks.h"
@@ -26,7 +25,7 @@ namespace gpipe {
 // Nodes that keep what they saved, and what has arrived at each of their outputs.
 using Arrivals = std::unordered_map<torch::autograd::Node*, torch::autograd::variable_list>;
 
-// Every node that a root reaches, each before what it leads to.
+// Every node reachable from a root, each before its targets.
 std::vector<torch::autograd::Node*> reachable(const torch::autograd::edge_list& roots);
 
 // Runs all that `roots` lead to: parameters accumulate, saved tensors are freed. Graphs
@@ -34,8 +33,8 @@ std::vector<torch::autograd::Node*> reachable(const torch::autograd::edge_list& 
 void run_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list grads,
                   const LayerMarks& marks);
 
-// The same, noting what arrives at the nodes of `arrivals`, which run but free nothing.
-// Where that is left to the engine, nothing has run and the answer is no.
+// The same, recording what arrives at the nodes of `arrivals`, which run but free nothing. Returns
+// false, without running anything, if the engine has to do it.
 bool walk_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list& grads,
                    Arrivals& arrivals, const LayerMarks& marks);
 

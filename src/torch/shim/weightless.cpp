@@ -1,15 +1,14 @@
 // Building layers without memory for their weights.
 //
-// While a `Weightless` is open on a thread, tensors that operators make on a
-// device that the caller named (as everything that builds parameters does) are
-// made on the `meta` device instead: they have a shape and a kind, but no
-// elements, and initializing them computes nothing. As with random scopes, a
-// dispatch key that nothing else uses is switched on for the thread, and every
-// operator falls through it but for those that make a tensor out of none.
+// While a `Weightless` is open on a thread, tensors that operators make on a device named by the
+// caller (as all code that builds parameters does) are made on the `meta` device instead: they have
+// a shape and a kind, but no elements, and initializing them computes nothing. As with random
+// scopes, an otherwise unused dispatch key is switched on for the thread, and every operator falls
+// through it except those that make a tensor without taking any.
 //
-// Operators that take tensors stay as they are: what is copied to the CPU to be
-// read must really get there, or fail. So do those that are given no device: tch
-// makes tensors from Rust slices in that way and writes to their memory.
+// Operators that take tensors are unchanged: values copied to the CPU to be read must really get
+// there, or fail. So are those without a device argument: tch makes tensors from Rust slices that
+// way and writes to their memory.
 #include "intercept.h"
 #include "shim.h"
 

@@ -1,9 +1,9 @@
-// The store and the groups of processes: c10d of libtorch, with gloo on the CPU.
+// Store and process groups: libtorch's c10d, with gloo on the CPU.
 //
-// A store is a connection to the one server of a run. Its calls block, one at a time: whoever
-// waits for long has a clone of its own. A group sends and receives tensors; a send moves data
-// once the other side has posted the receive, and messages of different tags are independent.
-// All functions may be called on any thread, also on one object at a time.
+// A store is a connection to the run's single server. Its calls block, one at a time: long waits
+// use a clone. A group sends and receives tensors; a send moves data once the other side has posted
+// the receive, and messages of different tags are independent. All functions may be called on any
+// thread, also concurrently on one object.
 #define USE_C10D_GLOO
 #include "shim.h"
 
@@ -47,9 +47,8 @@ using Bytes = std::vector<uint8_t>;
 // another size the stand-ins in `gloo/` would no longer do (libtorch 2.11).
 static_assert(sizeof(ProcessGroupGloo) == 488, "c10d::ProcessGroupGloo is not that of libtorch 2.11");
 
-// A write to a connection that the other side has closed is an error to be told, and no reason
-// to end the process. Rust's programs ignore the signal from their start; a library in a C
-// program must see to it.
+// Makes a write to a closed connection an error instead of the end of the process. Rust programs
+// ignore the signal from their start; a library in a C program must do so itself.
 void ignore_sigpipe() {
   struct sigaction current {};
   if (sigaction(SIGPIPE, nullptr, &current) == 0 && (current.sa_flags & SA_SIGINFO) == 0 &&
@@ -69,17 +68,17 @@ bool is_of_libtorch(void* code) {
          std::strstr(found.dli_fname, "libtorch") != nullptr;
 }
 
-// What goes wrong is thrown, and told once by whoever catches it. c10d also logs it, with C++
-// stack traces, which `TORCH_CPP_LOG_LEVEL` brings back.
+// Errors are thrown, and reported once where they are caught. c10d also logs them, with C++ stack
+// traces, which `TORCH_CPP_LOG_LEVEL` enables again.
 void no_stack_traces() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
     FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   }
 }
 
-// A socket bound to this port of an IPv4 loopback address (0: to a free one, which is told), or -1:
-// the host is another one, or libtorch is to say what is wrong. libtorch would listen on all
-// addresses, and others could reach a store that is for this host alone.
+// A socket bound to this port of an IPv4 loopback address (0: to a free one, returned in `port`),
+// or -1: the host is a different one, or libtorch is to report the error. libtorch would listen on
+// all addresses, and others could reach a store that is for this host alone.
 int bound_to_loopback(const char* host, uint16_t& port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -134,9 +133,8 @@ std::vector<int> listening() {
   return all;
 }
 
-// Has the kernel drop whatever still comes to a socket that waits for connections; those that it has
-// made stay. gloo keeps each connection for ever, as one that may yet say whose it is, and its loop
-// takes it ill where the socket is closed.
+// Makes the kernel drop further connections to a listening socket; existing ones stay. gloo keeps
+// each unidentified connection forever, and its event loop fails if the socket is closed.
 void accept_no_more(int socket) {
 #ifdef __linux__
   sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
@@ -154,7 +152,7 @@ struct Device {
 };
 
 Device device(const char* address, bool lazy) {
-  // Whatever begins to listen in between is taken for gloo's: one at a time.
+  // Any socket that begins to listen in between is taken for gloo's: one at a time.
   static std::mutex alone;
   const std::lock_guard<std::mutex> lock(alone);
   const auto before = listening();
@@ -177,11 +175,11 @@ std::string* text(const Bytes& bytes) { return new std::string(bytes.begin(), by
 
 }  // namespace
 
-// In the place of libc's, as a program's own functions come before those of its libraries. libtorch
-// asks for the name of each address that a store connects to or hears from, for messages that
-// nobody reads. Where a name server does not answer, that takes five seconds each, in which the
-// store serves nobody: all others take it for lost. libtorch is given numbers; all others, what
-// libc says.
+// Replaces libc's function, as a program's own functions precede those of its libraries. libtorch
+// looks up the name of each address that a store connects to or hears from, for messages that are
+// not read. If a name server does not answer, that takes five seconds each, in which the store
+// serves nobody, and all others consider it lost. libtorch gets numbers; other callers get libc's
+// result.
 extern "C" __attribute__((visibility("default"))) int getnameinfo(const sockaddr* address, socklen_t size,
                                                                   char* host, socklen_t host_size, char* service,
                                                                   socklen_t service_size, int flags) {
@@ -203,7 +201,7 @@ GP_API int gp_store_open(const char* host, uint16_t port, int serves, int64_t ti
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = serves != 0;
-    // Who is there is counted by keys, which say who is missing.
+    // Present processes are counted by keys, which tell the missing ones.
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(timeout_ms);
     // The store closes it.
@@ -214,7 +212,7 @@ GP_API int gp_store_open(const char* host, uint16_t port, int serves, int64_t ti
   });
 }
 
-// The same store through a connection of its own.
+// Opens another connection to the same store.
 GP_API int gp_store_clone(const Store* store, Store** out) {
   return gpipe::guarded([&] { *out = new Store((*store)->clone()); });
 }
@@ -242,7 +240,7 @@ GP_API int gp_store_get(const Store* store, const char* key, std::string** out) 
   return gpipe::guarded([&] { *out = text((*store)->get(key)); });
 }
 
-// Waits until all keys are there; `came` is 0 where they are not in time.
+// Waits until all keys exist; `came` is 0 if they do not in time.
 GP_API int gp_store_wait(const Store* store, const char* const* keys, int64_t count,
                          int64_t timeout_ms, int* came) {
   return gpipe::guarded([&] {
@@ -255,7 +253,7 @@ GP_API int gp_store_wait(const Store* store, const char* const* keys, int64_t co
   });
 }
 
-// Whether all keys are there.
+// Whether all keys exist.
 GP_API int gp_store_check(const Store* store, const char* const* keys, int64_t count, int* out) {
   return gpipe::guarded([&] { *out = (*store)->check(strings(keys, count)) ? 1 : 0; });
 }
@@ -278,7 +276,7 @@ GP_API int gp_store_remove(const Store* store, const char* key) {
   return gpipe::guarded([&] { (*store)->deleteKey(key); });
 }
 
-// How many keys the store has, those of c10d's own included.
+// Number of keys in the store, including c10d's own.
 GP_API int gp_store_count(const Store* store, int64_t* out) {
   return gpipe::guarded([&] { *out = (*store)->getNumKeys(); });
 }
@@ -291,9 +289,9 @@ GP_API const char* gp_text_data(const std::string* text) { return text->data(); 
 GP_API int64_t gp_text_size(const std::string* text) { return static_cast<int64_t>(text->size()); }
 GP_API void gp_text_free(std::string* text) { delete text; }
 
-// Joins a group of `size` processes; returns once all are connected with each other, and nobody else
-// can connect to this one any more. `address` is the one of this host's that the others reach, or null
-// for what `GLOO_SOCKET_IFNAME` or the host's name say.
+// Joins a group of `size` processes; returns once all are connected with each other, after which no
+// more connections are accepted. `address` is the address of this host for the others, or null to
+// use `GLOO_SOCKET_IFNAME` or the host's name.
 GP_API int gp_group_new(const Store* store, int rank, int size, const char* address,
                         int64_t timeout_ms, Group** out) {
   return gpipe::guarded([&] {
@@ -304,7 +302,7 @@ GP_API int gp_group_new(const Store* store, int rank, int size, const char* addr
     const auto own = device(address, lazy);
     options->devices.push_back(own.own);
     *out = new Group(c10::make_intrusive<ProcessGroupGloo>(*store, rank, size, options));
-    // Those that are connected when they are first used need it for as long as they are there.
+    // Lazily connected groups need the socket as long as they exist.
     if (!lazy) {
       std::for_each(own.sockets.begin(), own.sockets.end(), accept_no_more);
     }
@@ -338,7 +336,7 @@ GP_API int gp_work_wait(const Work* work, int64_t timeout_ms, int* done) {
   });
 }
 
-// Frees whoever waits for it, now or later.
+// Frees threads that wait for it, now or later.
 GP_API int gp_work_abort(const Work* work) {
   return gpipe::guarded([&] { (*work)->abort(); });
 }

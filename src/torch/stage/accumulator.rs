@@ -1,13 +1,12 @@
 //! The gradients of a stage's parameters, within a step and between steps.
 //!
-//! A step's gradients accumulate in the parameters alone: what earlier steps left there is
-//! set aside until the step is certain to count on every stage ([`Accumulator::commit`]),
-//! or put back if it does not ([`Accumulator::undo`]). Within the step, micro-batches add
-//! in their order, whatever order the schedule has their backwards in
-//! ([`Accumulator::begin_micro_batch`]). Where the order is that of a tree, a leaf's sum leaves
-//! the parameters when it is complete, and the sum of all comes back ([`Leaves`]). Where the
-//! tree is shared by replicas of the pipeline, that is the sum of the replica's own leaves, which
-//! an exchange takes ([`Accumulator::take_share`]) and gives back as that of all.
+//! A step's gradients accumulate in the parameters alone: earlier steps' gradients are set aside
+//! until the step is certain to count on every stage ([`Accumulator::commit`]), or restored if it
+//! does not ([`Accumulator::undo`]). Within the step, micro-batches are added in order, whatever
+//! the order of their backwards in the schedule ([`Accumulator::begin_micro_batch`]). For a tree, a
+//! leaf's sum is taken out of the parameters when it is complete, and the total is put back at the
+//! end ([`Leaves`]). If replicas of the pipeline share the tree, that is the sum of the replica's
+//! own leaves, which an exchange takes ([`Accumulator::take_share`]) and returns as the total.
 
 mod tied;
 
@@ -18,14 +17,13 @@ use std::rc::Rc;
 use tch::{Device, Tensor};
 
 use super::leaves::Leaves;
-use crate::torch::copies;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::gradients::{first_non_finite, norms, norms_there};
-use crate::torch::sequential::bytes;
-use crate::torch::streams::DeviceStreams;
+use crate::error::TorchError;
+use crate::gradients::{first_non_finite, norms, norms_there};
+use crate::sequential::bytes;
+use crate::streams::DeviceStreams;
+use crate::{copies, ffi};
 
-/// One gradient a parameter, then one a tied copy; none where none arrived.
+/// One gradient per parameter, then one per tied copy; `None` if none arrived.
 pub(super) type Gradients = Vec<Option<Tensor>>;
 
 /// The places and names of gradients, and their norms.
@@ -37,21 +35,21 @@ type NamedNorms = (Vec<(usize, String)>, Tensor);
 pub(crate) struct Accumulator {
     device: Device,
     streams: Rc<DeviceStreams>,
-    /// By layer and name.
+    /// Named by layer and parameter.
     parameters: Vec<(String, Tensor)>,
     /// Parameters that are copies of another layer's: tied weights.
     tied: Vec<(String, Tensor)>,
-    /// What earlier steps accumulated, one entry a parameter; set aside while a step runs,
-    /// so that a failed step can give it back and this step's gradients can be scaled alone.
+    /// Gradients of earlier steps, one entry per parameter; set aside while a step runs, so that a
+    /// failed step can restore them and this step's gradients can be scaled alone.
     previous: Vec<Option<Tensor>>,
-    /// The micro-batch whose gradients are added next.
+    /// Micro-batch whose gradients are added next.
     next: usize,
     /// Gradients of later micro-batches whose backward ran before its.
     early: HashMap<usize, Gradients>,
-    /// The tree of their sums, where it has more than one leaf.
+    /// Tree of the sums, if it has more than one leaf.
     leaves: Option<Leaves<Gradients>>,
     /// 1 on the stage's device where the last step does not count; see
-    /// `src/pipeline/finite_check.rs`.
+    /// `src/torch/pipeline/finite_check.rs`.
     found_inf: Option<Tensor>,
 }
 
@@ -97,7 +95,7 @@ impl Accumulator {
         self.parameters.iter().chain(&self.tied)
     }
 
-    /// Bytes of the gradients that are there, those of complete leaves included.
+    /// Returns the bytes of existing gradients, including those of complete leaves.
     pub(super) fn bytes(&self) -> u64 {
         let grads = self.with_tied().map(|(_, parameter)| parameter.grad());
         let grads = grads.filter(Tensor::defined);
@@ -115,8 +113,8 @@ impl Accumulator {
         })
     }
 
-    /// A training step of so many micro-batches begins: sets aside what earlier steps left in
-    /// the parameters, so that this step's gradients stand alone.
+    /// Begins a training step of so many micro-batches: sets the gradients of earlier steps aside,
+    /// so that this step's stand alone.
     pub(super) fn set_aside(&mut self, micro_batches: usize) -> Result<(), TorchError> {
         self.next = 0;
         self.early.clear();
@@ -185,7 +183,7 @@ impl Accumulator {
         Ok(self.take_gradients()?)
     }
 
-    /// The same, but leaves the sums in the parameters and tied copies.
+    /// Does the same, but leaves the sums in the parameters and tied copies.
     pub(super) fn finish_leaves(&mut self) -> anyhow::Result<()> {
         let finished = self.leaves.as_mut();
         let finished = finished.map(|leaves| leaves.finish(added_sets));
@@ -205,7 +203,7 @@ impl Accumulator {
         Ok(())
     }
 
-    /// How often each parameter and tied copy has been written to.
+    /// Returns how often each parameter and tied copy has been written to.
     pub(super) fn changes(&self) -> Result<Vec<i64>, TorchError> {
         let all = self.with_tied();
         all.map(|(_, parameter)| ffi::changes(parameter)).collect()
@@ -315,7 +313,7 @@ impl Accumulator {
         Ok(())
     }
 
-    // What only the device knows of a step.
+    // Facts about a step that only the device knows.
 
     /// The step that just ended does not count where `found_inf` is 1, on whatever device;
     /// its gradients are yet to be multiplied with the factor.
@@ -334,7 +332,7 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Whether only the device knows whether the last step counts.
+    /// Returns whether only the device knows whether the last step counts.
     pub(super) fn is_deferred(&self) -> bool {
         self.found_inf.is_some()
     }
@@ -344,7 +342,7 @@ impl Accumulator {
         self.found_inf.as_ref().map(Tensor::shallow_clone)
     }
 
-    /// It is dealt with.
+    /// Forgets the check once it is resolved.
     pub(super) fn forget_found_inf(&mut self) {
         self.found_inf = None;
     }
@@ -354,12 +352,12 @@ impl Accumulator {
     pub(super) fn wait_for_found_inf(&mut self) -> Result<bool, TorchError> {
         let found = self.found_inf.as_ref();
         let found = found.map(|found| found.f_double_value(&[])).transpose()?;
-        // It is not dealt with before it could be read.
+        // Not resolved before it could be read.
         self.found_inf = None;
         Ok(found.is_some_and(|found| found != 0.0))
     }
 
-    /// Whether gradients of earlier steps wait to be added to this step's.
+    /// Returns whether gradients of earlier steps wait to be added to this step's.
     pub(super) fn has_previous(&self) -> bool {
         self.previous.iter().any(Option::is_some)
     }
@@ -370,7 +368,7 @@ impl Accumulator {
         self.placed().1
     }
 
-    /// The gradients that are there, and the places of their parameters.
+    /// Returns the existing gradients, with their parameters' indices.
     fn placed(&self) -> (Vec<usize>, Vec<Tensor>) {
         let grads = self.parameters.iter().map(|(_, p)| p.grad());
         let placed = grads.enumerate().filter(|(_, grad)| grad.defined());
@@ -424,7 +422,7 @@ impl Accumulator {
         Ok(ffi::scale_by(&self.present(), &factor)?)
     }
 
-    /// Whether there are any, of whatever step.
+    /// Returns whether there are gradients of any step.
     pub(super) fn has_gradients(&self) -> bool {
         let mut all = self.with_tied();
         self.has_previous() || all.any(|(_, parameter)| parameter.grad().defined())
@@ -437,7 +435,7 @@ impl Accumulator {
         parameters.try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
     }
 
-    /// Whether gradients arrive at the parameters that `chosen` names.
+    /// Sets whether the parameters that `chosen` selects get gradients.
     #[doc(alias = "requires_grad")]
     pub(crate) fn set_trainable(
         &mut self,

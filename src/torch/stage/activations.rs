@@ -1,4 +1,4 @@
-//! What micro-batches leave on a stage between their forward and their backward.
+//! Activations of micro-batches on a stage between forward and backward.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::graphs::{Forward, Slot};
 use super::inputs::Inputs;
 use super::live::Live;
 use super::offload::{MaybeOffloaded, Offload, OffloadedInputs};
-use crate::torch::error::TorchError;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::values::Values;
 
 /// The micro-batches in flight on a stage.
 #[doc(alias = "in-flight")]
@@ -21,27 +21,27 @@ pub(super) struct Activations(HashMap<MicroId, Flight>);
 #[doc(alias = "in-flight activations")]
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    /// One entry a segment; after the first half of a backward what the other half needs,
-    /// the last segment first.
+    /// One entry per segment; after the first half of a backward, the data for the other half, the
+    /// last segment first.
     segments: Vec<StoredActivations>,
-    /// The graph of the loss, where the last segment keeps none that it could be in.
+    /// Graph of the loss, if the last segment keeps none that could include it.
     loss: Option<Live>,
 }
 
-/// What is kept of a segment.
+/// Stored state of a segment.
 #[derive(Debug)]
 pub(super) enum StoredActivations {
-    /// Its autograd graph, with what that has saved.
+    /// Its autograd graph, with the saved tensors.
     Live(Live),
-    /// What it needs to compute them again.
+    /// Inputs for a recompute.
     Inputs(Inputs),
-    /// The same in the host's memory, or on its way back.
+    /// The same in host memory, or on its way back.
     Offloaded(OffloadedInputs),
-    /// CUDA graphs that have them.
+    /// CUDA graphs that contain it.
     InGraphs(Box<Slot>),
 }
 
-/// What a backward begins with.
+/// Starting point of a backward.
 #[derive(Debug)]
 pub(super) enum BackwardSource {
     Live(Live),
@@ -70,8 +70,8 @@ impl Activations {
         }
     }
 
-    /// Drops what is in flight; all of it is gone when the result is dropped. Gives the slots of
-    /// CUDA graphs that micro-batches were in.
+    /// Drops the activations in flight, all of them when the result is dropped. Returns the slots
+    /// of CUDA graphs that micro-batches were in.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Box<Slot>> {
         let flights = self.0.drain();
         let stored = flights.flat_map(|(_, flight)| flight.segments);
@@ -88,7 +88,7 @@ impl Activations {
 }
 
 impl Flight {
-    /// After the first half of a backward.
+    /// Makes the state after the first half of a backward.
     pub(super) fn halfway(kept: Vec<StoredActivations>) -> Self {
         Self {
             segments: kept,
@@ -96,7 +96,7 @@ impl Flight {
         }
     }
 
-    /// What the next segment leaves.
+    /// Adds the state of the next segment.
     pub(super) fn push(&mut self, stored: StoredActivations) {
         self.segments.push(stored);
     }
@@ -127,7 +127,7 @@ impl Flight {
         self.segments.into_iter().enumerate().rev()
     }
 
-    /// What the first half of a backward has kept, in the order of the second.
+    /// Returns the state kept by the first half of a backward, in the order of the second.
     pub(super) fn into_halfway(self) -> Vec<StoredActivations> {
         self.segments
     }
@@ -175,7 +175,7 @@ impl Flight {
 }
 
 impl StoredActivations {
-    /// Of a segment that keeps its graph; with its outputs, and the skips that leave it.
+    /// Splits the result of a segment that keeps its graph into outputs, outgoing skips, and state.
     pub(super) fn of_forward(done: Forward) -> anyhow::Result<(Values, SkipList, Self)> {
         match done {
             Forward::Run(output) => {
@@ -189,7 +189,7 @@ impl StoredActivations {
         }
     }
 
-    /// Of a segment that recomputes; offloaded, where that is asked for.
+    /// Stores a segment that recomputes; offloaded if requested.
     pub(super) fn of_inputs(inputs: Inputs, offload: Option<&Offload>) -> Result<Self, TorchError> {
         let Some(offload) = offload else {
             return Ok(Self::Inputs(inputs));
@@ -204,7 +204,7 @@ impl StoredActivations {
         matches!(self, Self::Inputs(_) | Self::Offloaded(_))
     }
 
-    /// What a backward, or an `R`, begins with: on the stage's device.
+    /// Returns the starting point of a backward, or of an `R`, on the stage's device.
     pub(super) fn into_source(self) -> Result<BackwardSource, TorchError> {
         Ok(match self {
             Self::Live(live) => BackwardSource::Live(live),

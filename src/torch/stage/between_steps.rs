@@ -1,4 +1,4 @@
-//! What is done with a stage between steps: updates, checkpoints, looks at its tensors.
+//! Operations on a stage between steps: updates, checkpoints, inspection.
 
 use std::sync::Weak;
 
@@ -10,9 +10,9 @@ use super::exchange::Sums;
 use super::outer::Outer;
 use super::portable::{self, Portable};
 use super::torch_stage::TorchStage;
-use crate::torch::error::TorchError;
-use crate::torch::optim::Groups;
-use crate::torch::out_of_memory::OutOfMemory;
+use crate::error::TorchError;
+use crate::optim::Groups;
+use crate::out_of_memory::OutOfMemory;
 
 impl TorchStage {
     /// The gradients, after the last step has been committed.
@@ -21,8 +21,8 @@ impl TorchStage {
         Ok(self.passes_mut().accumulator_mut())
     }
 
-    /// The same, but where only the device knows whether the last step counts, the gradients
-    /// are as the step left them.
+    /// Does the same, but if only the device knows whether the last step counts, leaves the
+    /// gradients as they are.
     pub(crate) fn committed_unless_deferred(&mut self) -> anyhow::Result<&mut Accumulator> {
         if !self.passes().accumulator().is_deferred() {
             self.passes_mut().commit_step()?;
@@ -59,11 +59,11 @@ impl TorchStage {
         Ok(accumulator.named_norms_on_device()?)
     }
 
-    /// What the next losses are multiplied with, on whatever device.
+    /// Sets the scale of later losses, from any device.
     #[doc(alias = "GradScaler")]
     pub(crate) fn set_loss_scale(&mut self, scale: &Tensor) -> Result<(), TorchError> {
         if self.has_loss() {
-            // It is on the stage's own device.
+            // The scale is on the stage's own device.
             let _shared = self.streams().uses("a loss scale", scale)?;
         }
         if let Some(loss) = self.passes_mut().loss() {
@@ -72,8 +72,8 @@ impl TorchStage {
         Ok(())
     }
 
-    /// Gets ready for [`TorchStage::optimize`]; parameters and gradients stay as they are,
-    /// also if it fails.
+    /// Prepares for [`TorchStage::optimize`]; does not change parameters and gradients, even if it
+    /// fails.
     ///
     /// `alive` tells whether the optimizer still exists, so that the states of others can be
     /// dropped; `begins_round` whether the update is the first one of a round of local steps.
@@ -102,7 +102,7 @@ impl TorchStage {
         prepared.map_err(|error| OutOfMemory::explain(device, error.into()))
     }
 
-    /// There will be no update: some stage cannot.
+    /// Abandons the prepared updates, as some stage cannot update.
     pub(crate) fn abandon_updates(&mut self, id: u64) {
         self.update_parts().1.abandon(id);
     }
@@ -122,8 +122,8 @@ impl TorchStage {
         done.map_err(|error| OutOfMemory::explain(device, error))
     }
 
-    /// Copies, in the host's memory, of everything that training needs to resume: what this copy
-    /// of the stage owns, and on the first one what all have.
+    /// Copies to host memory everything that training needs to resume: this copy's own state of the
+    /// stage, and on the first copy the shared state.
     ///
     /// `apart` tells whether all copies have weights of their own.
     pub(crate) fn portable(
@@ -157,9 +157,9 @@ impl TorchStage {
         Ok(self.accumulator().zero_grad()?)
     }
 
-    /// Takes what belongs to this stage out of `all` and resumes from it. Types and shapes
-    /// have been checked. `alive` tells whether the optimizer still exists, `offload` whether
-    /// it keeps its state on the host.
+    /// Takes this stage's state out of `all` and resumes from it. Types and shapes have been
+    /// checked. `alive` tells whether the optimizer still exists, `offload` whether it keeps its
+    /// state on the host.
     pub(crate) fn adopt_portable(
         &mut self,
         optimizer: u64,

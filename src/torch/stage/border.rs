@@ -1,10 +1,10 @@
-//! What crosses a border between segments or stages: values, those of skips, gradients.
+//! Data that crosses borders between segments or stages: values, skip values, gradients.
 
 use std::collections::HashMap;
 
 use tch::Tensor;
 
-use crate::torch::values::Values;
+use crate::values::Values;
 
 /// Values of skips (or their gradients) by the skips' numbers, in an order.
 pub(super) type SkipList = Vec<(usize, Option<Tensor>)>;
@@ -27,26 +27,26 @@ impl SkipValues {
         self.0.remove(&skip).flatten()
     }
 
-    /// One value a skip, each on an edge of its own.
+    /// Takes one value per skip, each for an edge of its own.
     pub(super) fn take_edges(&mut self, skips: &[usize]) -> Vec<Values> {
         let values = skips.iter().map(|skip| self.take(*skip));
         values.map(|value| [value].into_iter().collect()).collect()
     }
 }
 
-/// What arrives at a stage for a forward.
+/// Input of a stage's forward.
 #[derive(Debug)]
 pub(super) struct Arrived {
     /// The main values.
     values: Values,
-    /// Of skips that end here.
+    /// Skips that end here.
     skips: SkipValues,
-    /// On the last stage in training.
+    /// Set on the last stage in training.
     targets: Values,
 }
 
 impl Arrived {
-    /// One value an edge: the main values, one for each of the `incoming` skips, the targets.
+    /// Sorts the values of the edges: the main values, one per `incoming` skip, the targets.
     pub(super) fn new(edges: Vec<Values>, incoming: &[usize]) -> Self {
         let mut edges = edges.into_iter();
         let values = edges.next().unwrap_or_default();
@@ -77,8 +77,8 @@ pub(super) struct BorderGradients {
 }
 
 impl BorderGradients {
-    /// What arrived at a stage: the gradients of its outputs, unless those are a loss, which
-    /// brings its own; then one a skip that leaves it.
+    /// Sorts the gradients received by a stage: those of its outputs, unless these are a loss,
+    /// which has its own; then one per outgoing skip.
     pub(super) fn arrived(grads: Vec<Values>, has_loss: bool, outgoing: &[usize]) -> Self {
         let mut grads = grads.into_iter();
         let main = if has_loss {
@@ -93,7 +93,7 @@ impl BorderGradients {
         Self { main, skips }
     }
 
-    /// From gradients of skips that leave, then of the outputs.
+    /// Takes gradients of outgoing skips, then of the outputs.
     pub(super) fn from_roots(outgoing: &[usize], roots: &[Option<Tensor>]) -> Self {
         let handle = |root: &Option<Tensor>| root.as_ref().map(Tensor::shallow_clone);
         let mut roots = roots.iter().map(handle);
@@ -111,7 +111,7 @@ impl BorderGradients {
         skips.chain(self.main.iter().map(Option::as_ref)).collect()
     }
 
-    /// The same, which are not needed any more.
+    /// Moves them out, as they are no longer needed.
     pub(super) fn take_roots(&mut self, outgoing: &[usize]) -> Vec<Option<Tensor>> {
         let skips = outgoing.iter().map(|skip| self.skips.take(*skip));
         let mut roots: Vec<_> = skips.collect();
@@ -125,7 +125,7 @@ impl BorderGradients {
         self.skips.put_all(skips);
     }
 
-    /// Those of the inputs.
+    /// Iterates over the gradients of the inputs.
     pub(super) fn present(&self) -> impl Iterator<Item = &Tensor> {
         self.main.iter().flatten()
     }
@@ -135,7 +135,7 @@ impl BorderGradients {
         (self.main, self.skips)
     }
 
-    /// One value for each edge into the stage along which gradients travel.
+    /// Returns one value for each edge into the stage along which gradients travel.
     pub(super) fn into_edges(mut self, main: bool, incoming: &[usize]) -> Vec<Values> {
         let mut sent = Vec::new();
         if main {

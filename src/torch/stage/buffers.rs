@@ -1,53 +1,51 @@
-//! A stage's buffers, and what layers find in them.
+//! A stage's buffers, and the values that layers find in them.
 //!
-//! A layer may read a buffer that its forward moves: the vector of spectral norm, a
-//! running mean that is subtracted. By the time its forward runs once more, micro-batches
-//! behind it have moved the buffer on. So a segment that recomputes keeps what was in its
-//! buffers, and its second run finds that; then they are as they were again. Only buffers
-//! that move are kept: those that a first run was seen to change, and those that were
-//! written to since the step began.
+//! A layer may read a buffer that its forward updates: the vector of spectral norm, a running mean
+//! that is subtracted. By the time its forward is recomputed, later micro-batches have updated the
+//! buffer. So a segment that recomputes saves its buffers' values, and its second run finds these;
+//! afterwards the current ones are restored. Only moving buffers are saved: those that a first run
+//! was seen to change, and those written to since the step began.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, SavedTensorPool};
+use crate::error::TorchError;
+use crate::ffi::{self, SavedTensorPool};
 
-/// What a forward found in buffers that move, by the buffers' numbers on the stage. The
-/// others held what they did when the step began.
+/// Values that a forward found in moving buffers, by the buffers' numbers on the stage. The others
+/// had their values from the beginning of the step.
 pub(super) type BufferValues = Vec<(usize, Tensor)>;
 
 /// The buffers of a stage's layers (batch-norm statistics, say).
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// With names, by layer and name.
+    /// All buffers, named by layer and buffer.
     all: Vec<(String, Tensor)>,
-    /// Where those of each layer are among all.
+    /// Range of each layer's buffers.
     of_layers: Vec<Range<usize>>,
-    /// Copies of what they held before the step.
+    /// Copies of their values before the step.
     saved: Vec<Tensor>,
     /// How often each had been written to when the step began.
     began: Vec<i64>,
-    /// Those that a first run changed.
+    /// Buffers that a first run changed.
     moved: HashSet<usize>,
-    /// What they are to hold when the step counts; nothing where the layers themselves see to
-    /// it.
+    /// New values to set if the step counts; `None` if the layers update them themselves.
     pending: Vec<Option<Tensor>>,
 }
 
-/// Some layers' buffers as they are before these layers run for the first time.
+/// State of some layers' buffers before these layers run for the first time.
 #[derive(Debug)]
 pub(super) struct BeforeFirstRun {
     numbers: Range<usize>,
-    /// The buffers, past autograd's eyes, and copies of what they hold.
+    /// The buffers, hidden from autograd, and copies of their values.
     saved: Vec<(Tensor, Tensor)>,
     changes: Vec<i64>,
 }
 
 impl Buffers {
-    /// From those of each layer.
+    /// Collects the buffers of each layer.
     pub(super) fn new(by_layer: Vec<Vec<(String, Tensor)>>) -> Self {
         Self {
             of_layers: places(by_layer.iter().map(Vec::len)),
@@ -69,7 +67,7 @@ impl Buffers {
     /// A training step begins: keeps what they hold.
     pub(super) fn save(&mut self) -> Result<(), TorchError> {
         self.began = self.changes(0..self.all.len())?;
-        // If one cannot be copied, the step has not begun and nothing is to be put back.
+        // If a copy fails, the step has not begun and nothing needs to be restored.
         self.saved.clear();
         let copies = self.all.iter().map(|(_, buffer)| ffi::copy(buffer));
         self.saved = copies.collect::<Result<_, _>>()?;
@@ -96,7 +94,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Whether the step is to leave something in them when it counts.
+    /// Returns whether there are new values to set if the step counts.
     pub(super) fn have_pending(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -153,7 +151,7 @@ impl Buffers {
         });
     }
 
-    /// The same, if a number on their device is 1.
+    /// Undoes the step if a number on their device is 1.
     pub(super) fn undo_where(&mut self, found_inf: &Tensor) -> Result<(), TorchError> {
         let undone = tch::no_grad(|| -> Result<(), TorchError> {
             let bad = found_inf.f_to_kind(Kind::Bool)?;
@@ -163,7 +161,7 @@ impl Buffers {
             }
             Ok(())
         });
-        // After an error it is done again.
+        // Repeated after an error.
         undone.inspect(|()| self.saved.clear())
     }
 
@@ -180,7 +178,7 @@ impl Buffers {
             .collect()
     }
 
-    /// What a first run of some layers may have to put back.
+    /// Saves the buffers that a first run of some layers may have to restore.
     pub(super) fn before_first_run(
         &self,
         layers: &Range<usize>,
@@ -199,7 +197,7 @@ impl Buffers {
         let now = self.changes(before.numbers.clone())?;
         for (place, number) in before.numbers.clone().enumerate() {
             let (buffer, saved) = &before.saved[place];
-            // What cannot be compared is taken for changed.
+            // Values that cannot be compared count as changed.
             let same = || buffer.f_equal(saved).unwrap_or(false);
             if now[place] != before.changes[place] || !same() {
                 self.moved.insert(number);
@@ -208,7 +206,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// What the layers are about to find in those of their buffers that move.
+    /// Returns the current values of the layers' moving buffers.
     pub(super) fn moving(&self, layers: &Range<usize>) -> Result<BufferValues, TorchError> {
         let mut values = BufferValues::new();
         for number in self.numbers(layers) {
@@ -259,7 +257,7 @@ impl Buffers {
         Ok(displaced)
     }
 
-    /// Whether the buffer may hold something else than when the step began.
+    /// Returns whether the buffer may have changed since the step began.
     fn has_moved(&self, number: usize) -> Result<bool, TorchError> {
         if self.moved.contains(&number) {
             return Ok(true);
@@ -268,7 +266,7 @@ impl Buffers {
         Ok(began != Some(&ffi::changes(&self.all[number].1)?))
     }
 
-    /// How often buffers have been written to.
+    /// Returns how often buffers have been written to.
     fn changes(&self, numbers: Range<usize>) -> Result<Vec<i64>, TorchError> {
         let buffers = self.all[numbers].iter();
         buffers.map(|(_, buffer)| ffi::changes(buffer)).collect()
@@ -294,9 +292,9 @@ impl BeforeFirstRun {
 pub(super) struct Rewound {
     /// The buffers, and the values that they get back.
     now: Vec<(Tensor, Tensor)>,
-    /// Those that hold something else meanwhile, and what.
+    /// Buffers with temporary values, and their current ones.
     displaced: Vec<(Tensor, Tensor)>,
-    /// Where there are such: what autograd saves meanwhile.
+    /// Tensors that autograd saves meanwhile, if there are such buffers.
     saved_pool: Option<SavedTensorPool>,
 }
 
@@ -315,8 +313,8 @@ impl Rewound {
         done
     }
 
-    /// Where autograd has saved one of the buffers, it has what the buffer held, and not the
-    /// buffer, which will hold something else when the backward comes.
+    /// Replaces buffers saved by autograd by copies of their values, as the buffers will have
+    /// changed by the time of the backward.
     fn keep_values(&self, saved_pool: &SavedTensorPool) -> Result<(), TorchError> {
         for number in 0..saved_pool.len() {
             let Some((memory, _)) = saved_pool.on_device(number)? else {
@@ -331,7 +329,7 @@ impl Rewound {
     }
 }
 
-/// Where the buffers of each layer are among those of all.
+/// Returns the range of each layer's buffers among all.
 fn places(counts: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let place = |end: &mut usize, count| {
         let start = *end;
@@ -341,13 +339,13 @@ fn places(counts: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     counts.scan(0, place).collect()
 }
 
-/// Whether a tensor begins in these bytes.
+/// Returns whether a tensor begins in these bytes.
 fn holds(memory: &Tensor, tensor: &Tensor) -> bool {
     let begin = memory.data_ptr() as usize;
     (begin..begin + memory.numel()).contains(&(tensor.data_ptr() as usize))
 }
 
-/// Whether two tensors hold the same, NaN being like NaN. What cannot be compared does not.
+/// Returns whether two tensors are equal, NaN being equal to NaN. Incomparable ones are not.
 fn same(one: &Tensor, other: &Tensor) -> bool {
     let equal = || one.f_equal(other).unwrap_or(false);
     equal() || one.f_allclose(other, 0.0, 0.0, true).unwrap_or(false)

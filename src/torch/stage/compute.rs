@@ -1,13 +1,12 @@
 //! Runs a stage's layers.
 //!
-//! A layer may change what it is given in place. Inside a stage that is as in the
-//! uncut model; but what arrives at a segment may be in use elsewhere. The caller's
-//! own tensors, and what a segment that recomputes is run with, are always copied
-//! first. The rest may be needed by the sender's backward or by another stage that
-//! pops it. Whether a segment writes to its inputs is found out when it runs for the
-//! first time, on copies; if so, it is given copies from then on. The others, nearly
-//! all, copy nothing. If it writes to what it has stashed, its first run is undone and
-//! made again, and from then on it stashes copies.
+//! A layer may change its inputs in place. Within a stage that is as in the uncut model; but a
+//! segment's inputs may be in use elsewhere. The caller's own tensors, and the inputs of a segment
+//! that recomputes, are always copied first. Others may be needed by the sender's backward or by
+//! another stage that pops them. Whether a segment writes to its inputs is found out in its first
+//! run, on copies; if so, it gets copies from then on. Other segments, nearly all, copy nothing. If
+//! it writes to its stashes, its first run is undone and repeated, and from then on it stashes
+//! copies.
 
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
@@ -20,28 +19,28 @@ use super::live::Live;
 use super::pass::{Pass, Purpose};
 use super::segment::{RunUnit, Segments};
 use super::writes::{Watched, Writes};
-use crate::torch::error::TorchError;
-use crate::torch::step::StepSettings;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::step::StepSettings;
+use crate::values::Values;
 
-/// What runs the layers of a stage.
+/// Runs the layers of a stage.
 #[derive(Debug)]
 pub(super) struct Compute {
-    /// Whether what goes in is the caller's.
+    /// Whether the inputs are the caller's.
     first: bool,
     layers: Layers,
     buffers: Buffers,
     segments: Segments,
 }
 
-/// One run of a segment, and what its layers wrote to.
+/// One run of a segment, and the tensors that its layers wrote to.
 #[derive(Debug)]
 struct Run {
     output: SegmentOutput,
     wrote: Writes,
-    /// What of it was not a copy of their own.
+    /// Writes to tensors other than the run's own copies.
     harm: Writes,
-    /// The layers that gave out parameters or buffers.
+    /// Layers that output parameters or buffers.
     owners: Vec<usize>,
 }
 
@@ -55,7 +54,7 @@ impl Compute {
         }
     }
 
-    /// Whether what goes in is the caller's.
+    /// Returns whether the inputs are the caller's.
     pub(super) fn is_first(&self) -> bool {
         self.first
     }
@@ -111,8 +110,8 @@ impl Compute {
             "the stage's layers changed a parameter or buffer in place that a layer before them gave \
              out, which they had not done before; it will be copied from now on"
         );
-        // Without skips only the sender's graph may have saved the value, and autograd
-        // reports it if that graph needs it, as in the uncut model.
+        // Without skips only the sender's graph may have saved the value, and autograd reports it
+        // if that graph needs it, as in the uncut model.
         anyhow::ensure!(
             self.layers.skips().is_empty(),
             "the stage's layers changed a value in place that may have been stashed, which they had \
@@ -121,7 +120,7 @@ impl Compute {
         Ok(run.output)
     }
 
-    /// Finds out what the segment writes to, on copies.
+    /// Finds out which tensors the segment writes to, on copies.
     fn first_run(
         &mut self,
         unit: RunUnit,
@@ -155,11 +154,10 @@ impl Compute {
         known: Writes,
     ) -> anyhow::Result<Run> {
         let segment = self.segments.get(unit);
-        // The caller's own tensors are never written to, and neither is what the
-        // segment will be run with once more.
+        // The caller's own tensors, and inputs for a recompute, are never written to.
         let callers = self.first && segment.layers().start == 0;
         let copies = known.to_inputs() || callers || pass.keeps_inputs();
-        // Two of the caller's own tensors that want gradients get one each.
+        // Two of the caller's own tensors that require gradients get one each.
         let separate = callers && inputs.main().present().any(Tensor::requires_grad);
         let seen = inputs.seen(copies, separate)?;
         let watched = Watched::new(seen.tensors())?;
@@ -208,12 +206,12 @@ impl Compute {
 
     // Recomputation.
 
-    /// Whether a segment keeps its inputs instead of the graph of this micro-batch.
+    /// Returns whether a segment keeps its inputs instead of the graph of this micro-batch.
     pub(super) fn recomputes(&self, number: usize, micro: MicroId, micro_batches: usize) -> bool {
         self.segments.recomputes(number, micro, micro_batches)
     }
 
-    /// What the layers of a segment are about to find in those of their buffers that move.
+    /// Returns the current values of a segment's moving buffers.
     pub(super) fn moving_buffers(&self, unit: RunUnit) -> Result<BufferValues, TorchError> {
         self.buffers.moving(self.segments.get(unit).layers())
     }

@@ -1,5 +1,5 @@
-//! What a stage exchanges with its copies in the other replicas of the pipeline, when its last
-//! backward of a step is done: a reduce-scatter and an all-gather.
+//! Exchange between a stage and its copies in other replicas after its last backward of a step: a
+//! reduce-scatter and an all-gather.
 //!
 //! ```text
 //! round 0   every copy ends with the sum of its own leaves (`leaves.rs`), and gives each other
@@ -10,17 +10,17 @@
 //! round 2   every copy sets what the owners gave
 //! ```
 //!
-//! Within a process gradients are handed over, not copied. A copy keeps handles of what it gave:
-//! between its round 0 and the end of the owner's round 1 the memory is the owner's to add in;
-//! in round 2 the result is copied there. So copies end with memory of their own each, and a
-//! step allocates nothing for the exchange.
+//! Within a process gradients are handed over, not copied. A copy keeps handles of the gradients
+//! that it gave: between its round 0 and the end of the owner's round 1 the owner adds in their
+//! memory; in round 2 the result is copied there. So each copy ends with its own memory, and a step
+//! allocates nothing for the exchange.
 //!
-//! With [`Sums::AtOwners`] (ZeRO-1) the owner keeps the sums: rounds 1 and 2 give what layers have
-//! committed, and tell the copies that nobody reads their gradients any more.
+//! With [`Sums::AtOwners`] (ZeRO-1) the owner keeps the sums: rounds 1 and 2 only carry state
+//! committed by layers, and tell the copies that their gradients are no longer read.
 //!
-//! Layers that gather something over a step ([`StepState`](crate::StepState)) give it to the last
-//! replica, the only one that always has micro-batches. It commits all of it, on trial: what
-//! that leaves in the stage's buffers goes to all, and counts when the step does
+//! Layers that gather state over a step ([`StepState`](crate::StepState)) send it to the last
+//! replica, the only one that always has micro-batches. It commits all of it on trial: the
+//! resulting values of the stage's buffers are sent to all, and count when the step does
 //! ([`super::buffers`]).
 
 use tch::Tensor;
@@ -29,20 +29,21 @@ use super::accumulator::{Accumulator, Gradients, added_sets};
 use super::compute::Compute;
 use super::gathered;
 use super::owners::owners;
-use crate::torch::copies;
-use crate::torch::error::TorchError;
-use crate::torch::streams::MemorySpace;
-use crate::torch::values::Values;
+use crate::copies;
+use crate::error::TorchError;
+use crate::streams::MemorySpace;
+use crate::values::Values;
 
-/// Which of a stage's copies have the sums of their gradients when a step is over.
+/// Which of a stage's copies have the gradient sums after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Sums {
-    /// Each has all.
+    /// Each copy has all sums.
     #[default]
     InAll,
     /// Each has those of the parameters that it owns, and updates these alone (`owned.rs`).
     AtOwners,
-    /// Each has its own alone, of its own micro-batches: nothing is exchanged in a step (`outer.rs`).
+    /// Each copy has only the gradients of its own micro-batches: nothing is exchanged in a step
+    /// (`outer.rs`).
     Alone,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Copies {
     /// The replica that the stage is in.
     pub(crate) replica: usize,
     pub(crate) sums: Sums,
-    /// By replica: where its copy is; none where that is another process.
+    /// Memory space of each replica's copy; `None` in another process.
     pub(crate) places: Vec<Option<MemorySpace>>,
 }
 
@@ -66,12 +67,12 @@ impl Copies {
         }
     }
 
-    /// How many replicas there are.
+    /// Returns the number of replicas.
     pub(super) fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// By parameter, then by tied copy: the replica that adds up its gradient.
+    /// Returns, by parameter, then by tied copy, the replica that adds up its gradient.
     pub(super) fn owners(&self, accumulator: &Accumulator) -> Vec<usize> {
         owners(&accumulator.sizes().collect::<Vec<_>>(), self.count())
     }
@@ -82,7 +83,7 @@ impl Copies {
         (0..self.count()).filter(move |other| *other != own)
     }
 
-    /// Where the copies in the other replicas are, in order.
+    /// Returns the memory spaces of the other replicas' copies, in order.
     pub(super) fn other_places(&self) -> Vec<Option<MemorySpace>> {
         self.others().map(|other| self.places[other]).collect()
     }
@@ -101,18 +102,18 @@ impl Copies {
 #[derive(Debug)]
 pub(super) struct Exchange {
     copies: Copies,
-    /// By parameter, then by tied copy: the replica that adds up its gradient.
+    /// Replica that adds up each gradient, by parameter, then by tied copy.
     owners: Vec<usize>,
     /// This copy's own gradients, from round 0 to round 2.
     own: Gradients,
     /// How often the parameters had been written to when the step began.
     began: Vec<i64>,
-    /// Whether a step has been looked at as a whole.
+    /// Whether a whole step has been inspected.
     looked: bool,
 }
 
 impl Exchange {
-    /// None for a stage without copies.
+    /// `None` for a stage without copies.
     pub(super) fn new(copies: &Copies) -> Option<Self> {
         (copies.count() > 1 && copies.sums != Sums::Alone).then(|| Self {
             copies: copies.clone(),
@@ -135,7 +136,7 @@ impl Exchange {
         self.own.clear();
     }
 
-    /// One round: takes one value from each other copy, in their order, and gives one to each.
+    /// Runs a round: takes one value from each other copy, in order, and returns one for each.
     pub(super) fn round(
         &mut self,
         round: usize,
@@ -171,7 +172,7 @@ impl Exchange {
         self.copies.others().map(values).collect()
     }
 
-    /// This copy's gradients of what a replica owns.
+    /// Returns this copy's gradients of the parameters that a replica owns.
     fn part(&self, owner: usize) -> Values {
         let all = self.own.iter().zip(&self.owners);
         let part = all.filter(|(_, own)| **own == owner);
@@ -275,7 +276,7 @@ impl Exchange {
     }
 }
 
-/// Whether one tensor's memory can hold what the other is, element for element.
+/// Returns whether one tensor's memory fits the other's elements exactly.
 fn is_like(one: &Tensor, other: &Tensor) -> bool {
     let dense = !one.is_sparse() && !other.is_sparse();
     dense

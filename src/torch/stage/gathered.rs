@@ -1,5 +1,5 @@
-//! What layers have gathered over a step, on its way between the replicas of a pipeline; and
-//! what replicas cannot share.
+//! State gathered by layers over a step, in transit between replicas; and state that replicas
+//! cannot share.
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
@@ -9,21 +9,21 @@ use gpipe_partitioner::MicroId;
 use super::accumulator::Accumulator;
 use super::buffers::Buffers;
 use super::compute::Compute;
-use crate::torch::error::TorchError;
-use crate::torch::step_state::GatheredParts;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::step_state::GatheredParts;
+use crate::values::Values;
 
-/// What one layer's state has gathered, in front of its tensors.
+/// Header of one layer's gathered state, before its tensors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
-    /// The layer's number on the stage.
+    /// Number of the layer on the stage.
     layer: usize,
     name: String,
-    /// Of each micro-batch: its number, and how many tensors it has.
+    /// Number and tensor count of each micro-batch.
     parts: Vec<(usize, usize)>,
 }
 
-/// What the layers of this copy have gathered.
+/// State gathered by this copy's layers.
 #[derive(Debug)]
 pub(super) struct Own(Vec<(usize, GatheredParts)>);
 
@@ -66,7 +66,7 @@ impl Own {
     }
 }
 
-/// What a copy has appended.
+/// Decodes the state appended by a copy.
 fn read(appended: Vec<Option<Tensor>>) -> anyhow::Result<Vec<(usize, GatheredParts)>> {
     let mut tensors = appended.into_iter();
     let Some(text) = tensors.next().flatten() else {
@@ -89,13 +89,13 @@ fn read(appended: Vec<Option<Tensor>>) -> anyhow::Result<Vec<(usize, GatheredPar
     Ok(headers.into_iter().map(own).collect())
 }
 
-/// Commits what the layers of all copies have gathered, of which `appended` is what the others
-/// sent, and puts the stage's buffers back. *Returns* what they held, one entry a buffer, those
-/// absent that did not change; nothing where no layer has gathered anything. The same is what
-/// counts here when the step does.
+/// Commits the state gathered by the layers of all copies (`appended` is that of the others), and
+/// restores the stage's buffers. *Returns* the resulting buffer values, one entry per buffer,
+/// absent if unchanged; empty if no layer gathered anything. The same values count here if the step
+/// does.
 ///
 /// # Errors
-/// A layer's own; what belongs to a layer that has gathered nothing here.
+/// A layer's own error; state of a layer that has gathered nothing here.
 pub(super) fn commit_on_trial(
     compute: &mut Compute,
     appended: Vec<Vec<Option<Tensor>>>,
@@ -162,7 +162,7 @@ pub(super) fn check_parameters(
     )
 }
 
-/// What a state that cannot be shared is told.
+/// Error of state that cannot be shared.
 pub(super) fn not_shared() -> TorchError {
     TorchError::new(
         "it gathers something over the step that replicas cannot share: its `StepState` has no \

@@ -1,9 +1,9 @@
-//! What stands against CUDA graphs on a stage, found out while its layers run without them.
+//! Obstacles to CUDA graphs on a stage, detected while its layers run without them.
 
 use std::cell::RefCell;
 
-use crate::torch::ffi::RandomScope;
-use crate::torch::layer::Context;
+use crate::ffi::RandomScope;
+use crate::layer::Context;
 
 /// Why a stage cannot use CUDA graphs, once that is known.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ impl GraphAudit {
         Self(RefCell::new(refused))
     }
 
-    /// No graphs from now on, for this reason; the first one is kept.
+    /// Refuses graphs from now on, for this reason; the first reason is kept.
     pub(super) fn refuse(&self, why: impl FnOnce() -> String) {
         self.0.borrow_mut().get_or_insert_with(why);
     }
@@ -58,8 +58,8 @@ impl GraphAudit {
         }
     }
 
-    /// Notes whether the loss function wrote to what it was given; of a replay's outputs it
-    /// must not, since the backward may need them.
+    /// Records whether the loss function wrote to its inputs; it must not write to a replay's
+    /// outputs, since the backward may need them.
     pub(super) fn loss(&self, wrote: bool, replayed: bool) -> anyhow::Result<()> {
         if !wrote || self.is_refused() {
             return Ok(());

@@ -1,11 +1,11 @@
-//! Several steps in a row without a barrier between them, and the way back.
+//! Consecutive steps without barriers, and undoing them.
 //!
-//! Before the first of them a stage keeps copies of all that updates and forwards change: its
-//! parameters, its buffers, and what the optimizer remembers of the parameters. When its gradients
-//! of a step are whole it does what is done to it between steps with a barrier, in the same order:
-//! it looks whether they are finite, takes them out of the loss scale, measures them, updates, and
-//! begins the next step. What only all stages together know is in [`Votes`]. If one of the steps
-//! does not count as it is, or a stage fails, the copies are put back.
+//! Before the first step a stage saves everything that updates and forwards change: its parameters,
+//! its buffers, and the optimizer's state. When its gradients of a step are complete, it does the
+//! work between steps in the same order as with a barrier: it checks that they are finite, unscales
+//! them, computes their norm, updates, and begins the next step. Facts that need all stages are in
+//! [`Votes`]. If one of the steps does not count unchanged, or a stage fails, the saved state is
+//! restored.
 
 use std::sync::{Arc, Weak};
 
@@ -14,21 +14,21 @@ use parking_lot::Mutex;
 use tch::Tensor;
 
 use super::torch_stage::TorchStage;
-use crate::engine::Stage;
-use crate::torch::copies;
-use crate::torch::error::TorchError;
-use crate::torch::gradients::{clip_factor, total_norm};
-use crate::torch::optim::{Groups, OptimizerState};
-use crate::torch::sequential::bytes;
-use crate::torch::step::StepSettings;
+use crate::copies;
+use crate::error::TorchError;
+use crate::gradients::{clip_factor, total_norm};
+use crate::optim::{Groups, OptimizerState};
+use crate::sequential::bytes;
+use crate::step::StepSettings;
+use gpipe_engine::Stage;
 
-/// What stages are told of steps in a row.
+/// Parameters of a run of steps.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) steps: Vec<RowStep>,
-    /// The optimizer's number, and whether it still exists.
+    /// The optimizer's id, and whether it still exists.
     pub(crate) optimizer: (u64, Weak<()>),
-    /// Whether a gradient that is not finite skips its step.
+    /// Whether a non-finite gradient skips its step.
     pub(crate) skips: bool,
     pub(crate) votes: Votes,
 }
@@ -38,35 +38,35 @@ pub(crate) struct Row {
 pub(crate) struct RowStep {
     pub(crate) settings: Arc<StepSettings>,
     pub(crate) groups: Groups,
-    /// What the gradients are multiplied with: one over the loss scale, where there is one.
+    /// Factor of the gradients: one over the loss scale, if there is one.
     pub(crate) factor: Option<f64>,
 }
 
-/// What stages know of each step when their gradients are whole, put together.
+/// Combined knowledge of the stages about each step once their gradients are complete.
 #[derive(Debug)]
 pub(crate) struct Votes {
     stages: usize,
-    /// The limit of the gradients' norm; infinity only measures it. None where nobody asks.
+    /// Limit of the gradient norm; infinity only measures it. `None` if it is not requested.
     max_norm: Option<f64>,
     told: Mutex<Told>,
 }
 
 #[derive(Debug)]
 struct Told {
-    /// By step.
+    /// Votes by step.
     steps: Vec<Vote>,
-    /// The first step whose gradients are to be clipped.
+    /// The first step whose gradients must be clipped.
     clipped: Option<usize>,
 }
 
-/// What is known of a step.
+/// Knowledge about a step.
 #[derive(Debug, Clone, Default)]
 struct Vote {
-    /// Stages whose gradients are whole.
+    /// Number of stages whose gradients are complete.
     closed: usize,
-    /// By stage, place of the parameter: the norms of gradients.
+    /// Gradient norms, by stage and parameter index.
     norms: Vec<((usize, usize), f64)>,
-    /// The norm of all gradients, once all stages have told theirs.
+    /// Norm of all gradients, once all stages have reported theirs.
     total: Option<f64>,
 }
 
@@ -82,12 +82,12 @@ impl Votes {
         }
     }
 
-    /// The norms of a stage's gradients of a step. The last stage to tell finds out whether the
-    /// gradients are to be clipped, before another stage can have updated by those of the step
-    /// after.
+    /// Reports the norms of a stage's gradients of a step. The last stage to report finds out
+    /// whether the gradients must be clipped, before another stage can have updated with those of
+    /// the next step.
     ///
     /// # Errors
-    /// They are: the step is to be done again.
+    /// They must be clipped: the step has to be repeated.
     fn tell(&self, step: usize, stage: usize, norms: Vec<(usize, f64)>) -> anyhow::Result<()> {
         let mut told = self.told.lock();
         let told = &mut *told;
@@ -113,7 +113,7 @@ impl Votes {
         Ok(())
     }
 
-    /// Where the steps came to nothing: how many of them there are up to the one that is to blame.
+    /// Returns, for a failed run, the number of steps up to the one responsible.
     pub(crate) fn suspects(&self) -> usize {
         let told = self.told.lock();
         let closed = told.steps.iter();
@@ -123,19 +123,20 @@ impl Votes {
         last.min(told.steps.len())
     }
 
-    /// The norm of all gradients of a step, which all stages have closed; none where nobody asks.
+    /// Returns the norm of all gradients of a step that all stages have closed; `None` if not
+    /// requested.
     pub(crate) fn norm(&self, step: usize) -> Option<f64> {
         self.told.lock().steps.get(step)?.total
     }
 }
 
-/// Steps in a row that a stage is in, and what it was before them.
+/// A stage's current run of steps, and its state before them.
 #[derive(Debug)]
 pub(super) struct InRow {
     row: Arc<Row>,
     parameters: Vec<Tensor>,
     buffers: Vec<Tensor>,
-    /// None where the optimizer has not seen the stage yet.
+    /// `None` if the optimizer has not seen the stage yet.
     optimizer: Option<OptimizerState>,
 }
 
@@ -179,7 +180,7 @@ impl TorchStage {
         })
     }
 
-    /// Keeps what the stage is. *Returns* the bytes of it.
+    /// Saves the stage's state. *Returns* its bytes.
     pub(crate) fn enter_row(&mut self, row: &Arc<Row>) -> anyhow::Result<u64> {
         self.passes_mut().commit_step()?;
         let id = row.optimizer.0;
@@ -200,12 +201,12 @@ impl TorchStage {
         self.set_row(None);
     }
 
-    /// They do not: puts back what the stage was before them. Without any it does nothing.
+    /// Undoes the steps: restores the stage's state from before them. Does nothing without a run.
     pub(crate) fn undo_row(&mut self) -> anyhow::Result<()> {
         let Some(kept) = self.take_row() else {
             return Ok(());
         };
-        // Of the step that the stage is in.
+        // Ends the stage's current step.
         self.abort();
         let id = kept.row.optimizer.0;
         let (passes, optimizers) = self.update_parts();
@@ -213,7 +214,7 @@ impl TorchStage {
             .and_then(|()| put_back(passes.compute().buffers().named(), &kept.buffers))
             .and_then(|()| passes.accumulator_mut().zero_grad());
         if let Err(error) = done {
-            // It is tried again.
+            // Kept for another attempt.
             self.set_row(Some(kept));
             return Err(error.into());
         }

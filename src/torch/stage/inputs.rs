@@ -1,19 +1,19 @@
-//! What a segment is given.
+//! Inputs of a segment.
 
 use tch::Tensor;
 
 use super::border::SkipList;
 use super::buffers::BufferValues;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi;
+use crate::values::Values;
 
-/// What a segment is given, and keeps where it recomputes.
+/// Inputs of a segment, which it keeps if it recomputes.
 #[derive(Debug)]
 pub(super) struct Inputs {
     main: Values,
     skips: SkipList,
-    /// What its layers found in buffers that move, if they will run once more.
+    /// Values that its layers found in moving buffers, if they will run once more.
     buffers: BufferValues,
 }
 
@@ -48,7 +48,7 @@ impl Inputs {
         (self.main, self.skips)
     }
 
-    /// With the values of the buffers.
+    /// Splits into main values, skips and buffer values.
     pub(super) fn into_parts(self) -> (Values, SkipList, BufferValues) {
         (self.main, self.skips, self.buffers)
     }
@@ -59,14 +59,14 @@ impl Inputs {
         self.main.iter().chain(skips)
     }
 
-    /// Those that are there.
+    /// Iterates over the present tensors.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         let skips = self.skips.iter().filter_map(|(_, value)| value.as_ref());
         self.main.present().chain(skips)
     }
 
-    /// What the layers see: these tensors, or copies of them. Copies of main values that share
-    /// memory share it too, unless they are `separate`.
+    /// Returns the layers' inputs: these tensors, or copies of them. Copies of main values that
+    /// share memory share it too, unless they are `separate`.
     pub(super) fn seen(&self, copies: bool, separate: bool) -> Result<Self, TorchError> {
         let seen = |tensor: Tensor| -> Result<Tensor, TorchError> {
             if !copies {

@@ -1,4 +1,4 @@
-//! A stage's layers: running them one behind the other, and what they gather in a step.
+//! A stage's layers: running them in sequence, and their gathered state of a step.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,17 +17,17 @@ use super::progress::Progress;
 use super::segment::Segment;
 use super::skip_routes::{SkipRoutes, fan_out};
 use super::writes::{Watched, Writes};
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, RandomScope};
-use crate::torch::gradients::finite;
-use crate::torch::layer::Context;
-use crate::torch::precision::Precision;
-use crate::torch::rng;
-use crate::torch::sequential::BuiltLayer;
-use crate::torch::skips::SkipBox;
-use crate::torch::step::Mode;
-use crate::torch::step_state::{Gathered, GatheredParts, StepState, StepStates};
-use crate::torch::values::{Values, hand_over};
+use crate::error::TorchError;
+use crate::ffi::{self, RandomScope};
+use crate::gradients::finite;
+use crate::layer::Context;
+use crate::precision::Precision;
+use crate::rng;
+use crate::sequential::BuiltLayer;
+use crate::skips::SkipBox;
+use crate::step::Mode;
+use crate::step_state::{Gathered, GatheredParts, StepState, StepStates};
+use crate::values::{Values, hand_over};
 
 /// The layers of a stage.
 #[derive(Debug)]
@@ -38,22 +38,22 @@ pub(super) struct Layers {
     own: OwnTensors,
     skips: SkipRoutes,
     progress: Progress,
-    /// Where CUDA graphs are asked for.
+    /// Set if CUDA graphs are requested.
     audit: Option<Rc<GraphAudit>>,
-    /// What layers have gathered in a step that is not yet certain to count.
+    /// State gathered by layers in a step that is not yet certain to count.
     step_states: StepStates,
 }
 
-/// What comes out of a segment.
+/// Output of a segment.
 #[derive(Debug)]
 pub(super) struct SegmentOutput {
     values: Values,
-    /// The skips that leave it, detached.
+    /// Outgoing skips, detached.
     skips: SkipList,
     live: Option<Live>,
 }
 
-/// What a run keeps track of from layer to layer, and finds out.
+/// State and findings of a run from layer to layer.
 #[derive(Debug)]
 pub(super) struct LayerRun<'a> {
     skips: SkipValues,
@@ -116,7 +116,7 @@ impl Layers {
         self.all.iter().position(|layer| layer.owns(parameter))
     }
 
-    /// Whether some have gathered what only counts after a good step.
+    /// Returns whether some have gathered state that only counts after a good step.
     pub(super) fn have_gathered(&self) -> bool {
         !self.step_states.is_empty()
     }
@@ -130,7 +130,7 @@ impl Layers {
 
     // The forward.
 
-    /// One layer behind the other; `has_next` is whether another segment takes the outputs.
+    /// Runs the layers in sequence; `has_next` tells whether another segment takes the outputs.
     pub(super) fn run(
         &self,
         segment: &Segment,
@@ -274,22 +274,22 @@ impl Layers {
         }
     }
 
-    /// What they have gathered in the last step counts.
+    /// Commits the state gathered in the last step.
     pub(super) fn commit(&self) -> anyhow::Result<()> {
         let commit = |Gathered { layer, state }: Gathered| {
             let name = &self.all[layer].name;
-            crate::torch::caught(|| state.commit())
+            crate::caught(|| state.commit())
                 .map_err(|error| error.context(format!("layer `{name}`")))
         };
-        // The step counts for all of them, also where one fails.
+        // The step counts for all layers, even if one fails.
         let all = self.step_states.take().into_iter().map(commit);
         all.collect::<Vec<_>>().into_iter().collect()
     }
 
-    /// What they have gathered in the step, with the layers' numbers, for other replicas.
+    /// Returns the state gathered in the step, with the layers' numbers, for other replicas.
     ///
     /// # Errors
-    /// One cannot share it; the error is that layer's.
+    /// A layer cannot share it; the error is that layer's.
     pub(super) fn gathered(&self) -> anyhow::Result<Vec<(usize, GatheredParts)>> {
         let parts = |layer: usize, state: &dyn StepState| {
             self.progress.layer(layer);
@@ -325,11 +325,11 @@ impl Layers {
         Ok(())
     }
 
-    /// What they have gathered in the last step does not count.
+    /// Discards the state gathered in the last step.
     pub(super) fn undo(&self) {
         for gathered in self.step_states.take() {
-            // Where even this panics, the step's own error is the one to report.
-            crate::engine::panics::survived(|| gathered.state.discard());
+            // If even this panics, the step's own error is the one to report.
+            gpipe_engine::panics::survived(|| gathered.state.discard());
         }
     }
 }
@@ -346,7 +346,7 @@ impl<'a> LayerRun<'a> {
         }
     }
 
-    /// Whether stashes, and what was given out of the stage's own, have been written to.
+    /// Returns whether stashes, or the stage's own tensors among the outputs, have been written to.
     pub(super) fn wrote(&self) -> Result<Writes, TorchError> {
         let own = self.given_out.changed()?;
         Ok(Writes::new(false, self.stashed.changed()?, own))
@@ -373,12 +373,12 @@ impl SegmentOutput {
         }
     }
 
-    /// Its values and skips.
+    /// Returns its values and skips.
     pub(super) fn into_values(self) -> (Values, SkipList) {
         (self.values, self.skips)
     }
 
-    /// The same, and the graph.
+    /// Returns the same, and the graph.
     pub(super) fn into_live(self) -> anyhow::Result<(Values, SkipList, Live)> {
         match self.live {
             Some(live) => Ok((self.values, self.skips, live)),

@@ -1,9 +1,9 @@
 //! Sums over micro-batches as the leaves of a binary tree.
 //!
 //! A step's M micro-batches are divided among k leaves, a power of two: leaf j has the
-//! micro-batches jM/k, rounded down, up to (j+1)M/k, and its sum is the serial one, in their
-//! order. The leaves' sums are added in a balanced binary tree, the earlier one on the left.
-//! Which sums are added to which follows from M and k, and from nothing else.
+//! micro-batches from jM/k up to (j+1)M/k, rounded down, and sums them serially, in order. The
+//! leaves' sums are added in a balanced binary tree, the earlier one on the left. The order of
+//! additions depends only on M and k.
 //!
 //! ```text
 //! k = 4, M = 6     ((g0 + (g1 + g2)) + (g3 + (g4 + g5)))
@@ -11,15 +11,15 @@
 //! ```
 //!
 //! The tree is a binary counter: after leaf j there is one sum for each 1 in the binary form of
-//! j + 1. A leaf without micro-batches is absent, and absent + x is x: nothing is added, not
-//! even zeros, which would turn -0.0 into 0.0.
+//! j + 1. A leaf without micro-batches is absent, and absent + x is x: nothing is added, not even
+//! zeros, which would turn -0.0 into 0.0.
 //!
-//! Replicas of a pipeline, d of them (a power of two, at most k), share the tree: replica r
-//! owns the k/d leaves from leaf rk/d on, which are all the leaves below one node, and with them
-//! the micro-batches rM/d, rounded down, up to (r+1)M/d. The counter of its own leaves ends with
-//! the sum at this node, and the exchange between replicas (`exchange.rs`) goes on from there
-//! through the log2(d) levels above, to the bits of one process. The last leaves of a replica,
-//! unlike those of all, may be absent: so a counter is told when the step is over
+//! Replicas of a pipeline, d of them (a power of two, at most k), share the tree: replica r owns
+//! the k/d leaves from leaf rk/d on, which are all the leaves below one node, and with them the
+//! micro-batches from rM/d up to (r+1)M/d, rounded down. The counter of its own leaves ends with
+//! the sum at this node, and the exchange between replicas (`exchange.rs`) continues through the
+//! log2(d) levels above, with the bits of one process. The last leaves of a replica, unlike those
+//! of the whole tree, may be absent: so a counter is told when the step is over
 //! ([`Leaves::finish`]).
 
 use std::ops::Range;
@@ -27,20 +27,20 @@ use std::ops::Range;
 /// The sums of the leaves of one step that are not yet in their place.
 #[derive(Debug)]
 pub(super) struct Leaves<S> {
-    /// How many the tree has.
+    /// Number of leaves of the tree.
     count: usize,
-    /// Those that are counted here, which are all leaves below one node.
+    /// Leaves counted here, which are all leaves below one node.
     own: Range<usize>,
     micro_batches: usize,
-    /// Own leaves that are over.
+    /// Completed own leaves.
     closed: usize,
-    /// The sums at the nodes that wait for what is right of them, the earliest first; none
-    /// where all leaves below are absent.
+    /// Sums at nodes that wait for the sum on their right, the earliest first; `None` if all leaves
+    /// below are absent.
     waiting: Vec<Option<S>>,
 }
 
 impl<S> Leaves<S> {
-    /// The `own` leaves of a tree of so many, a power of two: all, or those below one node.
+    /// Creates the counter of the `own` leaves of a tree: all, or those below one node.
     pub(super) fn new(leaves: usize, own: Range<usize>) -> Self {
         Self {
             count: leaves,
@@ -51,7 +51,7 @@ impl<S> Leaves<S> {
         }
     }
 
-    /// A step of so many micro-batches begins.
+    /// Begins a step of so many micro-batches.
     pub(super) fn begin(&mut self, micro_batches: usize) {
         self.clear();
         self.micro_batches = micro_batches;
@@ -68,21 +68,20 @@ impl<S> Leaves<S> {
         self.closed = 0;
     }
 
-    /// Whether the sum of a leaf is complete when the first `added` micro-batches have been
-    /// added; 1 or more.
+    /// Returns whether a leaf's sum is complete after the first `added` micro-batches; 1 or more.
     pub(super) fn end_at(&self, added: usize) -> bool {
-        // With more leaves than micro-batches, each of these has one of its own.
+        // With more leaves than micro-batches, each micro-batch has its own leaf.
         let leaf = self.leaf_of(added - 1);
         self.end_of(leaf) == added
     }
 
-    /// The leaf that a micro-batch is in: the first one that ends behind it.
+    /// Returns the leaf of a micro-batch: the first one that ends after it.
     fn leaf_of(&self, micro: usize) -> usize {
         // The first j for which (j+1)M/k, rounded down, is at least `micro` + 1.
         ((micro + 1) * self.count).div_ceil(self.micro_batches) - 1
     }
 
-    /// The first micro-batch behind a leaf.
+    /// Returns the first micro-batch after a leaf.
     fn end_of(&self, leaf: usize) -> usize {
         (leaf + 1) * self.micro_batches / self.count
     }
@@ -108,8 +107,8 @@ impl<S> Leaves<S> {
         })
     }
 
-    /// The step is over: own leaves behind the last one that was closed are absent. Gives the
-    /// sum of all own leaves, unless [`Leaves::close`] has given it, or all are absent.
+    /// Ends the step: own leaves after the last closed one are absent. Returns the sum of all own
+    /// leaves, unless [`Leaves::close`] has returned it, or all are absent.
     pub(super) fn finish<E>(
         &mut self,
         mut add: impl FnMut(S, S) -> Result<S, E>,
@@ -120,7 +119,7 @@ impl<S> Leaves<S> {
         Ok(self.waiting.pop().flatten())
     }
 
-    /// One more leaf, and all nodes that are complete with it.
+    /// Adds a leaf, and completes all nodes that end with it.
     fn put<E>(
         &mut self,
         mut sum: Option<S>,
@@ -176,7 +175,8 @@ mod tests {
         node(&(0..leaves).map(leaf).collect::<Vec<_>>())
     }
 
-    /// What a counter makes of a step, and the most sums that there were, with the leaf's own.
+    /// Returns a counter's result for a step, and the most sums at a time, including the current
+    /// leaf's.
     fn counted(leaves: &mut Leaves<String>, micro_batches: usize) -> (Sum, usize) {
         leaves.begin(micro_batches);
         let (mut leaf, mut all, mut most) = (None, None, 0);
@@ -208,13 +208,13 @@ mod tests {
         }
     }
 
-    /// What the counters of so many replicas make of a step, and what is made of that.
+    /// Returns the combined result of the counters of so many replicas.
     fn shared(leaves: usize, replicas: usize, micro_batches: usize) -> Sum {
         let share = leaves / replicas;
         let own = |replica: usize| {
             let mut counter = Leaves::new(leaves, replica * share..(replica + 1) * share);
             let add = |left, right| Ok::<_, Infallible>(plus(Some(left), Some(right)).unwrap());
-            // As a step that failed has left it.
+            // As after a failed step.
             counter.begin(micro_batches);
             let _ = counter.finish(add);
             counter.begin(micro_batches);

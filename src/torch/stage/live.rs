@@ -4,24 +4,24 @@ use tch::Tensor;
 
 use super::border::{BorderGradients, SkipList};
 use super::offload::SavedTensors;
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{Graph, SavedTensorScope, Sink};
-use crate::torch::values::{Values, hand_over};
+use crate::error::TorchError;
+use crate::ffi::{Graph, SavedTensorScope, Sink};
+use crate::values::{Values, hand_over};
 
 /// An autograd graph, and where gradients enter and leave it.
 #[derive(Debug)]
 pub(super) struct Live {
     graph: Graph,
-    /// One entry an incoming value; `None` where no gradient can flow.
+    /// One entry per incoming value; `None` where no gradient can flow.
     sinks: Vec<Option<Sink>>,
     skip_sinks: Vec<(usize, Option<Sink>)>,
     /// The skips whose values are the graph's first roots; its outputs are the rest.
     outgoing: Vec<usize>,
-    /// What autograd has saved, where that is offloaded.
+    /// Tensors saved by autograd, if they are offloaded.
     saved: Option<SavedTensors>,
 }
 
-/// Which part of the backward.
+/// Part of the backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
     /// `B`: both at once.
@@ -51,7 +51,7 @@ impl Live {
         Ok(seen.into_iter().collect())
     }
 
-    /// The same for the value of a skip.
+    /// Does the same for the value of a skip.
     pub(super) fn enter_skip(
         &mut self,
         skip: usize,
@@ -63,13 +63,13 @@ impl Live {
         Ok(seen.into_iter().next().flatten())
     }
 
-    /// What autograd saves while the result lives is offloaded, where that is asked for.
+    /// Offloads the tensors that autograd saves while the result lives, if requested.
     #[doc(alias = "saved_tensors_hooks")]
     pub(super) fn saving(&self) -> Option<SavedTensorScope<'_>> {
         self.saved.as_ref().map(SavedTensors::enter)
     }
 
-    /// The same of the loss function; but the caller's targets stay where they are.
+    /// Does the same for the loss function; the caller's targets stay where they are.
     pub(super) fn saving_loss(
         &self,
         targets: &Values,
@@ -87,7 +87,7 @@ impl Live {
         self.saved_some()
     }
 
-    /// What has been saved since the last time leaves for the host, where that is asked for.
+    /// Offloads the tensors saved since the last call, if requested.
     pub(super) fn saved_some(&mut self) -> Result<(), TorchError> {
         match &mut self.saved {
             Some(saved) => saved.offload(),

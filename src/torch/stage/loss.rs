@@ -1,4 +1,4 @@
-//! What the last stage adds to its forward: the loss.
+//! The loss, added by the last stage to its forward.
 
 use tch::Tensor;
 
@@ -7,22 +7,21 @@ use super::layers::pass_seed;
 use super::live::Live;
 use super::pass::Pass;
 use super::writes::Watched;
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, RandomScope};
-use crate::torch::gradients::finite;
-use crate::torch::rng;
-use crate::torch::step::Mode;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi::{self, RandomScope};
+use crate::gradients::finite;
+use crate::rng;
+use crate::step::Mode;
+use crate::values::Values;
 
 /// Runs the loss function.
 #[derive(Debug)]
 pub(super) struct StageLoss {
-    /// Its random source, as each layer has one.
+    /// Seed of its own random source, as each layer has one.
     seed: u64,
-    /// Whether the function writes to what it is given; unknown before its first run, which
-    /// is on copies.
+    /// Whether the function writes to its inputs; unknown before its first run, which is on copies.
     writes: Option<bool>,
-    /// What the loss is multiplied with, where that is on the stage's device.
+    /// Scale of the loss, if it is on the stage's device.
     scale: Option<Tensor>,
 }
 
@@ -40,14 +39,14 @@ impl StageLoss {
         self.seed = rng::named_seed(seed, "loss");
     }
 
-    /// What the next losses are multiplied with.
+    /// Sets the scale of later losses.
     #[doc(alias = "GradScaler")]
     pub(super) fn set_scale(&mut self, scale: &Tensor) {
         self.scale = Some(scale.shallow_clone());
     }
 
-    /// The loss of a micro-batch becomes the root of a graph: that of the last layers, or a
-    /// `separate` one. Gives its value, and the tensor that tells how it was reduced.
+    /// Makes the loss of a micro-batch the root of a graph: that of the last layers, or a
+    /// `separate` one. Returns its value, and the tensor that encodes its reduction.
     pub(super) fn run(
         &mut self,
         compute: &mut Compute,
@@ -68,7 +67,7 @@ impl StageLoss {
             outputs
         };
         let autocast = layers.precision().scope(layers.device())?;
-        // Whether it writes to what it is given is found out in its first run, on copies.
+        // Whether it writes to its inputs is found out in its first run, on copies.
         let copies = self.writes != Some(false);
         // Without skips, only outputs that are parameters or buffers are used elsewhere.
         let shared = if copies && layers.skips().is_empty() {
@@ -130,7 +129,7 @@ impl StageLoss {
     }
 }
 
-/// What the loss function is given: these, or copies of the shared ones.
+/// Returns the loss function's inputs: these, with the shared ones copied.
 fn given(values: Values, shared: &[bool]) -> Result<Values, TorchError> {
     if !shared.contains(&true) {
         return Ok(values);

@@ -1,17 +1,16 @@
-//! What a stage does once its device has failed for good.
+//! A stage after its device has failed for good.
 //!
-//! Page-locked memory must not be freed then: its allocator would ask the device for an
-//! event, in a destructor, where an error ends the process. So everything that may hold such
-//! memory is leaked.
+//! Page-locked memory must not be freed then: its allocator would ask the device for an event, in a
+//! destructor, where an error ends the process. So everything that may hold such memory is leaked.
 
 use std::ffi::CStr;
 
 use gpipe_partitioner::{Action, ActionKind};
 
 use super::TorchStage;
-use crate::torch::ffi::Acting;
+use crate::ffi::Acting;
 
-/// While the result lives, an error in a destructor is reported with this action.
+/// Names this action in errors of destructors while the result lives.
 pub(super) fn acting(action: Action) -> Acting {
     let name = match action.kind {
         ActionKind::Forward => c"forward",
@@ -24,7 +23,7 @@ pub(super) fn acting(action: Action) -> Acting {
 }
 
 impl TorchStage {
-    /// The same for what it does before, behind and between the actions of steps; none where it
+    /// Does the same for work before, after and between the actions of steps; `None` if the stage
     /// computes on the host.
     pub(crate) fn acting(&self, name: &'static CStr) -> Option<Acting> {
         let on_accelerator = self.streams().on_accelerator();

@@ -1,10 +1,9 @@
 //! The memory of a stage's activations, action by action.
 //!
-//! Measured is what the stage's own computations allocate (on a CUDA device: all
-//! that its stages allocate), from the beginning of the step on, without gradients
-//! of parameters: these are there all the time. A tensor that a stage sends is its
-//! own until the receiver is done with it. That is never longer than until the
-//! micro-batch's backward here.
+//! The meter counts allocations by the stage's own computations (on a CUDA device: by all of its
+//! stages) from the beginning of the step, without gradients of parameters, which are always there.
+//! A tensor that a stage sends counts for it until the receiver is done with it, which is never
+//! later than the micro-batch's backward here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,8 +14,8 @@ use gpipe_partitioner::{ActionKind, Bytes, StageMemory};
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
-use crate::torch::error::TorchError;
-use crate::torch::memory::{self, Account, Scope};
+use crate::error::TorchError;
+use crate::memory::{self, Account, Scope};
 
 /// Counts the bytes of a device's stages; shared by these stages.
 #[derive(Debug, Clone)]
@@ -24,8 +23,8 @@ pub(crate) struct DeviceMeter {
     counter: Arc<Mutex<Counter>>,
     /// On a CUDA device none: its allocator does not know stages.
     account: Option<Account>,
-    /// What stages of the CPU offload; that of CUDA devices is in memory that
-    /// their allocator has nothing to do with.
+    /// Bytes offloaded by CPU stages; those of CUDA devices are in memory outside of their
+    /// allocator.
     offloaded: Option<Account>,
 }
 
@@ -36,16 +35,16 @@ pub(crate) struct MemoryLevels {
     pub(crate) peak: Bytes,
     /// The most between two actions.
     pub(crate) held: Bytes,
-    /// When the step was over.
+    /// After the step.
     pub(crate) left: Bytes,
-    /// The most at any time, with all that is there between steps.
+    /// Highest use at any time, including everything that exists between steps.
     pub(crate) total: Bytes,
 }
 
-/// What a step used on a stage and its device, and what a micro-batch keeps.
+/// Memory used by a step on a stage and its device, and kept by a micro-batch.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct StepMemory {
-    /// None where the device's allocator does not tell its stages apart.
+    /// `None` if the device's allocator does not distinguish its stages.
     pub(crate) stage: Option<MemoryLevels>,
     pub(crate) device: MemoryLevels,
     pub(crate) micro_batch: StageMemory,
@@ -62,7 +61,7 @@ pub(super) struct StageMeter {
     offloaded: u64,
     /// The stage's gradients of parameters as of now.
     gradients: i64,
-    /// By kind of action, the most that one left more than it found.
+    /// Largest net growth in an action of each kind.
     growth: [Option<i64>; ActionKind::ALL.len()],
 }
 
@@ -72,7 +71,7 @@ pub(super) struct StageMeter {
 #[derive(Debug, Clone, Default)]
 pub(super) struct OffloadMeter {
     bytes: Rc<Cell<u64>>,
-    /// Whether what other stages have sent is on their accounts.
+    /// Whether data from other stages is on their accounts.
     own_only: bool,
 }
 
@@ -85,7 +84,7 @@ pub(super) struct MeasuredAction {
 
 impl DeviceMeter {
     /// # Errors
-    /// The process has a CPU allocator of its own.
+    /// The process has a custom CPU allocator.
     pub(crate) fn new(device: Device) -> Result<Self, TorchError> {
         let account = match device {
             Device::Cpu => Some(Account::new()?),
@@ -104,12 +103,12 @@ impl DeviceMeter {
         })
     }
 
-    /// The account of what the device's stages keep on the host.
+    /// Returns the account of the memory that the device's stages keep on the host.
     pub(crate) fn offloaded(&self) -> Option<Account> {
         self.offloaded.clone()
     }
 
-    /// One for a stage of the device.
+    /// Makes a meter for a stage of the device.
     pub(super) fn stage(&self) -> Result<StageMeter, TorchError> {
         let stage = match &self.account {
             Some(whole) => {
@@ -145,12 +144,13 @@ impl OffloadMeter {
 }
 
 impl StageMeter {
-    /// What this thread allocates while the result lives is the stage's, step or not.
+    /// Charges this thread's allocations to the stage while the result lives, in or outside of a
+    /// step.
     pub(super) fn enter(&self) -> Option<Scope> {
         self.stage.as_ref().map(|(account, _)| account.enter())
     }
 
-    /// The counter for what is offloaded.
+    /// Returns the counter of offloaded bytes.
     pub(super) fn offloading(&self) -> OffloadMeter {
         self.offloading.clone()
     }
@@ -165,7 +165,7 @@ impl StageMeter {
         Ok(())
     }
 
-    /// What this thread allocates while the result lives is the stage's.
+    /// Charges this thread's allocations to the stage while the result lives.
     pub(super) fn begin_action(&mut self) -> Result<MeasuredAction, TorchError> {
         let level = self.counters(Counter::begin_action)?;
         Ok(MeasuredAction {
@@ -193,13 +193,13 @@ impl StageMeter {
         Ok(())
     }
 
-    /// After an action, when the memory of what was offloaded has been released.
+    /// Counts after an action, when the memory of offloaded tensors has been released.
     pub(super) fn between_actions(&mut self) -> Result<(), TorchError> {
         self.counters(Counter::between_actions)?;
         Ok(())
     }
 
-    /// What the step that just ended used.
+    /// Returns the memory used by the step that just ended.
     pub(super) fn step_memory(&self) -> Result<StepMemory, TorchError> {
         let device = locked(&self.device).levels()?;
         let stage = self.stage.as_ref().map(|(_, counter)| counter.levels());
@@ -210,7 +210,7 @@ impl StageMeter {
         })
     }
 
-    /// As the simulation wants to know it.
+    /// Converts to the simulation's form.
     fn micro_batch(&self) -> StageMemory {
         let growth = |kind: ActionKind| self.growth[kind as usize];
         let activation = growth(ActionKind::Forward).unwrap_or(0);
@@ -225,8 +225,8 @@ impl StageMeter {
         }
     }
 
-    /// Does the same with the counters of the device and the stage; gives what the
-    /// finer one said.
+    /// Does the same with the counters of the device and the stage; returns the result of the finer
+    /// one.
     fn counters(
         &mut self,
         mut each: impl FnMut(&mut Counter) -> Result<i64, TorchError>,
@@ -277,8 +277,8 @@ impl Counter {
         self.level()
     }
 
-    /// The action made so many more bytes of gradients; while it ran, they were
-    /// part of what it used.
+    /// Ends an action that made so many bytes of gradients; while it ran, they were part of its
+    /// use.
     fn end_action(&mut self, gradients: i64) -> Result<i64, TorchError> {
         let (_, peak) = self.source.read()?;
         self.peak = self.peak.max(peak - self.begin - self.gradients);
@@ -307,7 +307,7 @@ impl Counter {
     }
 }
 
-/// Where a count of bytes comes from.
+/// Source of a count of bytes.
 enum Source {
     Account(Account),
     Device(Device),
@@ -349,7 +349,7 @@ fn bytes(count: i64) -> Bytes {
     Bytes(u64::try_from(count).unwrap_or(0))
 }
 
-/// A stage that panicked has left numbers that the next step sets anew.
+/// A stage that panicked has left numbers that the next step resets.
 fn locked(counter: &Mutex<Counter>) -> std::sync::MutexGuard<'_, Counter> {
     counter.lock().unwrap_or_else(PoisonError::into_inner)
 }

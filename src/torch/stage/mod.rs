@@ -9,21 +9,21 @@
 //! the backward itself) makes the graph. The last stage's outputs are the loss,
 //! which brings its own gradient: the micro-batch's share of the mini-batch.
 //!
-//! A stage is made of parts, none of which looks into another:
+//! A stage is made of independent parts:
 //!
 //! | part | is |
 //! |---|---|
-//! | [`Passes`](passes::Passes) | what `F`, `B`, `I`, `W` and `R` do with the others |
-//! | [`Compute`](compute::Compute) | runs segments of layers, also once more; finds out what they write to |
-//! | [`Layers`](layers::Layers) | runs layers one behind the other: random numbers, precision, skips |
+//! | [`Passes`](passes::Passes) | run `F`, `B`, `I`, `W` and `R` with the other parts |
+//! | [`Compute`](compute::Compute) | runs segments of layers, and recomputes them; finds out which tensors they write to |
+//! | [`Layers`](layers::Layers) | runs layers in sequence: random numbers, precision, skips |
 //! | [`Accumulator`](accumulator::Accumulator) | the gradients within a step and between steps |
-//! | [`Leaves`](leaves::Leaves) | the order of a step's sums, where it is a tree, for the accumulator |
-//! | [`Exchange`](exchange::Exchange) | the sums of all replicas of the pipeline, where there are several |
-//! | [`Activations`](activations::Activations) | what micro-batches in flight keep: graphs, inputs, what is offloaded |
+//! | [`Leaves`](leaves::Leaves) | the order of a step's sums for the accumulator, if it is a tree |
+//! | [`Exchange`](exchange::Exchange) | the sums over all replicas of the pipeline, if there are several |
+//! | [`Activations`](activations::Activations) | state of micro-batches in flight: graphs, inputs, offloaded tensors |
 //! | [`StageLoss`](loss::StageLoss) | the loss, on the last stage |
-//! | [`Offload`](offload::Offload) | activations in the host's memory, where asked for |
-//! | [`Graphs`](graphs::Graphs) | CUDA graphs, where asked for |
-//! | [`StageMeter`](meter::StageMeter) | counts memory, where asked for |
+//! | [`Offload`](offload::Offload) | activations in host memory, if requested |
+//! | [`Graphs`](graphs::Graphs) | CUDA graphs, if requested |
+//! | [`StageMeter`](meter::StageMeter) | counts memory, if requested |
 //! | [`Optimizers`](optimizers::Optimizers) | the optimizers' states |
 
 mod accumulator;
@@ -67,6 +67,7 @@ pub(crate) use graphs::Graphing;
 pub(crate) use in_a_row::{Row, RowStep, Votes};
 pub(crate) use meter::{DeviceMeter, MemoryLevels, StepMemory};
 pub(crate) use outer::OuterStep;
-pub(crate) use portable::{Portable, Role};
+pub use portable::Portable;
+pub use portable::Role;
 pub(crate) use spec::StageSpec;
 pub(crate) use torch_stage::TorchStage;

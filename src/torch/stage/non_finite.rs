@@ -1,16 +1,15 @@
-//! Looks for numbers that are not finite (NaN, infinity) in what a backward has made.
+//! Checks a backward's results for non-finite numbers (NaN, infinity).
 
 use super::accumulator::Accumulator;
 use super::border::BorderGradients;
 use super::layers::Layers;
-use crate::torch::gradients::finite;
-use crate::torch::step::StepSettings;
+use crate::gradients::finite;
+use crate::step::StepSettings;
 
-/// If non-finite gradients fail the step: checks those of parameters, and of the stage's
-/// inputs.
+/// Checks the gradients of parameters and of the stage's inputs, if non-finite ones fail the step.
 ///
 /// # Errors
-/// One is not finite. The progress then names its layer.
+/// A gradient is not finite. The progress then names its layer.
 pub(super) fn check(
     settings: &StepSettings,
     accumulator: &Accumulator,

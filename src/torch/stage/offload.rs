@@ -1,9 +1,9 @@
-//! Activations in the host's memory while their micro-batch is in flight (CPU offload).
+//! Activations in host memory while their micro-batch is in flight (CPU offload).
 //!
-//! A segment that recomputes offloads its inputs, the others what autograd saves in their
-//! forward. On an accelerator it leaves on a side stream as soon as it is made, into
-//! page-locked memory, and comes back on another while the device runs the action before
-//! the one that uses it.
+//! A segment that recomputes offloads its inputs, others the tensors saved by autograd in their
+//! forward. On an accelerator they are copied out on a side stream as soon as they are made, into
+//! page-locked memory, and back on another while the device runs the action before the one that
+//! uses them.
 
 use std::rc::Rc;
 
@@ -15,11 +15,11 @@ use super::buffers::BufferValues;
 use super::inputs::Inputs;
 use super::meter::OffloadMeter;
 use super::own_tensors::OwnTensors;
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{SavedTensorPool, SavedTensorScope};
-use crate::torch::sequential::bytes;
-use crate::torch::streams::{DeviceStreams, PendingH2D};
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi::{SavedTensorPool, SavedTensorScope};
+use crate::sequential::bytes;
+use crate::streams::{DeviceStreams, PendingH2D};
+use crate::values::Values;
 
 /// Offloads the activations of a stage.
 #[doc(alias = "CPU offload")]
@@ -52,7 +52,7 @@ pub(super) struct OffloadedInputs {
     buffers: BufferValues,
 }
 
-/// Where offloaded values are.
+/// Place of offloaded values.
 #[derive(Debug)]
 enum Offloaded {
     OnHost(Values),
@@ -60,16 +60,16 @@ enum Offloaded {
     Prefetched(PendingH2D),
 }
 
-/// What autograd saves in a segment's forward, offloaded (PyTorch's `save_on_cpu`).
+/// Offloaded tensors saved by autograd in a segment's forward (PyTorch's `save_on_cpu`).
 #[doc(alias = "saved_tensors_hooks")]
 #[doc(alias = "save_on_cpu")]
 #[derive(Debug)]
 pub(super) struct SavedTensors {
     transfers: Rc<Transfers>,
     pool: SavedTensorPool,
-    /// How many pieces have been seen to.
+    /// Number of pieces handled so far.
     seen: usize,
-    /// The pieces that are on their way back.
+    /// Pieces on their way back.
     prefetched: Option<(Vec<usize>, PendingH2D)>,
 }
 
@@ -88,8 +88,8 @@ impl Offload {
         }
     }
 
-    /// What the forward of this micro-batch leaves stays on the device: its backward is what
-    /// the device does next.
+    /// Keeps the activations of this micro-batch's forward on the device: its backward is the
+    /// device's next action.
     pub(super) fn keep(&mut self, micro: Option<MicroId>) {
         self.keeps = micro;
     }
@@ -107,7 +107,7 @@ impl Offload {
             return Ok(MaybeOffloaded::Stays(inputs));
         }
         let (main, skips, buffers) = inputs.into_parts();
-        // From another stage, as far as anybody here knows.
+        // Treated as another stage's memory, as its origin is unknown here.
         let mut away = |tensor: Tensor| -> Result<Tensor, TorchError> {
             let copy = self.transfers.to_host(vec![(tensor, true)])?.pop();
             copy.ok_or_else(|| TorchError::new("what was offloaded gave no tensor"))
@@ -127,8 +127,8 @@ impl Offload {
         }))
     }
 
-    /// For what the forward of a segment saves that is run with these inputs, or with
-    /// `copies` of its own. The stage's own tensors stay.
+    /// Makes the pool for tensors saved in the forward of a segment, which is run with these
+    /// inputs, or with its own `copies`. The stage's own tensors stay.
     pub(super) fn saved_tensors(
         &self,
         own: &OwnTensors,
@@ -151,11 +151,11 @@ impl Offload {
     }
 }
 
-/// What became of a segment's inputs.
+/// A segment's inputs after a try to offload them.
 #[derive(Debug)]
 pub(super) enum MaybeOffloaded {
     Leaves(OffloadedInputs),
-    /// They are small.
+    /// Too small to offload.
     Stays(Inputs),
 }
 
@@ -199,7 +199,7 @@ impl OffloadedInputs {
 }
 
 impl SavedTensors {
-    /// What autograd saves while the result lives is among them.
+    /// Collects the tensors that autograd saves while the result lives.
     pub(super) fn enter(&self) -> SavedTensorScope<'_> {
         self.pool.enter()
     }
@@ -250,7 +250,7 @@ impl SavedTensors {
         Ok(())
     }
 
-    /// All of it is where the stage computes, from now on.
+    /// Brings everything back to the device where the stage computes.
     pub(super) fn bring_back(&mut self) -> Result<(), TorchError> {
         self.prefetch()?;
         let Some((numbers, coming)) = self.prefetched.take() else {

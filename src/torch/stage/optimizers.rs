@@ -6,15 +6,15 @@ use std::sync::Weak;
 
 use tch::Tensor;
 
-use crate::torch::error::TorchError;
-use crate::torch::optim::{Groups, OptimizerState, Parts};
-use crate::torch::streams::DeviceStreams;
+use crate::error::TorchError;
+use crate::optim::{Groups, OptimizerState, Parts};
+use crate::streams::DeviceStreams;
 
-/// What optimizers remember of a stage's parameters, by the optimizers' numbers.
+/// Optimizer states of a stage's parameters, by the optimizers' ids.
 #[derive(Debug)]
 pub(super) struct Optimizers {
     streams: Rc<DeviceStreams>,
-    /// With whether the optimizer is still alive.
+    /// States, with whether each optimizer is still alive.
     states: HashMap<u64, (Weak<()>, OptimizerState)>,
 }
 
@@ -42,7 +42,7 @@ impl Optimizers {
         self.of(id, alive).prepare(groups, parameters, &streams)
     }
 
-    /// There will be no update: some stage cannot.
+    /// Abandons a prepared update, as some stage cannot update.
     pub(super) fn abandon(&mut self, id: u64) {
         if let Some((_, state)) = self.states.get_mut(&id) {
             state.abandon();
@@ -64,7 +64,7 @@ impl Optimizers {
         }
     }
 
-    /// What an optimizer remembers.
+    /// Returns an optimizer's state.
     pub(super) fn get(&self, id: u64) -> Option<&OptimizerState> {
         self.states.get(&id).map(|(_, state)| state)
     }
@@ -84,8 +84,8 @@ impl Optimizers {
         self.states.remove(&id);
     }
 
-    /// Goes on from parts by the parameters' places; `offload` is whether the optimizer
-    /// keeps what it remembers on the host.
+    /// Resumes from parts of the state, by the parameters' indices; `offload` tells whether the
+    /// optimizer keeps its state on the host.
     pub(super) fn remember(
         &mut self,
         (id, alive): (u64, &Weak<()>),

@@ -1,5 +1,5 @@
 //! Local steps (DiLoCo, Douillard et al. 2023, arXiv 2311.08105): replicas that train alone for
-//! some steps, a *round*, and are brought together by an outer step.
+//! some steps, a *round*, and are combined by an outer step.
 //!
 //! ```text
 //! before the first update   the owner of a parameter keeps its weights, x
@@ -10,9 +10,9 @@
 //!                           the owner gives them to all
 //! ```
 //!
-//! Buffers of floating-point numbers become the mean of the copies' (in the same tree, by
-//! replica 0), others what replica 0 has. Who owns what is as with a sharded optimizer
-//! (`owned.rs`), so that what the outer step remembers is in one replica each.
+//! Floating-point buffers become the mean of the copies' (in the same tree, by replica 0), others
+//! those of replica 0. Ownership is as with a sharded optimizer (`owned.rs`), so that each part of
+//! the outer step's state is in one replica.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ use tch::Tensor;
 use super::exchange::Sums;
 use super::portable::{Portable, Role};
 use super::torch_stage::TorchStage;
-use crate::torch::copies;
-use crate::torch::error::TorchError;
-use crate::torch::optim::Parts;
-use crate::torch::values::Values;
+use crate::copies;
+use crate::error::TorchError;
+use crate::optim::Parts;
+use crate::values::Values;
 
 /// The weights at a round's begin, by name in checkpoints.
 const START: &str = "start";
 /// The outer momentum.
 const MOMENTUM: &str = "momentum";
 
-/// How replicas that train alone are brought together.
+/// Hyperparameters of the outer step, which combines replicas that train alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct OuterStep {
     /// The learning rate of the outer SGD.
@@ -40,13 +40,13 @@ pub(crate) struct OuterStep {
     pub(crate) momentum: f64,
 }
 
-/// What a copy remembers of the parameters that it owns, by their places.
+/// A copy's state of the parameters that it owns, by their indices.
 #[derive(Debug, Default)]
 pub(super) struct Outer {
-    /// The weights at the begin of the round; none between rounds.
+    /// Weights at the start of the round; empty between rounds.
     start: BTreeMap<usize, Tensor>,
     momentum: BTreeMap<usize, Tensor>,
-    /// What the outer step has come to, until all copies have it.
+    /// Result of the outer step, until all copies have it.
     next: Option<Next>,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct Outer {
 struct Next {
     weights: BTreeMap<usize, Tensor>,
     momentum: BTreeMap<usize, Tensor>,
-    /// In replica 0: the buffers that change, by their places.
+    /// In replica 0: the buffers that change, by index.
     buffers: BTreeMap<usize, Tensor>,
 }
 
 impl Outer {
-    /// What it remembers of a parameter.
+    /// Returns the state of a parameter.
     fn parts(&self, place: usize) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let start = self.start.get(&place).map(|own| (START, own));
         let momentum = self.momentum.get(&place).map(|own| (MOMENTUM, own));
@@ -139,8 +139,8 @@ impl TorchStage {
         Ok(())
     }
 
-    /// The round is over: what the owners of parameters are to bring together, for each of these
-    /// replicas what it owns, and for replica 0 the buffers.
+    /// Ends a round: returns for each of these replicas the values of the parameters that it owns,
+    /// and for replica 0 the buffers.
     pub(crate) fn give_together(&mut self, others: &[usize]) -> anyhow::Result<Vec<Values>> {
         self.passes_mut().commit_step()?;
         let own = |owner: &usize| {
@@ -215,7 +215,7 @@ impl TorchStage {
         Ok(())
     }
 
-    /// What the outer step has come to, for every other replica.
+    /// Returns the result of the outer step, for every other replica.
     pub(crate) fn brought_together(&self) -> Values {
         let next = self.outer().next.iter();
         next.flat_map(|next| next.weights.values().chain(next.buffers.values()))
@@ -223,7 +223,7 @@ impl TorchStage {
             .collect()
     }
 
-    /// Sets what the outer step of another replica has come to.
+    /// Sets the result of another replica's outer step.
     pub(crate) fn go_on_together(&mut self, owner: usize, new: &Values) -> anyhow::Result<()> {
         self.acts(c"the weights of another replica");
         let weights = self.trained_of(owner).into_iter();
@@ -244,7 +244,7 @@ impl TorchStage {
         Ok(())
     }
 
-    /// All copies have it: the next round begins from there.
+    /// Begins the next round, once all copies have the result.
     pub(crate) fn end_round(&mut self) -> anyhow::Result<()> {
         let Some(next) = self.outer_mut().next.take() else {
             return Ok(());

@@ -1,23 +1,23 @@
-//! Parameters and buffers that a layer gives out, as they are.
+//! Parameters and buffers that a layer outputs unchanged.
 //!
-//! Later layers may read them, at no cost. Where one changes them in place, it is given
-//! copies, as layers on another stage could not change the originals either, and the
-//! buffers must not depend on the cut. Which layers give out something of their stage's own is
-//! found out when a segment runs for the first time.
+//! Later layers may read them, at no cost. A layer that changes them in place gets copies, as
+//! layers on another stage could not change the originals either, and the buffers must not depend
+//! on the cut. The layers that output tensors of their stage are found when a segment runs for the
+//! first time.
 
 use tch::Tensor;
 
 use super::buffers::restore;
 use super::writes::Watched;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi;
+use crate::values::Values;
 
 /// A stage's parameters and buffers.
 #[derive(Debug)]
 pub(super) struct OwnTensors(Vec<Tensor>);
 
-/// Where one of them is, and whether it is trained.
+/// Address of one of them, and whether it is trained.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Address {
     memory: usize,
@@ -33,7 +33,7 @@ impl OwnTensors {
         self.0.iter()
     }
 
-    /// Where they are, and which are trained.
+    /// Returns their addresses, and which are trained.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let address = |tensor: &Tensor| Address {
             memory: tensor.data_ptr() as usize,
@@ -42,22 +42,22 @@ impl OwnTensors {
         self.iter().map(address).collect()
     }
 
-    /// Which values are in their memory.
+    /// Returns which values lie in their memory.
     pub(super) fn among(&self, values: &Values) -> Result<Vec<bool>, TorchError> {
         ffi::in_memory_of(values.iter(), self.iter())
     }
 }
 
-/// What one run of a segment knows of layers that give them out, and finds out.
+/// A segment run's knowledge about layers that output them.
 #[derive(Debug)]
 pub(super) struct GivenOut<'a> {
-    /// The layers that are known to; none before the first run.
+    /// The layers known to do so; `None` before the first run.
     known: Option<&'a [usize]>,
     found: Vec<usize>,
-    /// Whether copies are given out.
+    /// Whether copies are output.
     copies: bool,
     watched: Watched,
-    /// Tensors that were given out, and what they held, where this is a first run.
+    /// Tensors that were output, and their values, in a first run.
     before: Vec<(Tensor, Tensor)>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> GivenOut<'a> {
         }
     }
 
-    /// Whether this layer may give out something of the stage's own.
+    /// Returns whether this layer may output a tensor of the stage.
     pub(super) fn may(&self, layer: usize) -> bool {
         self.known.is_none_or(|known| known.contains(&layer))
     }
@@ -107,7 +107,7 @@ impl<'a> GivenOut<'a> {
         Ok((outputs, true))
     }
 
-    /// Whether something that was given out has been changed.
+    /// Returns whether an output tensor has been changed.
     pub(super) fn changed(&self) -> Result<bool, TorchError> {
         self.watched.changed()
     }

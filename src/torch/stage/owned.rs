@@ -1,17 +1,17 @@
-//! What of a stage is one replica's alone: with [`Sums::AtOwners`] (ZeRO-1) each parameter is owned
-//! by one of the stage's copies, which alone has the parameter's gradient and optimizer state and
-//! updates it. The others are given the new weights ([`TorchStage::updated`]).
+//! Ownership of a stage's parameters: with [`Sums::AtOwners`] (ZeRO-1) each parameter is owned by
+//! one of the stage's copies, which alone has the parameter's gradient and optimizer state and
+//! updates it. The others receive the new weights ([`TorchStage::updated`]).
 
 use tch::Tensor;
 
 use super::exchange::Sums;
 use super::torch_stage::TorchStage;
-use crate::torch::copies;
-use crate::torch::values::Values;
+use crate::copies;
+use crate::values::Values;
 
 impl TorchStage {
-    /// By parameter, then by tied copy: the replica that has its gradient between steps; this one
-    /// where all have.
+    /// Returns, by parameter, then by tied copy, the replica that has its gradient between steps;
+    /// this one if all have it.
     fn owners(&self) -> Vec<usize> {
         let (copies, accumulator) = (self.copies(), self.passes().accumulator());
         match copies.sums {
@@ -20,7 +20,7 @@ impl TorchStage {
         }
     }
 
-    /// By parameter, then by tied copy: whether this copy has its gradient between steps.
+    /// Returns, by parameter, then by tied copy, whether this copy has its gradient between steps.
     pub(crate) fn owned(&self) -> Vec<bool> {
         let own = self.replica();
         self.owners()

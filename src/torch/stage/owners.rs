@@ -1,7 +1,7 @@
-//! Which replica owns which parameter of a stage.
+//! Assignment of a stage's parameters to the replicas that own them.
 
-/// A replica for each of so many bytes: the largest first, to the one that has the fewest. Of
-/// several that have, the first.
+/// Assigns each number of bytes to a replica: the largest first, to the replica with the fewest
+/// bytes, or the first of several such.
 pub(super) fn owners(bytes: &[u64], replicas: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..bytes.len()).collect();
     order.sort_by_key(|place| std::cmp::Reverse(bytes[*place]));

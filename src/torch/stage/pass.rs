@@ -1,11 +1,11 @@
-//! What is the same for all layers of one pass.
+//! Parameters common to all layers of one pass.
 
 use gpipe_partitioner::MicroId;
 
 use super::offload::Offload;
-use crate::torch::step::StepSettings;
+use crate::step::StepSettings;
 
-/// What is the same for all layers of one pass.
+/// Parameters common to all layers of one pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pass<'a> {
     micro: MicroId,
@@ -13,19 +13,18 @@ pub(super) struct Pass<'a> {
     purpose: Purpose<'a>,
 }
 
-/// What layers are run for.
+/// Purpose of a run of layers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose<'a> {
-    /// The autograd graph is kept; what autograd saves is offloaded, where that is asked
-    /// for.
+    /// Keeps the autograd graph; offloads the tensors saved by autograd, if requested.
     KeepGraph(Option<&'a Offload>),
-    /// The inputs are kept, for another run. The graph is made and dropped: libtorch
-    /// chooses kernels by whether a tensor requires a gradient (`matmul` folds batches by
-    /// it), so that a run without one may differ in the last bits.
+    /// Keeps the inputs for another run. The graph is made and dropped: libtorch chooses kernels by
+    /// whether a tensor requires a gradient (`matmul` folds batches by it), so that a run without a
+    /// graph may differ in the last bits.
     KeepInputs,
     /// The graph of an earlier run is made again.
     Recompute,
-    /// Nothing is kept.
+    /// Keeps nothing.
     Infer,
 }
 
@@ -54,12 +53,12 @@ impl<'a> Pass<'a> {
         matches!(self.purpose, Purpose::Recompute)
     }
 
-    /// Whether the same inputs will be needed for another run.
+    /// Returns whether the same inputs will be needed for another run.
     pub(super) fn keeps_inputs(&self) -> bool {
         matches!(self.purpose, Purpose::KeepInputs)
     }
 
-    /// Where what autograd saves goes to the host.
+    /// Returns the offload of tensors saved by autograd, if requested.
     pub(super) fn offload(&self) -> Option<&'a Offload> {
         match self.purpose {
             Purpose::KeepGraph(offload) => offload,

@@ -1,4 +1,4 @@
-//! `F`, `B`, its halves `I` and `W`, and `R`; and what a step does before and after them.
+//! `F`, `B`, its halves `I` and `W`, and `R`; and the work of a step before and after them.
 
 use gpipe_partitioner::{Action, ActionKind, MicroId};
 
@@ -14,10 +14,10 @@ use super::non_finite;
 use super::offload::Offload;
 use super::pass::{Pass, Purpose};
 use super::segment::RunUnit;
-use crate::engine::ActivationHint;
-use crate::torch::error::TorchError;
-use crate::torch::step::{Mode, StepSettings};
-use crate::torch::values::{Values, hand_over};
+use crate::error::TorchError;
+use crate::step::{Mode, StepSettings};
+use crate::values::{Values, hand_over};
+use gpipe_engine::ActivationHint;
 
 /// The passes of a stage's micro-batches, and the parts that take part in them.
 #[derive(Debug)]
@@ -25,15 +25,15 @@ pub(super) struct Passes {
     compute: Compute,
     accumulator: Accumulator,
     activations: Activations,
-    /// If the stage computes the loss.
+    /// Set if the stage computes the loss.
     loss: Option<StageLoss>,
-    /// If activations are offloaded.
+    /// Set if activations are offloaded.
     offload: Option<Offload>,
-    /// The micro-batch whose forward is next and whose activations an `R` computes once more.
+    /// The micro-batch whose forward is next and whose activations an `R` recomputes.
     recomputed: Option<MicroId>,
-    /// If passes may be captured and replayed.
+    /// Set if passes may be captured and replayed.
     graphs: Option<Graphs>,
-    /// If the stage has copies in other replicas.
+    /// Set if the stage has copies in other replicas.
     exchange: Option<Exchange>,
 }
 
@@ -116,9 +116,8 @@ impl Passes {
         }
     }
 
-    /// What can only be done once it is certain that the last step ended well on
-    /// every stage: its gradients join those of earlier steps, and layers commit
-    /// what they gathered.
+    /// Does the work that requires that the last step ended well on every stage: its gradients join
+    /// those of earlier steps, and layers commit their gathered state.
     pub(super) fn commit_step(&mut self) -> anyhow::Result<()> {
         if self.accumulator.wait_for_found_inf()? {
             self.undo_step();
@@ -128,7 +127,7 @@ impl Passes {
         Ok(self.compute.buffers_mut().commit()?)
     }
 
-    /// One round of the exchange with the stage's copies in other replicas.
+    /// Runs one round of the exchange with the stage's copies in other replicas.
     pub(super) fn exchange(
         &mut self,
         round: usize,
@@ -160,7 +159,7 @@ impl Passes {
         self.compute.buffers_mut().undo();
     }
 
-    /// Drops what is in flight.
+    /// Drops the activations in flight.
     pub(super) fn abort(&mut self) {
         let slots = self.activations.clear();
         if let Some(graphs) = &mut self.graphs {
@@ -172,7 +171,7 @@ impl Passes {
         }
     }
 
-    /// Leaks what is in flight: see [`super::lost_device`].
+    /// Leaks the activations in flight: see [`super::lost_device`].
     pub(super) fn leak(&mut self) {
         self.activations.leak();
     }
@@ -224,7 +223,7 @@ impl Passes {
         }
     }
 
-    /// `F` in training: leaves a flight behind.
+    /// Runs `F` in training, which leaves a flight.
     fn forward(
         &mut self,
         micro: MicroId,
@@ -236,7 +235,7 @@ impl Passes {
         let (mut values, mut skips, targets) = Arrived::new(inputs, incoming).into_parts();
         let offload = self.offload.as_mut();
         let offload = offload.and_then(|offload| offload.of_forward(micro));
-        // Where layers have a rule of their own, an `R` stands for what that drops.
+        // If layers have their own recompute rule, an `R` refers to what that drops.
         let dropped = self.recomputed.take() == Some(micro) && !compute.segments().any_recomputes();
         let mut flight = Flight::default();
         for number in 0..compute.segments().len() {
@@ -312,8 +311,8 @@ impl Passes {
         Ok(grads.into_edges(sends, layers.skips().incoming()))
     }
 
-    /// Goes back through the segments from the last to the first; gives, in that
-    /// order, what the weight pass needs of them.
+    /// Runs the backward of the segments from last to first; returns, in that order, their state
+    /// for the weight pass.
     fn go_back(
         &mut self,
         flight: Flight,

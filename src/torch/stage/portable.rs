@@ -1,33 +1,35 @@
-//! What a stage holds between steps, to be carried to any other partition.
+//! State of a stage between steps, portable to any other partition.
 
 use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use crate::torch::copies::{fill, host_copy, like};
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::optim::{OptimizerState, Parts};
+use crate::copies::{fill, host_copy, like};
+use crate::error::TorchError;
+use crate::ffi;
+use crate::optim::{OptimizerState, Parts};
 
-/// What a tensor is to the parameter or buffer that it is named after.
+/// Role of a tensor for the parameter or buffer that it is named after.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Role {
+pub enum Role {
+    /// A trained tensor.
     Parameter,
+    /// A tensor of the model that is not trained.
     Buffer,
-    /// What steps have accumulated that no optimizer has used up.
+    /// Accumulated gradient that no optimizer has used.
     Gradient,
-    /// A part of what an optimizer remembers.
+    /// A part of an optimizer's state.
     Optimizer(String),
-    /// A part of what the outer step of replicas that train alone remembers.
+    /// A part of the outer step's state of replicas that train alone.
     Outer(String),
-    /// What another replica than the first has alone.
+    /// State that only a replica other than the first has.
     Replica(usize, Box<Role>),
 }
 
 impl Role {
     /// For sentences in which the name follows.
-    pub(crate) fn in_words(&self) -> &'static str {
+    pub fn in_words(&self) -> &'static str {
         match self {
             Self::Parameter => "the parameter",
             Self::Buffer => "the buffer",
@@ -39,7 +41,7 @@ impl Role {
     }
 
     /// The role, in whatever replica.
-    pub(crate) fn plain(&self) -> &Self {
+    pub fn plain(&self) -> &Self {
         match self {
             Self::Replica(_, own) => own.plain(),
             own => own,
@@ -49,14 +51,17 @@ impl Role {
 
 /// A tensor by its role and the name of the parameter or buffer.
 #[derive(Debug)]
-pub(crate) struct Portable {
-    pub(crate) role: Role,
-    pub(crate) name: String,
-    pub(crate) tensor: Tensor,
+pub struct Portable {
+    /// What the tensor is to the parameter or buffer.
+    pub role: Role,
+    /// Name of the parameter or buffer.
+    pub name: String,
+    /// Its values, in the host's memory.
+    pub tensor: Tensor,
 }
 
 impl Portable {
-    /// The same in memory of its own, without a replica.
+    /// Copies it to new memory, without the replica.
     pub(crate) fn plain_copy(&self) -> Result<Self, TorchError> {
         Ok(Self {
             role: self.role.plain().clone(),
@@ -110,7 +115,7 @@ pub(super) fn snapshot(
     Ok(all)
 }
 
-/// What another replica than the first has alone.
+/// Marks state that only a replica other than the first has.
 pub(super) fn of_replica(replica: usize, all: Vec<Portable>) -> Vec<Portable> {
     let own = |one: Portable| Portable {
         role: Role::Replica(replica, Box::new(one.role)),
@@ -119,13 +124,12 @@ pub(super) fn of_replica(replica: usize, all: Vec<Portable>) -> Vec<Portable> {
     all.into_iter().map(own).collect()
 }
 
-/// What is remembered of parameters, by their places.
+/// State of parameters, by their indices.
 type Remembered = BTreeMap<usize, Parts>;
 
-/// Takes what belongs to these parameters and buffers out of `all` and fills them. Types
-/// and shapes have been checked. Gives what the optimizer is to remember, by the
-/// parameters' places, of those alone that are `owned`, which alone get their gradients; and the
-/// same of the outer step.
+/// Takes the tensors of these parameters and buffers out of `all` and copies them. Types and shapes
+/// have been checked. Returns the optimizer state, by the parameters' indices, of the `owned` ones,
+/// which alone get their gradients; and the same for the outer step.
 #[doc(alias = "load_state_dict")]
 pub(super) fn restore(
     parameters: &[(String, Tensor)],
@@ -163,7 +167,7 @@ pub(super) fn restore(
             Role::Outer(part) => {
                 outer.entry(place).or_default().insert(part, tensor);
             }
-            // Whoever brings it has taken the replica off.
+            // The caller has removed the replica.
             Role::Buffer | Role::Replica(..) => {}
         }
     }

@@ -1,18 +1,18 @@
-//! Where a stage is, for error messages: written by its thread, read by any.
+//! Current position of a stage, for error messages: written by its thread, read by any.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The layer that a stage runs.
+/// The layer that a stage is running.
 ///
-/// It tells a reader where the thread is and publishes no data, so it is read and written
+/// It only tells a reader where the thread is and publishes no data, so it is read and written
 /// relaxed.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
-    /// A place among `names`, counted from 1; 0 outside of all layers.
+    /// Index in `names`, counted from 1; 0 outside of all layers.
     at: Arc<AtomicUsize>,
-    /// Those of the layers, and behind them that of the loss.
+    /// Names of the layers, followed by that of the loss.
     names: Arc<[String]>,
 }
 
@@ -28,7 +28,7 @@ impl Progress {
         self.at.store(0, Relaxed);
     }
 
-    /// The stage's layer with this number; the number behind the last is the loss.
+    /// Enters the stage's layer with this number; the number after the last is the loss.
     pub(super) fn layer(&self, number: usize) {
         self.at.store(number + 1, Relaxed);
     }

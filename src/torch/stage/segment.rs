@@ -1,9 +1,8 @@
-//! Runs of layers that are kept or recomputed as one.
+//! Segments: sequences of layers that are kept or recomputed as one.
 //!
-//! Each segment of a stage has a graph of its own: where one ends and the next
-//! begins, gradients are handed on as they are from stage to stage. A segment that
-//! recomputes keeps its inputs instead, until its backward (or an `R` before it)
-//! runs its layers again.
+//! Each segment of a stage has its own graph: between segments gradients are passed as between
+//! stages. A segment that recomputes keeps its inputs instead, until its backward (or an `R` before
+//! it) runs its layers again.
 
 use std::ops::Range;
 
@@ -12,11 +11,11 @@ use gpipe_partitioner::MicroId;
 use super::border::SkipValues;
 use super::inputs::Inputs;
 use super::writes::Writes;
-use crate::torch::recompute::Recompute;
-use crate::torch::skips::Skip;
-use crate::torch::values::Values;
+use crate::recompute::Recompute;
+use crate::skips::Skip;
+use crate::values::Values;
 
-/// What is run as one: a segment of the stage, or all of its layers, as inference has it.
+/// Unit of a run: a segment of the stage, or all of its layers, in inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunUnit {
     Segment(usize),
@@ -28,7 +27,7 @@ pub(super) enum RunUnit {
 #[derive(Debug)]
 pub(super) struct Segments {
     all: Vec<Segment>,
-    /// All layers as one.
+    /// All layers as one segment.
     whole: Segment,
     recompute: Recompute,
 }
@@ -51,7 +50,7 @@ pub(super) struct Segment {
 }
 
 impl Segments {
-    /// Those of the stage with this number that has these layers of the model.
+    /// Makes the segments of a stage with this number and these layers of the model.
     pub(super) fn new(
         layers: &Range<usize>,
         stage: usize,
@@ -83,29 +82,29 @@ impl Segments {
         }
     }
 
-    /// Whether a layer gives out parameters or buffers in training; none where that is unknown.
+    /// Returns whether a layer outputs parameters or buffers in training; `None` if unknown.
     pub(super) fn give_out_own(&self) -> Option<bool> {
         let owners = self.all.iter().map(Segment::owners);
         let owners: Option<Vec<&[usize]>> = owners.collect();
         Some(owners?.iter().any(|own| !own.is_empty()))
     }
 
-    /// Whether another segment of the stage comes behind it.
+    /// Returns whether another segment of the stage follows.
     pub(super) fn has_next(&self, unit: RunUnit) -> bool {
         matches!(unit, RunUnit::Segment(number) if number + 1 < self.all.len())
     }
 
-    /// Whether a segment drops the graph that its forward makes for this micro-batch.
+    /// Returns whether a segment drops the graph of its forward for this micro-batch.
     pub(super) fn recomputes(&self, number: usize, micro: MicroId, micro_batches: usize) -> bool {
         self.all[number].recompute && self.recompute.applies(micro, micro_batches)
     }
 
-    /// Whether any layers have a rule by which they recompute.
+    /// Returns whether any layers have their own recompute rule.
     pub(super) fn any_recomputes(&self) -> bool {
         self.all.iter().any(|segment| segment.recompute)
     }
 
-    /// Whether all layers recompute, from the next step on.
+    /// Sets whether all layers recompute, from the next step on.
     pub(super) fn recompute_all(&mut self, redo: bool) {
         self.recompute = if redo {
             Recompute::Always
@@ -117,7 +116,7 @@ impl Segments {
         }
     }
 
-    /// From now on layers are run on copies of their inputs.
+    /// Runs layers on copies of their inputs from now on.
     pub(super) fn copy_inputs(&mut self) {
         let all = self.all.iter_mut().filter_map(|one| one.writes.as_mut());
         all.for_each(|writes| *writes = writes.with_inputs(true));
@@ -146,7 +145,7 @@ impl Segment {
         &self.outgoing
     }
 
-    /// What its layers write to; unknown before the first run.
+    /// Returns which tensors its layers write to; unknown before the first run.
     pub(super) fn writes(&self) -> Option<Writes> {
         self.writes
     }
@@ -156,18 +155,18 @@ impl Segment {
         self.owners.as_deref()
     }
 
-    /// What is known of its layers from now on.
+    /// Sets which tensors its layers are known to write to.
     pub(super) fn set_writes(&mut self, writes: Writes) {
         self.writes = Some(writes);
     }
 
-    /// The same, after its first run.
+    /// Does the same after its first run.
     pub(super) fn learn(&mut self, writes: Writes, owners: Vec<usize>) {
         self.writes = Some(writes);
         self.owners = Some(owners);
     }
 
-    /// What it needs, out of what is on its way.
+    /// Takes its inputs out of the values in transit.
     pub(super) fn take_inputs(&self, main: Values, skips: &mut SkipValues) -> Inputs {
         let own = self.incoming.iter().map(|skip| (*skip, skips.take(*skip)));
         Inputs::new(main, own.collect())

@@ -1,4 +1,4 @@
-//! The paths of values from one layer to the next, and past it.
+//! Paths of values from one layer to the next, and past it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,19 +8,19 @@ use tch::Tensor;
 
 use super::border::SkipValues;
 use super::segment;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::skips::{Skip, Stashed};
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi;
+use crate::skips::{Skip, Stashed};
+use crate::values::Values;
 
 /// The skips of a model, as one stage sees them.
 #[derive(Debug)]
 pub(super) struct SkipRoutes {
-    /// All of them.
+    /// All skips of the model.
     skips: Arc<[Skip]>,
-    /// The number of the stage's first layer in the model.
+    /// Number of the stage's first layer in the model.
     first_layer: usize,
-    /// Those from earlier stages, and to later ones.
+    /// Skips from earlier stages, and to later ones.
     incoming: Vec<usize>,
     outgoing: Vec<usize>,
 }
@@ -36,23 +36,23 @@ impl SkipRoutes {
         }
     }
 
-    /// Those from earlier stages, by their numbers.
+    /// Returns the numbers of skips from earlier stages.
     pub(super) fn incoming(&self) -> &[usize] {
         &self.incoming
     }
 
-    /// Those to later stages.
+    /// Returns the numbers of skips to later stages.
     pub(super) fn outgoing(&self) -> &[usize] {
         &self.outgoing
     }
 
-    /// Whether the model has none.
+    /// Returns whether the model has no skips.
     pub(super) fn is_empty(&self) -> bool {
         self.skips.is_empty()
     }
 
-    /// What a layer finds to pop, by name: snapshots, which share memory neither with what
-    /// else it is given nor with each other.
+    /// Returns the values for a layer to pop, by name: snapshots, which share memory neither with
+    /// the layer's other inputs nor with each other.
     pub(super) fn pops(
         &self,
         layer: usize,
@@ -100,17 +100,16 @@ impl SkipRoutes {
     }
 }
 
-/// A layer's outputs, each behind an accumulation node of its own where there are several
-/// paths on from the layer.
+/// Returns a layer's outputs, each behind its own accumulation node if several paths lead on from
+/// the layer.
 ///
-/// One value may leave a layer several times: as outputs, stashed, passed on by the
-/// next. Where a stage ends there, the gradients of each path have been added up on the
-/// other side, and the sums then join in the order of the graph's roots: the skips, then
-/// the outputs. The same is done where no stage ends, so that the bits do not depend on it:
-/// each path begins with an accumulation node, and the node made last comes first. Outputs
-/// that share memory have one node, here as across a border, since a change of one is a
-/// change of all. No output is a view of anything inside its layer, as none is across a
-/// border.
+/// A value may leave a layer several times: as outputs, stashed, passed on by the next. If a stage
+/// ends there, the gradients of each path have been added up on the other side, and the sums then
+/// join in the order of the graph's roots: the skips, then the outputs. The same is done where no
+/// stage ends, so that the bits do not depend on it: each path begins with an accumulation node,
+/// and the latest node comes first. Outputs that share memory have one node, here as across a
+/// border, since a change of one is a change of all. No output is a view of anything inside its
+/// layer, as none is across a border.
 pub(super) fn fan_out(outputs: Values, several: bool) -> Result<Values, TorchError> {
     if !several && outputs.len() < 2 {
         return outputs.try_map(ffi::no_view);

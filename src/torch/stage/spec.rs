@@ -1,4 +1,4 @@
-//! What a stage is made from, and its parts from that.
+//! Specification of a stage, from which its parts are made.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,36 +19,36 @@ use super::own_tensors::OwnTensors;
 use super::passes::Passes;
 use super::segment::Segments;
 use super::skip_routes::SkipRoutes;
-use crate::torch::precision::Precision;
-use crate::torch::recompute::Recompute;
-use crate::torch::sequential::{BuiltLayer, LayerBuilder};
-use crate::torch::skips::Skip;
-use crate::torch::streams::{DeviceStreams, Route};
+use crate::precision::Precision;
+use crate::recompute::Recompute;
+use crate::sequential::{BuiltLayer, LayerBuilder};
+use crate::skips::Skip;
+use crate::streams::{DeviceStreams, Route};
 
-/// What a stage is made from.
+/// Specification of a stage.
 #[derive(Debug, Clone)]
 pub(crate) struct StageSpec {
-    /// Its number, from 0.
+    /// Number of the stage, from 0.
     pub(crate) number: usize,
     pub(crate) last: bool,
     pub(crate) device: Device,
     pub(crate) seed: u64,
-    /// Its layers, and which of the model's they are.
+    /// Its layers, and their range in the model.
     pub(crate) layers: Vec<LayerBuilder>,
     pub(crate) range: Range<usize>,
     /// All skips of the model.
     pub(crate) skips: Arc<[Skip]>,
     pub(crate) recompute: Recompute,
     pub(crate) precision: Precision,
-    /// Where its activations are counted, where that is asked for.
+    /// Meter of its activations, if requested.
     pub(crate) meter: Option<DeviceMeter>,
-    /// Where what it sends goes.
+    /// Destinations of its outputs.
     pub(crate) route: Route,
     /// Whether its passes are captured and replayed.
     pub(crate) graphing: Graphing,
-    /// How many leaves the sums of its gradients have, a power of two.
+    /// Number of leaves in the sums of its gradients, a power of two.
     pub(crate) tree: usize,
-    /// Its copies in the replicas of the pipeline, itself included.
+    /// Copies of the stage in the pipeline's replicas, itself included.
     pub(crate) copies: Copies,
 }
 

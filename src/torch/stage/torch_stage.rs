@@ -1,4 +1,4 @@
-//! The stage that the engine drives.
+//! The stage type that the engine runs.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,34 +14,34 @@ use super::optimizers::Optimizers;
 use super::outer::Outer;
 use super::passes::Passes;
 use super::spec::StageSpec;
-use crate::engine::{ActivationHint, Observer, Phase, Stage, StageError};
+use crate::caught;
+use crate::error::TorchError;
 use crate::fail_point::fail_point;
-use crate::torch::caught;
-use crate::torch::error::TorchError;
-use crate::torch::memory::Scope;
-use crate::torch::out_of_memory::OutOfMemory;
-use crate::torch::step::StepSettings;
-use crate::torch::streams::{DeviceStreams, InTransit, Route};
-use crate::torch::values::Values;
+use crate::memory::Scope;
+use crate::out_of_memory::OutOfMemory;
+use crate::step::StepSettings;
+use crate::streams::{DeviceStreams, InTransit, Route};
+use crate::values::Values;
+use gpipe_engine::{ActivationHint, Observer, Phase, Stage, StageError};
 
 /// Consecutive layers on one device.
 #[derive(Debug)]
 pub(crate) struct TorchStage {
     number: usize,
-    /// Its thread's streams, shared with the thread's other stages.
+    /// Streams of its thread, shared with the thread's other stages.
     streams: Rc<DeviceStreams>,
     route: Route,
     copies: Copies,
-    /// Of the present step.
+    /// Settings of the current step.
     settings: Option<Arc<StepSettings>>,
     passes: Passes,
     optimizers: Optimizers,
-    /// The places of the parameters that the update under way, or else the last one, changes.
+    /// Indices of the parameters changed by the current or last update.
     updating: Vec<usize>,
-    /// Where replicas train alone: what the outer step remembers.
+    /// State of the outer step, if replicas train alone.
     outer: Outer,
     meter: Option<StageMeter>,
-    /// Where it is in several steps without a barrier between them.
+    /// Set during a run of steps without barriers.
     row: Option<Box<InRow>>,
 }
 
@@ -74,7 +74,7 @@ impl TorchStage {
         &self.streams
     }
 
-    /// The same, shared.
+    /// Returns the streams, shared.
     pub(crate) fn shared_streams(&self) -> Rc<DeviceStreams> {
         Rc::clone(&self.streams)
     }
@@ -85,24 +85,24 @@ impl TorchStage {
         (skips.incoming(), skips.outgoing())
     }
 
-    /// Whether it computes the loss.
+    /// Returns whether it computes the loss.
     pub(crate) fn has_loss(&self) -> bool {
         self.passes.has_loss()
     }
 
-    /// Whether its backward gives the gradients of its main inputs.
+    /// Returns whether its backward returns the gradients of its main inputs.
     pub(crate) fn sends_gradient(&self) -> bool {
         let wanted = |settings: &Arc<StepSettings>| settings.mode.wants_input_gradient();
         !self.passes.compute().is_first() || self.settings.as_ref().is_some_and(wanted)
     }
 
-    /// Whether all of its layers recompute, from the next step on.
+    /// Sets whether all of its layers recompute, from the next step on.
     pub(crate) fn recompute_all(&mut self, redo: bool) {
         let compute = self.passes.compute_mut();
         compute.segments_mut().recompute_all(redo);
     }
 
-    /// What became of CUDA graphs here; none unless they were asked for.
+    /// Returns the use of CUDA graphs; `None` unless they were requested.
     pub(crate) fn graph_use(&self) -> Option<GraphUse> {
         self.passes.graphs().map(Graphs::usage)
     }
@@ -113,9 +113,9 @@ impl TorchStage {
         Ok(memory.transpose()?)
     }
 
-    // Its parts, for what is done between steps.
+    // Parts, for operations between steps.
 
-    /// In the order of the stages.
+    /// Returns the number of the stage.
     pub(super) fn number(&self) -> usize {
         self.number
     }
@@ -124,7 +124,7 @@ impl TorchStage {
         &self.copies
     }
 
-    /// The places of the parameters that the update under way, or else the last one, changes.
+    /// Indices of the parameters changed by the current or last update.
     pub(super) fn updating(&self) -> &[usize] {
         &self.updating
     }
@@ -161,12 +161,12 @@ impl TorchStage {
         &mut self.passes
     }
 
-    /// What updates need.
+    /// Returns the parts that updates need.
     pub(super) fn update_parts(&mut self) -> (&mut Passes, &mut Optimizers) {
         (&mut self.passes, &mut self.optimizers)
     }
 
-    /// What this thread allocates while the result lives is the stage's.
+    /// Charges this thread's allocations to the stage while the result lives.
     pub(super) fn count_memory(&self) -> Option<Scope> {
         self.meter.as_ref().and_then(StageMeter::enter)
     }
@@ -178,7 +178,7 @@ impl TorchStage {
         settings.ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
     }
 
-    /// No layer is running.
+    /// Records that no layer is running.
     fn outside(&self) {
         self.passes.compute().layers().progress().outside();
     }
@@ -207,7 +207,7 @@ impl TorchStage {
         Ok(outputs.into_iter().map(InTransit::from).collect())
     }
 
-    /// The part of that which is measured.
+    /// Runs the measured part of an action.
     fn act_on_streams(
         &mut self,
         action: Action,
@@ -258,7 +258,7 @@ impl TorchStage {
         Ok((self.streams).send_to_copies(outputs, &self.copies.other_places())?)
     }
 
-    /// What arrived, on the stage's device.
+    /// Moves received values to the stage's device if needed.
     fn here(&self, values: Values) -> Result<Values, TorchError> {
         let device = self.passes.compute().layers().device();
         if values.present().all(|tensor| tensor.device() == device) {
@@ -273,7 +273,7 @@ impl TorchStage {
         })
     }
 
-    /// Adds to an action's error what is known of its cause.
+    /// Adds the known cause to an action's error.
     fn explain(&self, action: Action, error: anyhow::Error) -> anyhow::Error {
         let layers = self.passes.compute().layers();
         let error = OutOfMemory::explain(layers.device(), error);

@@ -1,18 +1,18 @@
-//! Whether layers write into tensors that others may need (in-place changes).
+//! In-place changes by layers to tensors that others may need.
 
 use tch::Tensor;
 
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
+use crate::error::TorchError;
+use crate::ffi;
 
-/// What the layers of a segment change in place though others may need it.
+/// Tensors that a segment's layers change in place though others may need them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Writes {
-    /// What the segment is given.
+    /// Inputs of the segment.
     inputs: bool,
-    /// What its layers have stashed.
+    /// Values stashed by its layers.
     stashes: bool,
-    /// Parameters and buffers that its layers have given out.
+    /// Parameters and buffers that its layers have output.
     own: bool,
 }
 
@@ -49,7 +49,7 @@ impl Writes {
         }
     }
 
-    /// The same, but for what the segment is given.
+    /// Replaces the entry for inputs.
     pub(super) fn with_inputs(self, inputs: bool) -> Self {
         Self { inputs, ..self }
     }
@@ -73,7 +73,7 @@ impl Watched {
         self.0.push((tensor.shallow_clone(), changes));
     }
 
-    /// Whether one of them has been written to.
+    /// Returns whether one of them has been written to.
     pub(super) fn changed(&self) -> Result<bool, TorchError> {
         for (tensor, before) in &self.0 {
             if ffi::changes(tensor)? != *before {

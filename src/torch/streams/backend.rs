@@ -1,4 +1,4 @@
-//! The device backend: the operations on streams and events.
+//! Device backend: operations on streams and events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use tch::Tensor;
 use super::ids::{Event, MemorySpace, Stream};
 use super::left_out::left_out;
 use super::recorder::Recorder;
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, RawEvent};
+use crate::error::TorchError;
+use crate::ffi::{self, RawEvent};
 
 /// The devices whose streams are used.
 #[doc(alias = "accelerator")]
 #[derive(Debug, Clone)]
-pub(crate) enum Backend {
+pub enum Backend {
     /// libtorch's CUDA devices.
     Cuda,
-    /// No devices: the operations are only recorded, and tensors stay in the host's memory.
+    /// No devices: the operations are only recorded, and tensors stay in host memory.
     Recorder(Recorder),
 }
 
@@ -40,7 +40,7 @@ impl Backend {
     }
 
     /// A new stream.
-    pub(crate) fn stream(&self, device: usize) -> Result<Stream, TorchError> {
+    pub fn stream(&self, device: usize) -> Result<Stream, TorchError> {
         let id = match self {
             Self::Cuda => ffi::new_stream(device)?,
             Self::Recorder(recorder) => recorder.new_stream(),
@@ -49,7 +49,7 @@ impl Backend {
     }
 
     /// The calling thread's current stream.
-    pub(crate) fn current(&self, device: usize) -> Result<Stream, TorchError> {
+    pub fn current(&self, device: usize) -> Result<Stream, TorchError> {
         match self {
             Self::Cuda => Ok(Stream {
                 device,
@@ -62,7 +62,7 @@ impl Backend {
     /// Makes a stream the calling thread's current one of its device; returns the previous
     /// one.
     #[track_caller]
-    pub(crate) fn enter(&self, stream: Stream) -> Result<Stream, TorchError> {
+    pub fn enter(&self, stream: Stream) -> Result<Stream, TorchError> {
         if left_out("enter") {
             return self.current(stream.device);
         }
@@ -75,18 +75,18 @@ impl Backend {
         }
     }
 
-    /// Records an event at the end of what is in the stream now.
+    /// Records an event at the current end of the stream.
     #[doc(alias = "record_event")]
     #[track_caller]
-    pub(crate) fn record(&self, stream: Stream) -> Result<Event, TorchError> {
+    pub fn record(&self, stream: Stream) -> Result<Event, TorchError> {
         self.submits(MemorySpace::Accelerator(stream.device));
         self.point(stream)
     }
 
-    /// The same on a thread that may have no guard, for a device that may be lost.
+    /// Does the same on a thread that may have no guard, for a device that may be lost.
     #[track_caller]
     pub(super) fn point(&self, stream: Stream) -> Result<Event, TorchError> {
-        // Left out, nothing comes before the event.
+        // If left out, nothing precedes the event.
         let stream = if left_out("record") {
             self.empty_stream(stream.device)?
         } else {
@@ -104,10 +104,10 @@ impl Backend {
         }
     }
 
-    /// Has what is submitted to the stream from now on wait for the event.
+    /// Makes work submitted to the stream from now on wait for the event.
     #[doc(alias = "wait_event")]
     #[track_caller]
-    pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result<(), TorchError> {
+    pub fn wait(&self, stream: Stream, event: &Event) -> Result<(), TorchError> {
         self.submits(MemorySpace::Accelerator(stream.device));
         if left_out("wait") {
             return Ok(());
@@ -141,8 +141,8 @@ impl Backend {
         }
     }
 
-    /// Whether the event is over, without waiting for it. Of a recorder's events that is
-    /// never known.
+    /// Returns whether the event is over, without waiting. Never true for a recorder's events,
+    /// whose state is unknown.
     pub(crate) fn is_over(event: &Event) -> Result<bool, TorchError> {
         match event {
             Event::Cuda(event) => event.is_over(),
@@ -150,8 +150,8 @@ impl Backend {
         }
     }
 
-    /// Whether the event is over within so long, without blocking in the driver. Nobody waits for
-    /// a recorder's events: they count as over.
+    /// Returns whether the event is over within `patience`, without blocking in the driver. A
+    /// recorder's events are never waited for: they count as over.
     pub(crate) fn is_over_within(event: &Event, patience: Duration) -> Result<bool, TorchError> {
         const SHORTEST: Duration = Duration::from_micros(20);
         const LONGEST: Duration = Duration::from_millis(1);
@@ -172,7 +172,7 @@ impl Backend {
     /// Tells the allocator that the stream uses the tensor's memory.
     #[doc(alias = "record_stream")]
     #[track_caller]
-    pub(crate) fn used_by(&self, tensor: &Tensor, stream: Stream) -> Result<(), TorchError> {
+    pub fn used_by(&self, tensor: &Tensor, stream: Stream) -> Result<(), TorchError> {
         self.submits(MemorySpace::Accelerator(stream.device));
         if left_out("used_by") {
             return Ok(());
@@ -188,7 +188,7 @@ impl Backend {
 
     /// Copies on the current streams of the devices that take part. The host does not wait.
     #[doc(alias = "non_blocking")]
-    pub(crate) fn copy(
+    pub fn copy(
         &self,
         tensor: &Tensor,
         from: MemorySpace,
@@ -211,7 +211,7 @@ impl Backend {
         Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
     }
 
-    /// As [`Backend::copy`], into memory that is allocated already.
+    /// Copies as [`Backend::copy`], into memory that is allocated already.
     pub(crate) fn copy_into(
         &self,
         to: &Tensor,
@@ -261,7 +261,7 @@ impl Backend {
 
     /// Records that `who` reads tensors: in the current stream of an accelerator, or on the
     /// host.
-    pub(crate) fn reads<'a>(
+    pub fn reads<'a>(
         &self,
         who: &str,
         place: MemorySpace,
@@ -272,7 +272,7 @@ impl Backend {
         }
     }
 
-    /// Whether events have timestamps.
+    /// Returns whether events have timestamps.
     pub(crate) fn keeps_time(&self) -> bool {
         matches!(self, Self::Cuda)
     }

@@ -1,4 +1,4 @@
-//! The lock that keeps everybody else off a device while a graph is captured on it (rule 9).
+//! Lock that keeps other threads off a device while a graph is captured on it (rule 9).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::held::Held;
 #[doc(alias = "CUDA graph capture")]
 pub(super) type CaptureLock = Arc<RwLock<()>>;
 
-/// While it lives, no graph is captured on the device.
+/// Guard during which no graph is captured on the device.
 #[derive(Debug)]
-pub(crate) struct SubmitGuard {
+pub struct SubmitGuard {
     _lock: ArcRwLockReadGuard<RawRwLock, ()>,
-    /// None of a guard that is left out.
+    /// `None` for a guard that is left out.
     _held: Option<Held>,
 }
 
@@ -27,7 +27,7 @@ impl SubmitGuard {
         }
     }
 
-    /// Of a lock that nobody else knows.
+    /// Makes a guard of a private lock.
     pub(super) fn left_out() -> Self {
         Self {
             _lock: CaptureLock::default().read_arc(),

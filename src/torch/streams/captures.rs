@@ -3,8 +3,8 @@
 use super::backend::Backend;
 use super::device_streams::DeviceStreams;
 use super::ids::MemorySpace;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
+use crate::error::TorchError;
+use crate::ffi;
 
 /// A memory pool for graphs that are always replayed in the order of their capture, so that
 /// a later graph may reuse memory that an earlier one no longer needs.
@@ -25,7 +25,7 @@ pub(crate) enum CapturedGraph {
 }
 
 impl DeviceStreams {
-    /// Whether captures are only emulated, with a recorder: no graph exists then. The work
+    /// Returns whether captures are only emulated, by a recorder: then no graph exists. The work
     /// runs while it is captured, and has to be run again wherever the graph is replayed.
     pub(crate) fn emulates_graphs(&self) -> bool {
         matches!(self.on_accelerator(), Some((Backend::Recorder(_), _)))
@@ -62,7 +62,7 @@ impl DeviceStreams {
         match (self.on_accelerator(), pool) {
             (Some((Backend::Cuda, device)), GraphPool::Cuda(first, second)) => {
                 let capture = ffi::Capture::begin(device, (first, second))?;
-                let done = crate::torch::caught(body);
+                let done = crate::caught(body);
                 let graph = capture.end();
                 // The error of the body says more than that the capture failed.
                 let done = done?;
@@ -70,7 +70,7 @@ impl DeviceStreams {
             }
             (Some((Backend::Recorder(recorder), device)), GraphPool::Recorded) => {
                 let number = recorder.begin_capture(device);
-                let done = crate::torch::caught(body);
+                let done = crate::caught(body);
                 let ended = recorder.end_capture(number);
                 let done = done?;
                 ended?;
@@ -109,7 +109,7 @@ impl DeviceStreams {
     }
 }
 
-/// Whether graphs can be captured in a memory space of this backend.
+/// Checks that graphs can be captured in a memory space of this backend.
 pub(crate) fn can_capture(backend: &Backend, place: MemorySpace) -> Result<(), TorchError> {
     match (backend, place) {
         (Backend::Cuda, MemorySpace::Accelerator(_)) => ffi::has_cuda_graphs(),

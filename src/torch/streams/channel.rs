@@ -1,8 +1,8 @@
-//! A one-way connection from a GPU here to one of another process, or from there.
+//! One-way connection between a local GPU and one of another process.
 //!
-//! Its transfers run one after another in a side stream of high priority, which waits for the
-//! values that are sent (rule 2), and for which those wait who use what has arrived (rule 3).
-//! No stream that computes is of that pool: a transfer whose other end is late would keep it.
+//! Its transfers run one after another in a high-priority side stream, which waits for the sent
+//! values (rule 2), and which users of received values wait for (rule 3). No computing stream is
+//! from that pool: a transfer whose other end is late would block it.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use super::backend::Backend;
 use super::ids::{Event, MemorySpace, Stream};
 use super::in_transit::InTransit;
 use super::side_stream::within;
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, Communicator};
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi::{self, Communicator};
+use crate::values::Values;
 
-/// How long a thread sleeps before it asks again whether a call of NCCL is over.
+/// How long a thread sleeps between checks whether an NCCL call is over.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// One of two ends.
+/// One of the two ends.
 #[derive(Debug)]
 pub(crate) struct Channel {
     backend: Backend,
     device: usize,
     stream: Stream,
-    /// It goes before the memories: behind its end NCCL puts nothing into the stream any more.
+    /// Dropped before the memories: after that NCCL adds nothing to the stream.
     communicator: Communicator,
-    /// Memories that NCCL may still be about to use, where a transfer has failed.
+    /// Memories that NCCL may still use after a failed transfer.
     unsettled: Mutex<Vec<Tensor>>,
     /// The end of the last values that have been received.
     last: Mutex<Option<Event>>,
 }
 
-/// What keeps a channel's end from its work.
+/// Reason why a channel's end stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Interrupted {
-    /// Whoever asked says that it is not wanted any more.
+    /// The caller gave up.
     #[error("the transfer was given up")]
     GivenUp,
     #[error(transparent)]
@@ -46,10 +46,10 @@ pub(crate) enum Interrupted {
 
 impl Channel {
     /// Connects a device with the other end: the sender is rank 0, the receiver rank 1. Both call
-    /// this with the same word.
+    /// this with the same id.
     ///
     /// # Errors
-    /// NCCL refuses, or `given_up` said so while the other end had not come.
+    /// NCCL fails, or `given_up` returned true before the other end came.
     pub(crate) fn connect(
         word: &[u8; ffi::UNIQUE_ID],
         (rank, device): (usize, usize),
@@ -67,7 +67,7 @@ impl Channel {
             last: Mutex::default(),
         };
         own.settle(&[], &given_up)?;
-        // NCCL makes what it needs for transfers at the first one.
+        // NCCL allocates its resources for transfers at the first one.
         let place = (tch::Kind::Uint8, tch::Device::Cuda(device));
         let first = [within(&own.backend, &[own.stream], || {
             Ok(Tensor::f_zeros([1], place)?)
@@ -88,8 +88,8 @@ impl Channel {
         self.device
     }
 
-    /// Runs `prepare` in the channel's stream, behind what makes these values, and tells the
-    /// allocator that the stream uses them.
+    /// Runs `prepare` in the channel's stream, after the work that makes these values, and tells
+    /// the allocator that the stream uses them.
     pub(crate) fn behind<T>(
         &self,
         sent: &InTransit,
@@ -117,7 +117,7 @@ impl Channel {
         done.unwrap_or_else(|| anyhow::bail!("the channel's stream is of no use"))
     }
 
-    /// Sends memories that the channel's stream has, or was told to wait for.
+    /// Sends memories that were made on the channel's stream, or that it waits for.
     pub(crate) fn send(
         &self,
         memories: &[Tensor],
@@ -143,7 +143,7 @@ impl Channel {
         Ok(made)
     }
 
-    /// The values that `unpack` makes of what is being received, for a stage anywhere.
+    /// Receives memories; `unpack` turns them into values for a stage anywhere.
     pub(crate) fn received(
         &self,
         unpack: impl FnOnce() -> anyhow::Result<Values>,
@@ -162,7 +162,7 @@ impl Channel {
         last.map_or(Ok(()), |last| wait(&last, &given_up))
     }
 
-    /// Has NCCL put a transfer at the end of the stream.
+    /// Makes NCCL append a transfer to the stream.
     fn put(
         &self,
         memories: &[Tensor],
@@ -172,8 +172,8 @@ impl Channel {
         transfer(&self.communicator, memories, self.stream.id)
     }
 
-    /// Waits until NCCL has put into the stream what it was asked for. Until then an event there
-    /// would say nothing of it, its memory must stay, and no graph may be captured on the device.
+    /// Waits until NCCL has appended the requested transfer to the stream. Until then an event
+    /// would not cover it, its memory must stay, and no graph may be captured on the device.
     fn settle(&self, memories: &[Tensor], given_up: &impl Fn() -> bool) -> Result<(), Interrupted> {
         let settled = self.poll(given_up);
         if settled.is_err() {
@@ -193,13 +193,13 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether something has failed in the background.
+    /// Checks for failures in the background.
     pub(crate) fn check(&self) -> Result<(), TorchError> {
         self.communicator.is_ready().map(drop)
     }
 
-    /// Ends what is under way. It may wait for what the stream waits for, and so for other
-    /// channels: each is ended by a thread of its own.
+    /// Ends running transfers. It may wait for the stream's dependencies, and so for other
+    /// channels: each is ended by a separate thread.
     pub(crate) fn abort(&self) -> Result<(), TorchError> {
         self.communicator.abort()
     }

@@ -1,4 +1,4 @@
-//! The streams of one device's thread, and the p2p transfers on them.
+//! Streams of one device's thread, and the p2p transfers on them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,21 +15,20 @@ use super::in_transit::InTransit;
 use super::pending::PendingD2H;
 use super::side_stream::{SideStream, within};
 use super::task_events::{CallerEvents, TaskLog};
-use crate::torch::device::device_name;
-use crate::torch::error::TorchError;
-use crate::torch::memory::Account;
-use crate::torch::values::Values;
+use crate::device::device_name;
+use crate::error::TorchError;
+use crate::memory::Account;
+use crate::values::Values;
 
 /// The destinations of what a stage sends, in the order of its edges; none is the caller.
 #[doc(alias = "p2p")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Route {
-    /// Of its outputs, then one for each skip.
+    /// Destinations of its outputs, then one for each skip.
     pub(crate) forward: Vec<Option<MemorySpace>>,
-    /// Of the gradients of its inputs, then one for each skip.
+    /// Destinations of its input gradients, then one for each skip.
     pub(crate) backward: Vec<Option<MemorySpace>>,
-    /// If the stage offloads what it keeps for its backwards: the least number of bytes of a
-    /// piece of memory that is offloaded.
+    /// Least size in bytes of a piece of memory to offload, if the stage offloads its activations.
     pub(crate) offload: Option<u64>,
 }
 
@@ -55,10 +54,10 @@ pub(super) struct AcceleratorStreams {
     /// For p2p copies: values that arrive, and values that are sent.
     receiving: SideStream,
     sending: SideStream,
-    /// For offloading what is kept for backwards (D2H), and prefetching it (H2D).
+    /// For offloading activations (D2H), and prefetching them (H2D).
     offloading: SideStream,
     prefetching: SideStream,
-    /// By accelerator, the stream at the other end of p2p copies.
+    /// Stream at the other end of p2p copies, by accelerator.
     peer: RefCell<HashMap<usize, Stream>>,
 }
 
@@ -95,7 +94,7 @@ impl DeviceStreams {
         })
     }
 
-    /// The same, with an account that is charged with what is offloaded.
+    /// Returns the same with an account that is charged for offloaded memory.
     pub(crate) fn charging_host(self, host_account: Option<Account>) -> Self {
         Self {
             host_account,
@@ -109,8 +108,8 @@ impl DeviceStreams {
         Some((self.backend.as_ref()?, accelerator.device))
     }
 
-    /// Whether an action leaves them nothing to do: there is no backend, and nothing that was
-    /// offloaded is to be released.
+    /// Returns whether nothing is left to do after an action: there is no backend, and no offloaded
+    /// memory to release.
     pub(crate) fn is_idle(&self) -> bool {
         self.backend.is_none() && self.pending_d2h.borrow().is_empty()
     }
@@ -123,7 +122,7 @@ impl DeviceStreams {
         backend.finish(&backend.record(accelerator.main)?)
     }
 
-    /// Where its thread computes.
+    /// Returns the device on which its thread computes.
     pub(crate) fn device(&self) -> Device {
         self.space().device()
     }
@@ -135,7 +134,7 @@ impl DeviceStreams {
         })
     }
 
-    /// Begins a task: it runs after what the caller submitted, on whatever device (rule 6).
+    /// Begins a task, which runs after the caller's submitted work on any device (rule 6).
     pub(crate) fn begin_task(
         &self,
         caller_events: Option<&CallerEvents>,
@@ -169,9 +168,9 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// Has `who`, in the main stream from now on, read a tensor that another thread made
-    /// (rule 4). A tensor on another accelerator is copied in this thread's current stream
-    /// there: the guard is to live until it is.
+    /// Registers that `who` will read, in the main stream, a tensor made by another thread (rule
+    /// 4). A tensor on another accelerator is copied in this thread's current stream there: the
+    /// guard must live until then.
     pub(crate) fn uses(
         &self,
         who: &str,
@@ -193,7 +192,7 @@ impl DeviceStreams {
         Ok(shared)
     }
 
-    /// Ends a task: what the caller submits next runs after it (rule 6).
+    /// Ends a task: the caller's next work runs after it (rule 6).
     pub(crate) fn end_task(&self) -> Result<(), TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
@@ -274,7 +273,7 @@ impl DeviceStreams {
         self.give(outputs, to, &done)
     }
 
-    /// Values that are there when `done` is over, one for each place.
+    /// Makes values that are ready when `done` is over, one for each place.
     fn give(
         &self,
         outputs: Vec<Values>,
@@ -307,7 +306,7 @@ impl DeviceStreams {
             return values
                 .try_move(|tensor| accelerator.receive(backend, tensor, at, ready.as_ref()));
         }
-        // Where nothing comes (no gradient, say) the host need not wait for who sends it.
+        // Without values (no gradient, for example) the host need not wait for the sender.
         let comes = values.present().next().is_some();
         if let Some(ready) = ready.as_ref().filter(|_| comes) {
             backend.finish(ready)?;
@@ -369,12 +368,12 @@ impl AcceleratorStreams {
 
     /// Copies values to another memory space, once `done` is over (rule 2).
     ///
-    /// The sender allocates the memory at the other end; the receiver posting a buffer ahead
-    /// of time would gain nothing. The host submits the copy directly after the work that
-    /// makes the value, before that work is over (unless the host is the slower one), so the
-    /// copy waits for nothing but the event. The allocation is a lookup in the allocator's
-    /// cache, the least of what the host does for a copy; and memory that is allocated an
-    /// action earlier is held for an action longer, on each edge.
+    /// The sender allocates the memory at the other end; posting a buffer ahead of time at the
+    /// receiver would gain nothing. The host submits the copy directly after the work that makes
+    /// the value, before that work is over (unless the host is slower), so the copy waits only for
+    /// the event. The allocation is a lookup in the allocator's cache, the smallest part of the
+    /// host's work for a copy; and memory allocated an action earlier is held for an action longer,
+    /// on each edge.
     #[doc(alias = "p2p")]
     fn dispatch(
         &self,
@@ -446,7 +445,7 @@ impl AcceleratorStreams {
         }
         let copy = within(backend, &[near, peer], || {
             let to = MemorySpace::Accelerator(self.device);
-            // No layer runs yet that an error could name.
+            // No layer is running yet that an error could name.
             backend.copy(tensor, from, to).map_err(|error| {
                 let from = device_name(from.device());
                 TorchError::new(format!("while receiving from {from}: {error}"))

@@ -1,20 +1,20 @@
 //! Whether the calling thread has a device's capture lock (rule 9).
 //!
-//! A guard that is missing shows only if another thread captures a graph at that moment. So
-//! builds with debug assertions look for it in every call of the [`Backend`] that submits work
-//! to a CUDA device, whether anybody captures or not.
+//! A missing guard shows only if another thread captures a graph at that moment. So builds with
+//! debug assertions check for it in every call of the [`Backend`] that submits work to a CUDA
+//! device, whether any thread captures or not.
 
 use std::marker::PhantomData;
 
 use super::backend::Backend;
 use super::ids::MemorySpace;
 
-/// While it lives, the thread that made it has the device's lock, shared or alone.
+/// Marks that this thread has the device's lock, shared or exclusive.
 #[derive(Debug)]
 pub(super) struct Held {
     #[cfg(debug_assertions)]
     device: usize,
-    /// It stays on its thread.
+    /// Keeps the mark on its thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -32,7 +32,7 @@ mod here {
     }
 
     impl super::Held {
-        pub(in crate::torch::streams) fn new(device: usize) -> Self {
+        pub(in crate::streams) fn new(device: usize) -> Self {
             HELD.with_borrow_mut(|held| held.push(device));
             let thread = std::marker::PhantomData;
             Self { device, thread }
@@ -56,7 +56,7 @@ mod here {
     }
 
     impl super::Held {
-        pub(in crate::torch::streams) const fn new(_: usize) -> Self {
+        pub(in crate::streams) const fn new(_: usize) -> Self {
             let thread = std::marker::PhantomData;
             Self { thread }
         }

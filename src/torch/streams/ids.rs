@@ -1,15 +1,15 @@
-//! What streams, events and memory are known by.
+//! Identifiers of streams, events and memory.
 
 use std::sync::Arc;
 
 use tch::Device;
 
-use crate::torch::ffi::RawEvent;
+use crate::ffi::RawEvent;
 
-/// Where a tensor's memory is.
+/// Place of a tensor's memory.
 #[doc(alias = "device")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum MemorySpace {
+pub enum MemorySpace {
     /// The host's memory.
     Host,
     /// The memory of the accelerator with this number.
@@ -19,7 +19,7 @@ pub(crate) enum MemorySpace {
 /// A stream of an accelerator.
 #[doc(alias = "cudaStream_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Stream {
+pub struct Stream {
     pub(crate) device: usize,
     pub(crate) id: i64,
 }
@@ -30,8 +30,10 @@ pub(crate) const DEFAULT: i64 = 0;
 /// A point in a stream that other streams and the host can wait for.
 #[doc(alias = "cudaEvent_t")]
 #[derive(Debug, Clone)]
-pub(crate) enum Event {
+pub enum Event {
+    /// An event of CUDA.
     Cuda(Arc<RawEvent>),
+    /// The number of an event that a recorder keeps.
     Recorded(u64),
 }
 

@@ -1,12 +1,12 @@
-//! Values on their way between stages (p2p).
+//! Values in transit between stages (p2p).
 
 use tch::Device;
 
 use super::backend::Backend;
 use super::ids::{Event, MemorySpace};
 use super::to_host::ToHost;
-use crate::torch::error::TorchError;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::values::Values;
 
 /// Values that have been sent, and the event that says when they have arrived.
 #[doc(alias = "p2p")]
@@ -38,13 +38,14 @@ impl InTransit {
         }
     }
 
-    /// Values in the host's memory, for a stage anywhere: whoever receives them copies them to its
-    /// own device.
+    /// Wraps values in host memory, for a stage anywhere: the receiver copies them to its own
+    /// device.
     pub(crate) fn on_host(values: Values) -> Self {
         Self::new(values, MemorySpace::Host, None)
     }
 
-    /// The accelerator that has some of its memory. What a recorder says is there is not.
+    /// Returns the accelerator that has some of the values; `None` for a recorder's, which are on
+    /// the host.
     pub(crate) fn on_accelerator(&self) -> Option<usize> {
         let mut present = self.values.present();
         present.find_map(|tensor| match MemorySpace::of(tensor.device()) {

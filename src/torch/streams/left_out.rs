@@ -1,8 +1,8 @@
-//! For tests of the tests: leaves out one of the calls that keep the order of the devices' work.
+//! Mutation switch for tests: leaves out one of the calls that order the devices' work.
 //!
-//! Only in builds with debug assertions. A *site* is what is called and where, as
-//! `wait src/torch/streams/offload.rs:38`. `GPIPE_LEAVE_OUT=SITE` leaves that call out;
-//! `GPIPE_SITES=FILE` appends the sites that were reached to a file (`tests/cuda/mutations`).
+//! Only in builds with debug assertions. A *site* is a call and its place, such as `wait
+//! src/torch/streams/offload.rs:38`. `GPIPE_LEAVE_OUT=SITE` leaves that call out;
+//! `GPIPE_SITES=FILE` appends the reached sites to a file (`tests/cuda/mutations`).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::backend::Backend;
 use super::ids::Stream;
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 #[cfg(debug_assertions)]
 mod switch {
@@ -27,7 +27,7 @@ mod switch {
         reached: Mutex<HashSet<String>>,
     }
 
-    /// None where neither variable is set.
+    /// `None` if neither variable is set.
     fn switch() -> Option<&'static Switch> {
         static SWITCH: OnceLock<Option<Switch>> = OnceLock::new();
         let read = || {
@@ -42,7 +42,7 @@ mod switch {
         SWITCH.get_or_init(read).as_ref()
     }
 
-    /// Whether the calling function's caller is a site that is left out.
+    /// Returns whether the caller of the calling function is the site to leave out.
     #[track_caller]
     pub(crate) fn left_out(what: &str) -> bool {
         let Some(switch) = switch() else {
@@ -70,7 +70,7 @@ mod switch {
 #[cfg(debug_assertions)]
 pub(crate) use switch::left_out;
 
-/// By device, a stream in which nothing ever is.
+/// An always empty stream, by device.
 static EMPTY: Mutex<BTreeMap<usize, Stream>> = Mutex::new(BTreeMap::new());
 
 impl Backend {
@@ -86,18 +86,18 @@ impl Backend {
     }
 }
 
-/// Nothing is left out.
+/// Leaves nothing out.
 #[cfg(not(debug_assertions))]
 pub(crate) const fn left_out(_: &str) -> bool {
     false
 }
 
-/// What no switch leaves out no test misses: so the calls that keep the order go through one
-/// place each, and that asks.
+/// Tests can only detect calls that the switch can leave out: so each kind of ordering call goes
+/// through a single place, which asks the switch.
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     const BACKEND: &str = "src/torch/streams/backend.rs";
     const SHIM: &str = "src/torch/shim/streams.cpp";
@@ -107,7 +107,7 @@ mod tests {
         ("ffi::record_stream(", &[BACKEND]),
         ("ffi::enter_stream(", &[BACKEND]),
         // The profiler measures with events, on one stream.
-        ("RawEvent::record(", &[BACKEND, "src/profile/stopwatch.rs"]),
+        ("RawEvent::record(", &[BACKEND, "src/torch/profile/stopwatch.rs"]),
         ("event.block(", &[BACKEND]),
         ("event.synchronize(", &[BACKEND]),
         ("gp_record_stream(", &["src/torch/ffi/streams.rs", SHIM]),
@@ -134,9 +134,19 @@ mod tests {
         }
     }
 
+    /// The root of the workspace.
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap()
+            .to_owned()
+    }
+
     #[test]
     fn calls_that_keep_the_order_are_in_one_place_each() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = root();
+        let root = root.as_path();
         let mut found = BTreeSet::new();
         each_source(&root.join("src"), &mut |path, text| {
             let path = path.strip_prefix(root).unwrap();
@@ -158,7 +168,7 @@ mod tests {
 
     #[test]
     fn each_of_these_places_asks_whether_it_is_left_out() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(BACKEND);
+        let path = root().join(BACKEND);
         let text = std::fs::read_to_string(path).unwrap();
         let calls = |function: &&str| {
             let copies = ["ffi::copy_to(", "ffi::copy_into("];

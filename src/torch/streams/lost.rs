@@ -1,5 +1,5 @@
-//! Devices that answer every call with an error: after an error of a kernel, CUDA is unusable
-//! until the process ends.
+//! Devices that answer every call with an error: after a kernel error, CUDA is unusable until the
+//! process ends.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use super::backend::Backend;
 use super::device_streams::DeviceStreams;
 use super::ids::Stream;
-use crate::torch::device_lost::{DeviceLost, is_of_cuda};
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
+use crate::device_lost::{DeviceLost, is_of_cuda};
+use crate::error::TorchError;
+use crate::ffi;
 
 /// The loss of one of libtorch's devices.
 static CUDA: Mutex<Option<DeviceLost>> = Mutex::new(None);
@@ -62,20 +62,20 @@ impl Backend {
             (lost.get_or_insert_with(first).clone(), new)
         });
         if new {
-            // If printing fails, the error still says it.
+            // If printing fails, the error still contains it.
             let _ = writeln!(std::io::stderr(), "{lost}");
         }
         if let Self::Cuda = self {
             for (device, _) in gone {
-                // If this fails, the process may end when memory is freed. One that is abandoned
-                // already refuses.
+                // If this fails, the process may end when memory is freed. An already abandoned
+                // device refuses.
                 let _ = ffi::abandon_cuda(device);
             }
         }
         error.context(lost)
     }
 
-    /// The same for an error of the host's wait for a step's numbers.
+    /// Does the same for an error of the host's wait for a step's numbers.
     pub(crate) fn lost_in_reading(&self, stream: Stream, error: TorchError) -> TorchError {
         let explained = self.explain_loss(stream, "numbers of a step that were read", error.into());
         TorchError::new(explained.to_string())
@@ -102,16 +102,16 @@ impl Backend {
         gone.collect()
     }
 
-    /// Whether the device gets to the end of its work: a lost one answers with an error.
+    /// Checks that the device finishes its work: a lost one answers with an error.
     fn answers(&self, stream: Stream) -> Result<(), TorchError> {
         self.finish(&self.point(stream)?)
     }
 }
 
-/// What was first seen, with what the device itself answers: cuBLAS, say, only tells that a product
-/// failed.
+/// Combines the first error with the device's own answer: cuBLAS, for example, only reports that a
+/// product failed.
 fn told(seen: &str, answer: &str) -> String {
-    // What follows is advice of libtorch's.
+    // The rest is libtorch's advice.
     let answer = answer.lines().next().unwrap_or_default();
     if seen.contains(answer) {
         seen.to_owned()
@@ -121,7 +121,7 @@ fn told(seen: &str, answer: &str) -> String {
 }
 
 impl DeviceStreams {
-    /// Whether its device is lost: page-locked memory must not be freed then.
+    /// Returns whether its device is lost: then page-locked memory must not be freed.
     pub(crate) fn is_lost(&self) -> bool {
         self.backend
             .as_ref()
@@ -141,7 +141,7 @@ impl DeviceStreams {
 mod tests {
     use super::*;
 
-    /// A label that is no class was told as a failure of the first product behind it.
+    /// An invalid class label was once reported as a failure of the next product.
     #[test]
     fn the_answer_of_the_device_itself_is_told_once() {
         let product = "stage 1, backward: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED";

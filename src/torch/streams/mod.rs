@@ -61,11 +61,11 @@ mod to_host;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
-pub(crate) use backend::Backend;
+pub use backend::Backend;
 pub(crate) use captures::{CapturedGraph, GraphPool, can_capture};
 pub(crate) use channel::{Channel, Interrupted};
 pub(crate) use device_streams::{DeviceStreams, Route};
-pub(crate) use ids::{Event, MemorySpace, Stream};
+pub use ids::{Event, MemorySpace, Stream};
 pub(crate) use in_transit::InTransit;
 pub(crate) use pending::PendingH2D;
 pub(crate) use task_events::{CallerEvents, TaskEvents, TaskLog};

@@ -1,5 +1,5 @@
-//! Activation offload: what is kept for a backward is copied to the host's memory and
-//! prefetched before it is used (rule 7). Optimizer states are offloaded by the same means.
+//! Activation offload: activations are copied to host memory and prefetched before their use (rule
+//! 7). Optimizer states are offloaded by the same means.
 
 use tch::{Device, Kind, Tensor};
 
@@ -8,18 +8,18 @@ use super::ids::{Event, MemorySpace};
 use super::left_out::left_out;
 use super::pending::{PendingD2H, PendingH2D};
 use super::side_stream::within;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::memory::Account;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi;
+use crate::memory::Account;
+use crate::values::Values;
 
 /// The reader of prefetched values, for messages.
 const KEPT: &str = "what was kept on the host";
 
 impl DeviceStreams {
-    /// Copies to the host (D2H) what the main stream has made by now, and returns the copies.
-    /// `foreign` says of each tensor whether its memory belongs to another stream. The memory
-    /// is held until the end of the device's next action.
+    /// Copies tensors that the main stream has made by now to the host (D2H), and returns the
+    /// copies. `foreign` tells for each tensor whether its memory belongs to another stream. The
+    /// memory is held until the end of the device's next action.
     #[doc(alias = "save_on_cpu")]
     #[doc(alias = "to_host")]
     pub(crate) fn offload(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
@@ -150,7 +150,7 @@ impl DeviceStreams {
             return Ok(None);
         }
         let prefetching = accelerator.prefetching(backend)?;
-        // Its copy to the host may not be over yet, nor that of what the memory held before.
+        // Its copy to the host, or that of the memory's previous content, may not be over yet.
         backend.wait(
             prefetching,
             &backend.record(accelerator.offloading(backend)?)?,
@@ -164,7 +164,7 @@ impl DeviceStreams {
         backend.record(prefetching).map(Some)
     }
 
-    /// Has the main stream wait for what [`DeviceStreams::prefetch_into`] has begun.
+    /// Makes the main stream wait for the copies begun by [`DeviceStreams::prefetch_into`].
     pub(crate) fn wait_prefetch_into<'a>(
         &self,
         ready: Option<Event>,
@@ -179,8 +179,8 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// Has the main stream wait for all that was being prefetched, of which some may have failed:
-    /// the memory can be freed then.
+    /// Makes the main stream wait for all prefetches, some of which may have failed: then the
+    /// memory can be freed.
     pub(crate) fn join_prefetches(&self) -> Result<(), TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
@@ -189,8 +189,8 @@ impl DeviceStreams {
         backend.wait(accelerator.main, &backend.record(prefetching)?)
     }
 
-    /// Copies what the main stream has made by now into memory of the host: the first of each
-    /// pair into the second.
+    /// Copies tensors that the main stream has made by now into existing host memory: the first of
+    /// each pair into the second.
     pub(crate) fn offload_into(
         &self,
         pairs: impl Iterator<Item = (Tensor, Tensor)>,

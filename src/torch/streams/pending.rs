@@ -1,9 +1,9 @@
-//! Copies between the device's memory and the host's that are under way.
+//! Copies in progress between device and host memory.
 
 use tch::Tensor;
 
 use super::ids::Event;
-use crate::torch::values::Values;
+use crate::values::Values;
 
 /// Device memory that is being copied to the host (D2H), held until the copies are over.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
-//! Streams beside the main one.
+//! Streams besides the main one.
 
 use std::cell::OnceCell;
 
 use super::backend::Backend;
 use super::ids::Stream;
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 /// A side stream, created at its first use: a device has only 32 streams, which libtorch
 /// hands out in turn.

@@ -1,4 +1,4 @@
-//! Submitting work to a device, and having the device alone to capture a graph (rule 9).
+//! Guards for submitting work to a device, and for exclusive use to capture a graph (rule 9).
 
 use super::backend::Backend;
 use super::capture_lock::{CaptureLock, CaptureLocks, SubmitGuard};
@@ -17,11 +17,11 @@ impl Backend {
         }
     }
 
-    /// While the result lives, no graph is captured on the device. A thread that has a guard
-    /// of another device may take one: it does not queue behind a thread that waits to
-    /// capture, with which it could deadlock.
+    /// Prevents captures of graphs on the device while the result lives. A thread that has a guard
+    /// of another device may take one: it does not queue behind a thread that waits to capture,
+    /// with which it could deadlock.
     #[track_caller]
-    pub(crate) fn submit_guard(&self, device: usize) -> SubmitGuard {
+    pub fn submit_guard(&self, device: usize) -> SubmitGuard {
         if left_out("submit_guard") {
             return SubmitGuard::left_out();
         }
@@ -29,7 +29,7 @@ impl Backend {
     }
 }
 
-/// While it lives, no other thread captures a graph on the streams' device. Scopes nest.
+/// Scope in which no other thread captures a graph on the streams' device. Scopes nest.
 #[derive(Debug)]
 #[must_use = "other threads may capture once this is dropped"]
 pub(crate) struct SubmitScope<'a> {

@@ -1,4 +1,4 @@
-//! Events that order a task of the stages with what its caller does before and after it.
+//! Events that order a task of the stages with its caller's work before and after it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -8,8 +8,8 @@ use gpipe_partitioner::Action;
 use super::backend::Backend;
 use super::ids::{Event, MemorySpace};
 use super::in_transit::InTransit;
-use crate::torch::error::TorchError;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::values::Values;
 
 /// Events in the caller's current streams, recorded when the caller starts a task (rule 6).
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl CallerEvents {
     }
 }
 
-/// Where a device's thread records the events of a task for the caller.
+/// Record of a task's events by a device's thread, for the caller.
 #[derive(Debug, Default)]
 pub(crate) struct TaskLog {
     task_events: Mutex<TaskEvents>,

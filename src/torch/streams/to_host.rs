@@ -1,4 +1,4 @@
-//! Values from an accelerator to the host's memory, for whoever reads them there.
+//! Copies of values from an accelerator to host memory.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use super::backend::Backend;
 use super::ids::{MemorySpace, Stream};
 use super::in_transit::InTransit;
 use super::side_stream::within;
-use crate::torch::error::TorchError;
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::values::Values;
 
 /// Copies values to the host. It belongs to one thread, which waits for the copies; the threads
 /// that compute do not.
 #[doc(alias = "D2H")]
 #[derive(Debug, Default)]
 pub(crate) struct ToHost {
-    /// By accelerator, the stream of the copies.
+    /// Stream of the copies, by accelerator.
     streams: BTreeMap<usize, Stream>,
 }
 
@@ -42,11 +42,11 @@ impl ToHost {
             }
             let copy = within(&backend, &[stream], || to_host(&backend, &tensor, device))?;
             copied.push(backend.record(stream)?);
-            // Its memory is its own stream's, which may reuse it at once (rule 4).
+            // Its memory belongs to its own stream, which may reuse it at once (rule 4).
             sources.push(tensor);
             Ok(copy)
         });
-        // Also of copies before one that failed.
+        // Also for copies before a failed one.
         for event in &copied {
             backend.finish(event)?;
         }

@@ -1,5 +1,4 @@
-//! What is said of values before they are sent: kinds, shapes, strides, and which of them share
-//! memory.
+//! Header sent before values: kinds, shapes, strides, and which of them share memory.
 //!
 //! All numbers are little-endian:
 //!
@@ -13,22 +12,21 @@
 //! | 2, 2, 1, 1, 8 a value that is there | its memory, the earlier value that is the same tensor (65535: none), kind, number of dimensions, first byte |
 //! | 8, 8 a dimension | size, stride |
 //!
-//! A header is input from elsewhere: whatever its bytes are, reading it gives an error or
-//! something that fits together.
+//! A header is untrusted input: for any bytes, reading it returns an error or a consistent header.
 
 use tch::Kind;
 
 /// Bytes of the first message of a value at most: of longer headers a second one has the rest.
 pub(crate) const FIRST: usize = 4352;
 
-/// In the place of a value's number.
+/// Stands for "no value".
 const NONE: u16 = u16::MAX;
 const MAGIC: u32 = u32::from_le_bytes(*b"gpv1");
-/// The longest header.
+/// Longest header, in bytes.
 const LONGEST: usize = 1 << 20;
 /// More than libtorch's operators take.
 const MOST_DIMENSIONS: usize = 64;
-/// Bytes that the addresses of memories are multiples of, but for what the header says.
+/// Alignment of memories in bytes, except for offsets given in the header.
 pub(super) const ALIGNMENT: u64 = 64;
 
 /// A kind's number, which is that of libtorch's `ScalarType`, and bytes of an element.
@@ -48,7 +46,7 @@ const KINDS: [(Kind, u8, u64); 13] = [
     (Kind::BFloat16, 15, 2),
 ];
 
-/// What is wrong with a header.
+/// Error of an invalid header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a value from another process: {0}")]
 pub(crate) struct WireError(pub(super) String);
@@ -57,10 +55,10 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, WireError> {
     Err(WireError(what.into()))
 }
 
-/// How the bytes of a memory are sent.
+/// Order in which the bytes of a memory are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// All of it, from the first byte that a value uses to the last.
+    /// Whole memory, from the first byte that a value uses to the last.
     Whole,
     /// The elements of its only value, in the order of their indices.
     Elements,
@@ -71,9 +69,9 @@ pub(super) struct MemoryHeader {
     /// Bytes that are sent.
     pub(super) bytes: u64,
     pub(super) layout: Layout,
-    /// Its address modulo [`ALIGNMENT`]: kernels may choose by it.
+    /// Address modulo [`ALIGNMENT`]: kernels may choose by it.
     pub(super) misalignment: u8,
-    /// It goes from GPU to GPU, and not through the host's memory.
+    /// Whether it goes from GPU to GPU, bypassing host memory.
     pub(super) by_gpu: bool,
 }
 
@@ -94,7 +92,7 @@ pub(super) struct ValueHeader {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(super) memories: Vec<MemoryHeader>,
-    /// None for an absent value.
+    /// `None` for an absent value.
     pub(super) values: Vec<Option<ValueHeader>>,
 }
 
@@ -117,8 +115,8 @@ impl ValueHeader {
         sizes.map(|size| *size as u64).try_fold(1, u64::checked_mul)
     }
 
-    /// Bytes from the begin of its memory to behind its last element; none where that is beyond
-    /// all numbers.
+    /// Returns the bytes from the beginning of its memory to the end of its last element; `None` on
+    /// overflow.
     pub(super) fn end(&self) -> Option<u64> {
         if self.elements()? == 0 {
             return Some(0);
@@ -283,7 +281,7 @@ fn write_value(value: Option<&ValueHeader>, bytes: &mut Vec<u8>) -> Result<(), W
         return wrong(format!("{} dimensions are too many", value.sizes.len()));
     }
     bytes.push(if value.requires_grad { 2 } else { 1 });
-    // There are no more memories than values, of which there are few enough.
+    // There are no more memories than values, whose number is limited.
     bytes.extend((value.memory as u16).to_le_bytes());
     bytes.extend(value.same.map_or(NONE, |same| same as u16).to_le_bytes());
     bytes.push(kind);
@@ -296,7 +294,7 @@ fn write_value(value: Option<&ValueHeader>, bytes: &mut Vec<u8>) -> Result<(), W
     Ok(())
 }
 
-/// What is left to read.
+/// Rest of the input.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -1,19 +1,19 @@
-//! Bytes to values: to the host's memory, or to that of a GPU.
+//! Decoding of bytes to values, in host memory or in that of a GPU.
 
 use tch::{Device, Kind, Tensor};
 
 use super::header::{Header, Layout, MemoryHeader, ValueHeader, WireError, number};
 use super::tensors::{ValueError, sent};
-use crate::torch::ffi;
-use crate::torch::values::Values;
+use crate::ffi;
+use crate::values::Values;
 
 /// Values that are being received.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     header: Header,
-    /// What is received of each memory, as bytes.
+    /// Received bytes of each memory.
     buffers: Vec<Tensor>,
-    /// What is received by messages of their own.
+    /// Memories received in separate messages.
     packs: Vec<Pack>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Incoming {
 struct Pack {
     /// The memories that it has.
     members: Vec<usize>,
-    /// That of its only memory, or to be copied from.
+    /// Buffer of its only memory, or one to be copied from.
     bytes: Tensor,
 }
 
@@ -47,8 +47,8 @@ impl Incoming {
         })
     }
 
-    /// The memory for what is received behind the header, where that has nothing in its own message,
-    /// in order: one-dimensional tensors of bytes.
+    /// Returns the buffers of the messages after the header, if it has no data in its own message,
+    /// in order: one-dimensional byte tensors.
     pub(crate) fn messages(&mut self) -> Result<Vec<Tensor>, ValueError> {
         let pack = |members: Vec<usize>| {
             let bytes = if let [one] = members[..] {
@@ -65,13 +65,13 @@ impl Incoming {
         Ok(packs.map(|pack| pack.bytes.shallow_clone()).collect())
     }
 
-    /// Takes what has come behind the header, in its message.
+    /// Takes the data after the header in its message.
     pub(crate) fn fill(&self, message: &Tensor, begin: usize) -> Result<(), ValueError> {
         let all = (0..self.buffers.len()).filter(|one| self.buffers[*one].numel() > 0);
         self.unpack(message, begin, all)
     }
 
-    /// Copies what is in a message to the memories that it is of.
+    /// Copies the data of a message to the memories that it contains.
     fn unpack(
         &self,
         message: &Tensor,
@@ -90,12 +90,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// What is still to be received from a GPU, in order.
+    /// Returns the buffers still to be received from a GPU, in order.
     pub(crate) fn gpu_buffers(&self) -> impl Iterator<Item = &Tensor> {
         sent(&self.buffers, true)
     }
 
-    /// The values, once all is there.
+    /// Returns the values, once all data has arrived.
     pub(crate) fn values(&self) -> Result<Values, ValueError> {
         let _no_grad = tch::no_grad_guard();
         for pack in self.packs.iter().filter(|pack| pack.members.len() > 1) {
@@ -138,10 +138,10 @@ impl Incoming {
     }
 }
 
-/// Memory for so many bytes, at an address like the sender's.
+/// Allocates memory with an alignment like the sender's.
 fn buffer(memory: &MemoryHeader, device: Device) -> Result<Tensor, ValueError> {
     let misalignment = i64::from(memory.misalignment);
-    // What was checked is below 2^63.
+    // Checked values are below 2^63.
     let bytes = memory.bytes as i64;
     let all = Tensor::f_empty([bytes + misalignment], (Kind::Uint8, device))?;
     if misalignment == 0 {

@@ -1,8 +1,8 @@
-//! Values as bytes, for other processes.
+//! Encoding of values as bytes, for other processes.
 //!
-//! What a stage gets from another process is what it would have got from its own: the same
-//! bits, shapes, strides and alignment of memory, the same values that share memory, the same
-//! that require a gradient. Kernels may choose by any of these.
+//! A stage receives from another process exactly what its own would have sent: the same bits,
+//! shapes, strides and alignment of memory, shared memory and gradient requirements. Kernels may
+//! choose by any of these.
 
 mod header;
 mod incoming;

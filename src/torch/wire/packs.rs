@@ -1,36 +1,35 @@
-//! Which memories of a value travel together.
+//! Grouping of a value's memories into messages.
 //!
-//! A message costs what some ten kilobytes do, and a stage's gradients can be hundreds of tensors
-//! of that size. So a value that is small as a whole is in one message with its header, and of a
-//! larger one the small memories go together. Both ends read that off the header.
+//! A message costs as much as about ten kilobytes, and a stage's gradients can be hundreds of
+//! tensors of that size. So a small value shares one message with its header, and the small
+//! memories of a larger value are grouped. Both ends derive the grouping from the header.
 
 use super::header::{FIRST, Header};
 
-/// Memories of no more bytes go together with others: what it takes to copy them twice is less than
-/// what a message takes.
+/// Largest memory to be grouped with others: copying it twice is cheaper than a message.
 const SMALL: u64 = 32 << 10;
 
-/// Those that go together have no more bytes than this.
+/// Most bytes of a group.
 const TOGETHER: u64 = 1 << 20;
 
 impl Header {
-    /// Whether some of the values go from GPU to GPU.
+    /// Returns whether some of the values go from GPU to GPU.
     pub(crate) fn is_by_gpu(&self) -> bool {
         self.memories.iter().any(|memory| memory.by_gpu)
     }
 
-    /// Whether all is in the first message.
+    /// Returns whether all data is in the first message.
     pub(crate) fn is_inline(&self) -> bool {
         let bytes = self.memories.iter().map(|memory| memory.bytes);
         let all = bytes.fold(self.written() as u64, u64::saturating_add);
         !self.is_by_gpu() && all <= FIRST as u64
     }
 
-    /// By message behind the header, where not all is in the first one: the memories that it has, of
-    /// those of the host's that are not empty.
+    /// Returns the memories of each message after the header, if not all data is in the first one:
+    /// the non-empty memories on the host.
     pub(crate) fn packs(&self) -> Vec<Vec<usize>> {
         let mut packs: Vec<Vec<usize>> = Vec::new();
-        // The last message of small ones, and its bytes.
+        // The current message of small memories, and its bytes.
         let mut open: Option<(usize, u64)> = None;
         for (index, memory) in self.memories.iter().enumerate() {
             if memory.by_gpu || memory.bytes == 0 {
@@ -52,8 +51,8 @@ impl Header {
         packs
     }
 
-    /// How many messages behind the first one somebody receives ahead who expects the same again:
-    /// those of values that all go through the host's memory.
+    /// Returns how many messages after the first one a receiver that expects the same value again
+    /// receives ahead: those of values that only go through host memory.
     pub(crate) fn received_ahead(&self) -> usize {
         if self.is_by_gpu() || self.is_inline() {
             0

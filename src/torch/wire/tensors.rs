@@ -1,11 +1,11 @@
-//! Values to bytes: of the host's memory, or of a GPU that the receiver's exchanges memory with.
+//! Encoding of values as bytes, in host memory, or on a GPU connected to the receiver's.
 
 use tch::{Device, Kind, Tensor};
 
 use super::header::{ALIGNMENT, FIRST, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, TensorBytes};
-use crate::torch::values::Values;
+use crate::error::TorchError;
+use crate::ffi::{self, TensorBytes};
+use crate::values::Values;
 
 /// Values that can be sent.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ fn refused<T>(what: &str) -> Result<T, ValueError> {
 }
 
 impl Outgoing {
-    /// Values in the host's memory, or on this GPU; nobody may write to them until they are sent.
-    /// Elements of the GPU's that do not lie together are copied in its current stream.
+    /// Prepares values in host memory, or on this GPU; they must not be written to until they are
+    /// sent. Non-contiguous elements on the GPU are copied in its current stream.
     pub(crate) fn new(values: &Values, gpu: Option<usize>) -> Result<Self, ValueError> {
         let _no_grad = tch::no_grad_guard();
         let first = ffi::aliases(values.iter())?;
@@ -68,12 +68,12 @@ impl Outgoing {
         })
     }
 
-    /// What is said of the values.
+    /// Returns the header of the values.
     pub(crate) fn header(&self) -> &[u8] {
         &self.written
     }
 
-    /// The first message, behind these bytes of the carrier's.
+    /// Returns the first message, after these bytes of the carrier.
     pub(crate) fn first(&self, before: &[u8]) -> Result<Tensor, ValueError> {
         let header = &self.written[..self.written.len().min(FIRST)];
         let mut first = [before, header].concat();
@@ -85,7 +85,7 @@ impl Outgoing {
         Ok(Tensor::f_from_slice(&first)?)
     }
 
-    /// What is sent behind the first message, in order: one-dimensional tensors of bytes.
+    /// Returns the messages after the first one, in order: one-dimensional byte tensors.
     pub(crate) fn rest(&self) -> Result<Vec<Tensor>, ValueError> {
         let mut rest = Vec::new();
         if let Some(header) = self.written.get(FIRST..).filter(|rest| !rest.is_empty()) {
@@ -97,7 +97,7 @@ impl Outgoing {
         Ok(rest)
     }
 
-    /// All that the host's memory has of the values, for whoever sends the header by itself.
+    /// Returns all messages of host memory, for a carrier that sends the header separately.
     pub(crate) fn packs(&self) -> Result<Vec<Tensor>, ValueError> {
         let packed = |pack: Vec<usize>| {
             if let [one] = pack[..] {
@@ -109,18 +109,18 @@ impl Outgoing {
         self.header.packs().into_iter().map(packed).collect()
     }
 
-    /// What the host's memory has of the values, in order.
+    /// Returns the values' memories on the host, in order.
     fn memories(&self) -> impl Iterator<Item = &Tensor> {
         sent(&self.memories, false)
     }
 
-    /// What is sent from GPU to GPU, in order.
+    /// Returns the memories sent from GPU to GPU, in order.
     pub(crate) fn gpu_memories(&self) -> impl Iterator<Item = &Tensor> {
         sent(&self.memories, true)
     }
 }
 
-/// Those of them that a GPU has, or those that the host has.
+/// Selects the memories on a GPU, or those on the host.
 pub(super) fn sent(memories: &[Tensor], by_gpu: bool) -> impl Iterator<Item = &Tensor> {
     let there = move |bytes: &&Tensor| (bytes.device() != Device::Cpu) == by_gpu;
     memories
@@ -138,7 +138,7 @@ struct Source {
     sizes: Vec<i64>,
     strides: Vec<i64>,
     address: u64,
-    /// Which tensor it is.
+    /// Identity of the tensor.
     identity: u64,
 }
 
@@ -177,7 +177,7 @@ impl Source {
         self.sizes.iter().map(|size| *size as u64).product()
     }
 
-    /// Bytes from its first element to behind its last.
+    /// Returns the bytes from its first element to the end of its last.
     fn span(&self) -> u64 {
         if self.elements() == 0 {
             return 0;
@@ -187,7 +187,7 @@ impl Source {
         (last as u64 + 1) * self.item
     }
 
-    /// Whether it is certain that no two of its elements are one in memory.
+    /// Returns whether no two of its elements can overlap in memory.
     fn is_apart(&self) -> bool {
         let dimensions = self.sizes.iter().zip(&self.strides);
         let mut dimensions: Vec<_> = dimensions.filter(|(size, _)| **size > 1).collect();
@@ -218,12 +218,12 @@ impl Source {
 struct Memory {
     header: MemoryHeader,
     bytes: Tensor,
-    /// Its address.
+    /// Address of the beginning.
     begin: u64,
 }
 
 impl Memory {
-    /// None where there are no values.
+    /// `None` if there are no values.
     fn of(sources: &[Source]) -> Result<Option<Self>, ValueError> {
         let used = || sources.iter().filter(|source| source.elements() > 0);
         let begin = used().map(|source| source.address).min();
@@ -238,7 +238,7 @@ impl Memory {
             }
             _ => (Layout::Whole, whole(sources, begin, end - begin)?),
         };
-        // Where an element could not begin, no kernel was given it as aligned.
+        // An offset at which no element could begin was never seen as aligned by a kernel.
         let item = sources.iter().map(|source| source.item).max().unwrap_or(1);
         let misalignment = begin % ALIGNMENT;
         let misalignment = misalignment - misalignment % item;
@@ -269,7 +269,7 @@ impl Memory {
     }
 }
 
-/// Of bytes, for libtorch.
+/// libtorch's number of the byte type.
 const UINT8: u8 = 0;
 
 /// The bytes of a contiguous tensor with elements, in its own memory.
@@ -278,7 +278,7 @@ fn flat(tensor: &Tensor) -> Result<Tensor, ValueError> {
     Ok(ffi::tensor_over(tensor, 0, UINT8, &[bytes as i64], &[1])?)
 }
 
-/// So many bytes from an address on that is in the memory of these values, without a copy.
+/// Returns bytes from an address on in the memory of these values, without a copy.
 fn whole(sources: &[Source], begin: u64, bytes: u64) -> Result<Tensor, ValueError> {
     let Some(source) = sources.iter().find(|source| source.elements() > 0) else {
         return refused("a memory without a value");

@@ -3,7 +3,7 @@
 //! killed. `PHASE_KILLS=200 cargo test --test cli resume::phases -- --nocapture` has so many kills;
 //! without the variable each phase has one.
 //!
-//! Debug builds have themselves killed where `GPIPE_FAIL_POINT` says (`src/fail_point.rs`).
+//! Debug builds have themselves killed where `GPIPE_FAIL_POINT` says (`src/torch/fail_point.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,19 +1,19 @@
-//! Groups of cards that are one device each.
+//! Groups of cards that act as one device each.
 
 use super::{Card, Cluster, ClusterError, NodeKind, Peak};
 use crate::cost::Link;
 use crate::units::Bytes;
 
 impl Cluster {
-    /// The cluster of which every `group` cards of a node are one larger device (tensor parallelism):
-    /// with their memories and peaks together, and, since each sends and receives its part of every value and
-    /// gradient, so many times the bandwidth between devices. Between nodes that is so where each
-    /// card has a network card of its own.
+    /// Returns the cluster in which every `group` cards of a node are one larger device (tensor parallelism):
+    /// with their memories and peaks together, and with `group` times the bandwidth between devices, since
+    /// each card transfers its part of every value and gradient. Between nodes this holds if each card has
+    /// its own network card.
     ///
-    /// The speed of a card stays as it is: how fast a group is, a profile for groups says.
+    /// The speed of a card stays as it is: a profile for groups has the speed of a group.
     ///
     /// # Errors
-    /// [`ClusterError::Groups`] where that does not divide the cards of each node.
+    /// [`ClusterError::Groups`] if `group` does not divide the cards of each node.
     ///
     /// # Examples
     /// ```
@@ -63,7 +63,7 @@ fn widened(link: Link, group: usize) -> Link {
     let bandwidth = link
         .bandwidth()
         .map(|own| Bytes(own.get().saturating_mul(group as u64)));
-    // A multiple of a bandwidth that is not 0 is none.
+    // A multiple of a nonzero bandwidth is nonzero.
     let wider = bandwidth.and_then(|own| Link::new(own, link.latency()).ok());
     wider.unwrap_or(link)
 }
@@ -82,7 +82,7 @@ mod tests {
             bandwidth(groups.link_between()),
             8 * bandwidth(cluster.link_between())
         );
-        // A node's one network card is no faster for groups.
+        // A node's single network card is no faster for groups.
         let shared = own("a100-pcie");
         let groups = shared.grouped(8).unwrap();
         assert_eq!(groups.link_between(), shared.link_between());

@@ -1,37 +1,37 @@
-//! Nodes that people rent and buy, by name.
+//! Common commercial nodes, by name.
 //!
-//! Bandwidths are those of one direction. What makers print as "bidirectional" or "total" is
-//! twice that. Peaks are of dense matrix products in BF16 or FP16 with sums in FP32, without
-//! sparsity. Latencies are in no data sheet: [`INSIDE_MICROS`], [`PCIE_MICROS`] and
-//! [`BETWEEN_MICROS`] are this project's assumptions, and a cluster's file can have others.
+//! Bandwidths are for one direction; "bidirectional" or "total" figures of makers are twice as
+//! large. Peaks are of dense matrix products in BF16 or FP16 with sums in FP32, without sparsity.
+//! Latencies are in no data sheet: [`INSIDE_MICROS`], [`PCIE_MICROS`] and [`BETWEEN_MICROS`] are
+//! this project's assumptions, and a cluster's file can set others.
 
 use super::{Card, Cluster, ClusterError, NodeKind, Peak};
 use crate::cost::Link;
 use crate::units::{Bytes, Micros};
 
-/// Assumed: what a value takes over NVLink besides its bytes.
+/// Assumed latency of NVLink.
 pub const INSIDE_MICROS: f64 = 3.0;
-/// Assumed: the same over PCIe.
+/// Assumed latency of PCIe.
 pub const PCIE_MICROS: f64 = 8.0;
-/// Assumed: the same over the network.
+/// Assumed latency of the network.
 pub const BETWEEN_MICROS: f64 = 8.0;
 
-/// A node that can be asked for by name.
+/// A node that is known by name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnownNode {
     /// The name.
     pub name: &'static str,
-    /// Its cards.
+    /// Number of cards.
     pub cards: usize,
-    /// What they are.
+    /// The cards.
     pub card: Card,
-    /// Bytes a second from card to card, and microseconds besides.
+    /// Bytes per second from card to card, and latency in microseconds.
     inside: (u64, f64),
-    /// The same from node to node.
+    /// Same as `inside`, from node to node.
     between: (u64, f64),
-    /// Whether each card has a network card of its own.
+    /// Whether each card has its own network card.
     pub nic_per_card: bool,
-    /// Where the numbers are from.
+    /// Source of the numbers.
     pub source: &'static str,
 }
 
@@ -152,7 +152,7 @@ impl KnownNode {
         })
     }
 
-    /// So many of them.
+    /// Returns a cluster of `nodes` of them.
     ///
     /// # Errors
     /// As [`Cluster::new`].
@@ -162,7 +162,7 @@ impl KnownNode {
         Ok(cluster.with_nic_per_card(self.nic_per_card))
     }
 
-    /// So many of them among others.
+    /// Returns `nodes` of them, as one kind among others.
     pub fn kind(&self, nodes: usize) -> NodeKind {
         NodeKind {
             nodes,
@@ -171,12 +171,12 @@ impl KnownNode {
         }
     }
 
-    /// From card to card.
+    /// Link from card to card.
     pub fn link_inside(&self) -> Link {
         link(self.inside)
     }
 
-    /// From node to node.
+    /// Link from node to node.
     pub fn link_between(&self) -> Link {
         link(self.between)
     }

@@ -1,39 +1,38 @@
-//! Which cards of a cluster do what.
+//! Assignment of a cluster's cards to replicas and devices.
 
 use super::{Card, Cluster, ClusterError, NodeKind};
 use crate::machine::{Machine, Neighbours, Nodes};
 use crate::units::Bytes;
 use crate::words::count;
 
-/// With at most so many ways to take some of the nodes of each kind all are tried, else all nodes
-/// of a kind or none.
+/// With at most this many ways to select nodes of each kind all are tried, else all nodes of a kind or none.
 const MOST_SELECTIONS: usize = 256;
-/// With at most so many kinds of nodes all orders are tried, else one and its reverse.
+/// With at most this many kinds of nodes all orders are tried, else one and its reverse.
 const MOST_PERMUTED: usize = 3;
 
 /// Some of a cluster's cards, as replicas of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// The kinds of nodes that are used, in the order of the cards, with how many of each.
+    /// The kinds of nodes that are used, in the order of cards, each with the number of nodes.
     pub nodes: Vec<(usize, usize)>,
-    /// Cards that are used of each node that has as many; of others all.
+    /// Cards used of each node; of nodes with fewer, all.
     pub per_node: usize,
     /// Devices of the pipeline (p).
     pub devices: usize,
-    /// How many times it is there (d).
+    /// Number of replicas (d).
     pub replicas: usize,
-    /// Which cards are next to each other.
+    /// Order of neighbouring cards.
     pub neighbours: Neighbours,
 }
 
 impl Layout {
-    /// Cards that it uses.
+    /// Number of cards that it uses.
     pub fn cards(&self) -> usize {
         self.devices * self.replicas
     }
 
-    /// Whether it matters which devices are neighbours: on one node it does not, nor where nodes
-    /// are alike and have one card each.
+    /// Whether the order of neighbours matters: it does not on one node, nor on equal nodes with one card
+    /// each.
     pub(crate) fn has_choice_of_neighbours(&self) -> bool {
         let nodes: usize = self.nodes.iter().map(|&(_, count)| count).sum();
         let places = nodes > 1 && (self.per_node > 1 || self.nodes.len() > 1);
@@ -42,8 +41,8 @@ impl Layout {
 }
 
 impl Cluster {
-    /// What a pipeline in that layout runs on: each of its devices is as fast as the slowest card
-    /// of its replicas, and has the least of their memories.
+    /// Returns the machine of a pipeline in that layout: each device is as fast as the slowest card of its
+    /// replicas, and has the least of their memories.
     ///
     /// # Errors
     /// [`ClusterError::Layout`] and [`ClusterError::Machine`].
@@ -85,7 +84,7 @@ impl Cluster {
         Ok(machine)
     }
 
-    /// The nodes of a layout in order: how many cards of each, and what they are.
+    /// Returns the nodes of a layout in order: number of cards of each, and the card.
     fn node_list(&self, layout: &Layout) -> Result<Vec<(usize, Card)>, ClusterError> {
         let mut list = Vec::new();
         let mut left: Vec<usize> = self.kinds.iter().map(|kind| kind.nodes).collect();
@@ -105,12 +104,11 @@ impl Cluster {
         Ok(list)
     }
 
-    /// All layouts of at most `most` devices a replica, with so many replicas where that is
-    /// given: every p and d that together have all the cards that are used, of every number of
-    /// nodes, from each of which as many cards are taken (where it has them), kinds of nodes in every
-    /// order, with both sorts of [`Neighbours`] where they differ. With more than 256
-    /// selections of nodes of several kinds, all nodes of a kind or none; of more than three kinds only two orders.
-    /// Most cards first.
+    /// Returns all layouts of at most `most` devices per replica, with `replicas` replicas if given: every p
+    /// and d that use exactly the selected cards, for every number of nodes and every number of cards per
+    /// node (if the node has them), kinds of nodes in every order, with both orders of [`Neighbours`] if they
+    /// differ. With more than 256 selections of nodes of several kinds, all nodes of a kind or none; with
+    /// more than three kinds only two orders. Most cards first.
     pub fn layouts(&self, most: usize, replicas: Option<usize>) -> Vec<Layout> {
         let widest = self.kinds.iter().map(|kind| kind.cards).max().unwrap_or(1);
         let mut layouts = Vec::new();
@@ -120,7 +118,7 @@ impl Cluster {
                 let own =
                     |&(kind, nodes): &(usize, usize)| nodes * per_node.min(self.kinds[kind].cards);
                 let cards = nodes.iter().map(own).sum();
-                // Beyond the cards of all nodes that are used nothing changes.
+                // Beyond the cards of all selected nodes nothing changes.
                 if cards > before {
                     let fits = |&d: &usize| {
                         cards % d == 0 && cards / d <= most && replicas.is_none_or(|own| own == d)
@@ -160,7 +158,7 @@ impl Cluster {
         [layout(Neighbours::Replicas)].into_iter().chain(stages)
     }
 
-    /// Which nodes can be used, and in which order.
+    /// Returns the selections of nodes, in every order that is tried.
     fn selections(&self) -> Vec<Vec<(usize, usize)>> {
         let all = (self.kinds.iter())
             .map(|kind| kind.nodes + 1)
@@ -187,7 +185,7 @@ impl Cluster {
     }
 }
 
-/// The orders in which kinds of nodes are tried.
+/// Returns the orders of kinds of nodes that are tried.
 fn orders(nodes: Vec<(usize, usize)>) -> Vec<Vec<(usize, usize)>> {
     if nodes.len() > MOST_PERMUTED {
         let back = nodes.iter().rev().copied().collect();

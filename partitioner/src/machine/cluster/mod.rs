@@ -1,8 +1,7 @@
-//! Clusters: nodes with cards, before it is decided which of them does what.
+//! Clusters: nodes with cards, before they are assigned to a pipeline.
 //!
-//! A [`Cluster`] has kinds of nodes, the link inside a node and the one between nodes. A
-//! [`Layout`] uses some of the cards as replicas of a pipeline; [`Cluster::machine`] says what
-//! such a pipeline runs on.
+//! A [`Cluster`] has kinds of nodes, the link inside a node and the one between nodes. A [`Layout`] uses some
+//! of the cards as replicas of a pipeline; [`Cluster::machine`] returns the machine of such a pipeline.
 
 mod group;
 mod known;
@@ -18,23 +17,23 @@ use crate::json::ReadError;
 use crate::units::Bytes;
 use crate::words::{count, instead, meant};
 
-/// The most kinds of nodes of a cluster.
+/// Most kinds of nodes of a cluster.
 const MAX_KINDS: usize = 16;
 
 /// A card: a device that computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[doc(alias = "GPU")]
 pub struct Card {
-    /// How fast it is, relative to the device that was profiled.
+    /// Speed relative to the profiled device.
     pub speed: f64,
     /// Its memory; none for no limit.
     pub memory: Option<Bytes>,
-    /// What it computes at best; none where nobody said.
+    /// Peak performance; none if unknown.
     pub peak: Option<Peak>,
 }
 
 impl Default for Card {
-    /// As fast as the profiled one, without memory limit.
+    /// A card as fast as the profiled one, without memory limit.
     fn default() -> Self {
         Self {
             speed: 1.0,
@@ -44,34 +43,34 @@ impl Default for Card {
     }
 }
 
-/// What a card does at best.
+/// Peak performance of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
-    /// Floating-point operations a second of matrix products in 16 bits with sums in 32.
+    /// Floating-point operations per second of 16-bit matrix products with 32-bit sums.
     pub flops: f64,
-    /// Bytes a second to and from its memory.
+    /// Bytes per second to and from its memory.
     pub bandwidth: f64,
 }
 
-/// Nodes that are alike.
+/// Equal nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeKind {
-    /// How many there are.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Cards of each.
+    /// Cards of each node.
     pub cards: usize,
-    /// What they are.
+    /// The cards.
     pub card: Card,
 }
 
-/// Why a cluster cannot be described this way.
+/// Why the cluster is impossible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
     /// No kind of node, or too many.
     #[error("{kinds} kinds of nodes: there must be from 1 to {MAX_KINDS}")]
     Kinds {
-        /// How many were given.
+        /// Number of kinds given.
         kinds: usize,
     },
     /// A kind without nodes, or nodes without cards.
@@ -85,7 +84,7 @@ pub enum ClusterError {
     /// More cards than a machine can have.
     #[error("{cards} in all: there must be at most {MAX_DEVICES}", cards = count(*cards, "card"))]
     Cards {
-        /// How many there would be.
+        /// Number of cards.
         cards: usize,
     },
     /// A speed out of range.
@@ -94,7 +93,7 @@ pub enum ClusterError {
         /// The speed.
         speed: f64,
     },
-    /// A peak that is none.
+    /// A peak that is not positive.
     #[error("a card of {flops} FLOP/s and {bandwidth} B/s: both must be above 0")]
     Peak {
         /// Floating-point operations a second.
@@ -106,10 +105,10 @@ pub enum ClusterError {
     #[error(
         "{nodes} need a link between them, such as --link-between 25GB/s,8us (`between` in a file)", nodes = count(*nodes, "node"))]
     NoLink {
-        /// How many nodes there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// Groups that the cards of a node cannot be divided into.
+    /// A group size that does not divide the cards of a node.
     #[error(
         "nodes of {} cannot be divided in groups of {group}: a group is on one node; its cards \
          can be {}", count(*.cards, "card"), divisors(*.cards)
@@ -120,24 +119,24 @@ pub enum ClusterError {
         /// Cards of a group.
         group: usize,
     },
-    /// A layout that the cluster has no cards for.
+    /// A layout that does not match the cluster's cards.
     #[error("the layout does not suit the cluster: {0}")]
     Layout(String),
-    /// A layout that is no machine.
+    /// A layout that gives no valid machine.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A node that nobody knows by that name.
+    /// Unknown name of a node.
     #[error("there is no ready-made node `{name}`{}", nodes_instead(.name))]
     UnknownNode {
         /// The name that was asked for.
         name: String,
     },
-    /// A file that is no cluster.
+    /// An invalid file of a cluster.
     #[error(transparent)]
     File(#[from] ReadError),
 }
 
-/// The numbers that divide a number: `1, 2 or 4`.
+/// Formats the divisors of a number: `1, 2 or 4`.
 fn divisors(number: usize) -> String {
     let all = (1..=number).filter(|own| number.is_multiple_of(*own));
     let all: Vec<String> = all.map(|own| own.to_string()).collect();
@@ -176,8 +175,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Nodes of these kinds, and the link between any two of them. Each card has a network card
-    /// of its own, and gradients are added up by level.
+    /// Creates a cluster of these kinds of nodes, and the link between any two of them. Each card has its own
+    /// network card, and all-reduces go by level.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -219,28 +218,28 @@ impl Cluster {
         })
     }
 
-    /// The same with this link between any two cards of a node; without one it takes no time.
+    /// Sets the link between any two cards of a node; without one, transfers take no time.
     #[must_use]
     pub fn with_link_inside(mut self, link: Link) -> Self {
         self.inside = Some(link);
         self
     }
 
-    /// The same where each card has a network card of its own, or those of a node share one.
+    /// Sets whether each card has its own network card, or those of a node share one.
     #[must_use]
     pub fn with_nic_per_card(mut self, own: bool) -> Self {
         self.nic_per_card = own;
         self
     }
 
-    /// The same where gradients are added up in another way.
+    /// Sets the method of all-reduce.
     #[must_use]
     pub fn with_all_reduce(mut self, all_reduce: AllReduce) -> Self {
         self.all_reduce = all_reduce;
         self
     }
 
-    /// The same with other cards, node kind by node kind.
+    /// Replaces the cards, node kind by node kind.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -253,7 +252,7 @@ impl Cluster {
         self.with_kinds(kinds)
     }
 
-    /// The same with other nodes.
+    /// Replaces the nodes.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -270,33 +269,33 @@ impl Cluster {
         &self.kinds
     }
 
-    /// Cards in all.
+    /// Number of cards in all.
     pub fn cards(&self) -> usize {
         self.kinds.iter().map(|kind| kind.nodes * kind.cards).sum()
     }
 
-    /// Nodes in all.
+    /// Number of nodes in all.
     pub fn nodes(&self) -> usize {
         self.kinds.iter().map(|kind| kind.nodes).sum()
     }
 
-    /// Memory of all cards; none where one of them has no limit.
+    /// Memory of all cards; none if a card has no limit.
     pub fn memory(&self) -> Option<Bytes> {
         let own = |kind: &NodeKind| Some(kind.card.memory? * (kind.nodes * kind.cards) as u64);
         self.kinds.iter().map(own).sum()
     }
 
-    /// How gradients are added up.
+    /// Method of all-reduce.
     pub fn all_reduce(&self) -> AllReduce {
         self.all_reduce
     }
 
-    /// The link between cards of a node; none where it takes no time.
+    /// The link between cards of a node; none if it takes no time.
     pub fn link_inside(&self) -> Option<Link> {
         self.inside
     }
 
-    /// The link between nodes; none where there is one node.
+    /// The link between nodes; none for one node.
     pub fn link_between(&self) -> Option<Link> {
         self.between
     }

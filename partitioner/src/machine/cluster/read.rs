@@ -1,4 +1,4 @@
-//! `cluster.toml` to a [`Cluster`].
+//! Parser of a [`Cluster`] in TOML.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ struct ClusterFields {
 #[serde(deny_unknown_fields)]
 struct NodeFields {
     count: usize,
-    /// A ready-made node, of which the others change what they name.
+    /// A ready-made node, whose values the other fields override.
     like: Option<String>,
     cards: Option<usize>,
     speed: Option<f64>,
@@ -51,7 +51,7 @@ impl Cluster {
     /// Reads a cluster from a file in TOML.
     ///
     /// # Errors
-    /// [`ClusterError`]; of the file with its name, the field and the rule that it breaks.
+    /// [`ClusterError`]; for the file with its name, the field and the broken rule.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ClusterError> {
         let path = path.as_ref();
         let file = path.display().to_string();
@@ -60,8 +60,8 @@ impl Cluster {
         Self::from_toml(&text, &file)
     }
 
-    /// Reads a cluster from TOML; `file` is what errors call it. Where nodes are `like`
-    /// ready-made ones, links that are not given are theirs, the slowest of several.
+    /// Parses a cluster in TOML; errors call it `file`. If nodes are `like` ready-made ones,
+    /// missing links are theirs, the slowest of several.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -1,19 +1,18 @@
-//! A time that no cut of a choice goes below, with or without recompute.
+//! A lower bound on the step of every cut of a choice, with or without recompute.
 //!
-//! The book's page about the planner has the inequality. What makes handing out as many layers as
-//! possible right: where a device takes more, those behind it have less to do, and what they wait
-//! for before their first micro-batch grows by no more than that, since they do each layer at least once
-//! and no device is faster than the fastest. A device may have no layer here, which only makes
-//! the bound lower.
+//! The inequality is in the book's page about the planner. Giving each device as many layers as possible
+//! is right: if a device takes more, the later ones have less work, and their wait for the first
+//! micro-batch grows by no more than that, since they do each layer at least once and no device is
+//! faster than the fastest. A device may have no layer here, which only lowers the bound.
 
 use super::numbers::{Backward, MachineNumbers, SizeCosts, total};
 
-/// The bound is this much lower than what was computed, relative to it, for what f64 rounds.
+/// Relative reduction of the computed bound, against rounding in f64.
 const ROUNDED: f64 = 1e-9;
-/// How exactly the least limit is found, relative to it.
+/// Relative accuracy of the least limit.
 const CLOSE: f64 = 1e-6;
 
-/// A choice as the bound sees it.
+/// A choice, in the form that the bound needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounded<'a> {
     pub(super) costs: &'a SizeCosts,
@@ -21,17 +20,17 @@ pub(super) struct Bounded<'a> {
     pub(super) backward: Backward,
     /// Micro-batches of a replica.
     pub(super) micro_batches: usize,
-    /// Stages a device.
+    /// Stages per device.
     pub(super) chunks: usize,
-    /// The least time of a hop between two devices.
+    /// Least time of a transfer between two devices.
     pub(super) hop: f64,
 }
 
 impl Bounded<'_> {
-    /// Microseconds.
+    /// Returns the bound in microseconds.
     ///
     /// # Complexity
-    /// Some twenty times that of [`is_below`](Self::is_below).
+    /// About twenty times that of [`is_below`](Self::is_below).
     pub(super) fn step(&self) -> f64 {
         let least = self.least();
         let bound = if self.has_many_stages() {
@@ -42,7 +41,7 @@ impl Bounded<'_> {
         bound * (1.0 - ROUNDED)
     }
 
-    /// Whether the bound is below so many microseconds.
+    /// Whether the bound is below `limit` microseconds.
     ///
     /// # Complexity
     /// O(devices · log layers).
@@ -55,7 +54,7 @@ impl Bounded<'_> {
         self.chunks == 1 && self.machine.speeds.len() > 1
     }
 
-    /// What takes constant time to know.
+    /// The part of the bound that takes constant time.
     fn least(&self) -> f64 {
         if self.machine.speeds.len() == 1 {
             self.work().max(self.alone())
@@ -64,8 +63,8 @@ impl Bounded<'_> {
         }
     }
 
-    /// What there is to do, for all devices together, for the longest layer, and for one
-    /// micro-batch there and back.
+    /// Bound from the work of all devices together, of the longest layer, and of one micro-batch there
+    /// and back.
     fn work(&self) -> f64 {
         let Self { costs, machine, .. } = self;
         let (work, micro) = (costs.work(self.backward), self.micro_batches as f64);
@@ -76,7 +75,7 @@ impl Bounded<'_> {
         all.max(longest).max(once)
     }
 
-    /// One device and one stage: the work and then the exchange.
+    /// Bound for one device with one stage: the work and then the exchange.
     fn alone(&self) -> f64 {
         if self.chunks > 1 {
             return 0.0;
@@ -111,7 +110,7 @@ impl Bounded<'_> {
         work / machine.speeds[0] + exchange + hops + total(&costs.forward) / machine.fastest
     }
 
-    /// Whether devices that take as many layers as `limit` allows take all.
+    /// Whether devices that take as many layers as `limit` permits take all layers.
     fn reaches(&self, limit: f64) -> bool {
         let layers = self.costs.layers();
         let mut start = 0;
@@ -133,7 +132,7 @@ impl Bounded<'_> {
         false
     }
 
-    /// Whether a device with these layers keeps to `limit`.
+    /// Whether a device with these layers stays within `limit`.
     fn keeps(&self, limit: f64, device: usize, (start, end): (usize, usize)) -> bool {
         let Self { costs, machine, .. } = self;
         let (work, micro) = (costs.work(self.backward), self.micro_batches as f64);

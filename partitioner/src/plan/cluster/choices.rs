@@ -1,4 +1,4 @@
-//! Every choice but the cut: layouts, micro-batches, schedules.
+//! All choices except the cut: layouts, micro-batches, schedules.
 
 use std::collections::HashMap;
 
@@ -12,26 +12,26 @@ use crate::profile::Profile;
 use crate::schedule::{MAX_CELLS, Shape};
 use crate::solve::When;
 
-/// The most stages per device that are tried where none are asked for.
+/// Most stages per device that are tried if not asked for.
 const MAX_CHUNKS: usize = 4;
-/// Where a replica has no more samples than this every size of micro-batch is tried, else sizes
-/// that are a power of two or one and a half of one.
+/// For a replica with at most this many samples every size of micro-batch is tried, else sizes that
+/// are a power of two or one and a half of one.
 const ALL_SIZES: usize = 16;
-/// Choices that are estimated to take so many times as long as the best are dropped, where there
-/// are many.
+/// If there are many choices, those estimated to take this many times as long as the best are
+/// dropped.
 const HOPELESS: f64 = 1.5;
-/// Where there are no more choices than this none is dropped.
+/// With at most this many choices none is dropped.
 const FEW: usize = 10_000;
-/// The most that are kept.
+/// Most choices that are kept.
 const KEPT: usize = 4_000;
 
-/// A choice, with about how long it takes and what it takes at least, in microseconds.
+/// A choice, with an estimate and a lower bound of its step, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
-    /// Which layout.
+    /// Index of the layout.
     pub(super) layout: usize,
     pub(super) kind: ScheduleKind,
-    /// Of each replica.
+    /// Per replica.
     pub(super) shape: Shape,
     /// Samples in a micro-batch.
     pub(super) size: usize,
@@ -45,15 +45,15 @@ impl Choice {
     }
 }
 
-/// All choices that are worth a trial, by their estimates.
+/// All choices worth a trial, by their estimates.
 #[derive(Debug)]
 pub(super) struct Choices {
     pub(super) layouts: Vec<Layout>,
     pub(super) sizes: HashMap<usize, SizeCosts>,
     pub(super) kept: Vec<Choice>,
-    /// No choice that was dropped takes less, in microseconds.
+    /// Lower bound of all dropped choices, in microseconds.
     pub(super) dropped: f64,
-    /// Why there is none, where there is none.
+    /// Reason if there is no choice.
     pub(super) reason: String,
 }
 
@@ -67,9 +67,9 @@ impl Choices {
         layouts.retain(|own| {
             let devices = options.devices.is_none_or(|p| p == own.devices);
             let neighbours = options.neighbours.is_none_or(|n| n == own.neighbours);
-            // The tree in which gradients are added up has as many equal branches as replicas.
+            // The tree of gradient sums has one equal branch per replica.
             let tree = !options.tree || own.replicas.is_power_of_two();
-            // Where there is nothing to choose either word is right.
+            // Without a choice of neighbours either value is right.
             devices && tree && (neighbours || !own.has_choice_of_neighbours())
         });
         let mut choices = Self {
@@ -109,7 +109,7 @@ impl Choices {
         for (micro, size) in micro_batches(options, layout.replicas, fewest) {
             let costs = (self.sizes.entry(size))
                 .or_insert_with(|| SizeCosts::new(profile, size, options.recompute));
-            // What all cards have to do, at least: the bound of every choice of this size.
+            // Least work of all cards: a bound of every choice of this size.
             let work = total(&costs.work(Backward::Halves).all);
             let least = micro as f64 * work / (fastest * layout.devices as f64);
             if least > *best * HOPELESS && self.kept.len() > FEW {
@@ -149,7 +149,7 @@ impl Choices {
         }
     }
 
-    /// Drops what is far behind.
+    /// Drops choices that are far behind.
     fn thin(&mut self, options: &ClusterOptions) {
         self.kept.sort_by(|a, b| a.estimate.total_cmp(&b.estimate));
         for choice in self.kept.drain(KEPT.min(self.kept.len())..) {
@@ -163,8 +163,7 @@ impl Choices {
 }
 
 impl ClusterOptions {
-    /// Bytes of optimizer state that each of so many replicas has by byte of parameters, where
-    /// it may be shared.
+    /// Bytes of optimizer state of each replica per byte of parameters, shared as far as permitted.
     pub(super) fn state(&self, replicas: usize) -> f64 {
         match self.shard_optimizer {
             When::Never => self.optimizer_state,
@@ -179,8 +178,8 @@ fn fastest(options: &ClusterOptions) -> f64 {
     speeds.fold(0.0, f64::max)
 }
 
-/// How many micro-batches a replica takes, and of how many samples: each choice once. Every
-/// micro-batch has `fewest` samples.
+/// Returns the numbers of micro-batches of a replica with their sizes in samples, each choice once.
+/// Every micro-batch has at least `fewest` samples.
 fn micro_batches(options: &ClusterOptions, replicas: usize, fewest: usize) -> Vec<(usize, usize)> {
     let batch = options.batch;
     let size_of = |micro: usize| batch.div_ceil(micro * replicas);
@@ -216,7 +215,7 @@ fn micro_batches(options: &ClusterOptions, replicas: usize, fewest: usize) -> Ve
     found
 }
 
-/// Which schedules with how many stages a device.
+/// Returns the schedules to try, each with its numbers of stages per device.
 fn schedules(
     options: &ClusterOptions,
     devices: usize,
@@ -237,7 +236,7 @@ fn schedules(
     chunks.flat_map(move |v| kinds(v).map(move |kind| (kind, v)))
 }
 
-/// Whether a schedule can have so many chunks.
+/// Whether a schedule can have that many chunks.
 fn can(kind: ScheduleKind, chunks: usize) -> bool {
     use ScheduleKind::{Interleaved1F1B, InterleavedZb, LoopedBfs};
     let any = matches!(kind, Interleaved1F1B | LoopedBfs | InterleavedZb);

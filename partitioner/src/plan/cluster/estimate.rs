@@ -1,7 +1,7 @@
-//! About how long a step of a choice takes, and about how much memory, in constant time.
+//! Estimate of a choice's step and memory, in constant time.
 //!
-//! Estimates say what is tried first, and nothing else: a step is always simulated, memory always
-//! counted, and what is not tried is held against its bound.
+//! Estimates only determine the order of trials: a step is always simulated, memory always counted,
+//! and untried choices are compared by their bounds.
 
 use super::numbers::{Backward, SizeCosts, total};
 use crate::builtin::ScheduleKind;
@@ -11,21 +11,20 @@ use crate::machine::{AllReduce, Neighbours};
 use crate::schedule::Shape;
 use crate::solve::When;
 
-/// An estimate that does not fit the memory counts for so many times as much, and more the more is
-/// missing.
+/// Factor on an estimate that does not fit the memory; it grows with the missing memory.
 const MISFIT: f64 = 10.0;
 
-/// What is the same for all choices of a layout.
+/// Numbers common to all choices of a layout.
 #[derive(Clone, Debug)]
 pub(super) struct LayoutNumbers {
-    /// Mean speed of the cards that are used.
+    /// Mean speed of the used cards.
     speed: f64,
-    /// Mean memory of them; none where one has no limit.
+    /// Mean memory of the used cards; none if one has no limit.
     memory: Option<f64>,
-    /// Replicas of a stage on a node, and nodes that they are on.
+    /// Replicas of a stage on a node, and number of nodes with replicas of it.
     together: usize,
     apart: usize,
-    /// Whether some values of the pipeline go from node to node.
+    /// Whether some transfers of the pipeline go from node to node.
     crosses: bool,
 }
 
@@ -57,7 +56,7 @@ impl LayoutNumbers {
     }
 }
 
-/// What a choice is.
+/// Inputs of an estimate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estimated<'a> {
     pub(super) cluster: &'a Cluster,
@@ -67,12 +66,12 @@ pub(super) struct Estimated<'a> {
     pub(super) kind: ScheduleKind,
     pub(super) shape: Shape,
     pub(super) recompute: When,
-    /// Bytes of parameters, gradients and optimizer state by byte of parameters.
+    /// Bytes of parameters, gradients and optimizer state per byte of parameters.
     pub(super) copies: f64,
 }
 
 impl Estimated<'_> {
-    /// Microseconds of a step; many where it will hardly fit.
+    /// Estimated step in microseconds; much larger if it is unlikely to fit.
     pub(super) fn step(&self) -> f64 {
         let Shape {
             devices,
@@ -83,7 +82,7 @@ impl Estimated<'_> {
         let scale = 1.0 / (p * self.numbers.speed);
         let stages = p * v;
         let layers = costs.layers() as f64;
-        // Equal layers can not be divided better.
+        // Equal layers cannot be divided better.
         let uneven = (layers / stages).ceil() * stages / layers;
         let again = costs.recompute * scale;
         let (needs, redone) = self.memory();
@@ -131,17 +130,17 @@ impl Estimated<'_> {
         let held = in_flight(self.kind, self.shape);
         let inputs = costs.output.get() as f64 * chunks as f64;
         if Backward::of(self.kind) == Backward::Halves {
-            // What a weight pass waits for is there in full, recomputed or not.
+            // Inputs of a pending weight pass are held in full, recomputed or not.
             return (fixed + own * held, fixed + own * held);
         }
         (
             fixed + own * held,
-            // Each of a device's stages is counted at its own peak, as the solver does it.
+            // Each of a device's stages counts at its own peak, as in the solver.
             fixed + inputs * held + own,
         )
     }
 
-    /// From one device to the next, in the worst place.
+    /// Time from one device to the next, in the worst place.
     fn hop(&self) -> f64 {
         if self.shape.devices == 1 {
             return 0.0;
@@ -153,7 +152,7 @@ impl Estimated<'_> {
         )
     }
 
-    /// Of the first stage's gradients, behind which nothing is left to do.
+    /// Time of the exchange of the first stage's gradients, which follows all other work.
     fn exchange(&self) -> f64 {
         let stages = self.shape.stages() as f64;
         let d = self.layout.replicas as f64;
@@ -191,8 +190,8 @@ fn time(link: Option<Link>, bytes: f64) -> f64 {
     })
 }
 
-/// The idle time of a device by stage ahead of it, as the files of the schedules state it; of
-/// those in a V about.
+/// Idle time of a device per stage ahead of it, as stated in the files of the schedules;
+/// approximate for V schedules.
 fn bubble(kind: ScheduleKind, v: f64, (f, b): (f64, f64), (i, w): (f64, f64)) -> f64 {
     use ScheduleKind as Kind;
     match kind {
@@ -208,7 +207,7 @@ fn bubble(kind: ScheduleKind, v: f64, (f, b): (f64, f64), (i, w): (f64, f64)) ->
     }
 }
 
-/// Micro-batches that the fullest device holds, in those of a whole device.
+/// Micro-batches in flight on the fullest device, in device-micro-batches.
 fn in_flight(kind: ScheduleKind, shape: Shape) -> f64 {
     use ScheduleKind as Kind;
     let (p, v, m) = (

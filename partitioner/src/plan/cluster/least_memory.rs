@@ -1,4 +1,4 @@
-//! What shows without a search that nothing fits.
+//! Quick proof that nothing fits a cluster.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use crate::solve::When;
 use crate::units::Bytes;
 use crate::words::count;
 
-/// Why nothing fits a cluster, whatever is chosen: parameters, gradients and optimizer state alone
-/// are too much.
+/// Why nothing fits a cluster under any choice: parameters, gradients and optimizer state alone are
+/// too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TooLarge {
-    /// For all cards together.
+    /// Too large for all cards together.
     Model {
-        /// What they are of the whole model, of which one replica has all.
+        /// Their bytes for the whole model, which one replica holds completely.
         states: Bytes,
         /// Cards of the cluster.
         cards: usize,
-        /// What these have together.
+        /// Memory of all cards together.
         memory: Bytes,
     },
-    /// For any card, though no layer is ever cut.
+    /// Too large for any card, as a layer is never cut.
     Layer {
         /// The layer's name.
         layer: String,
-        /// What they are of this layer, with the optimizer's state shared as far as it may be.
+        /// Their bytes for this layer, with the optimizer's state shared as far as permitted.
         states: Bytes,
-        /// What the card with most memory has.
+        /// Memory of the largest card.
         memory: Bytes,
     },
 }
@@ -59,16 +59,16 @@ impl fmt::Display for TooLarge {
     }
 }
 
-/// Why nothing fits, where that shows at once; none proves nothing.
+/// Returns why nothing fits, if that is obvious; none proves nothing.
 ///
-/// Replicas make the sum no smaller: each has parameters and gradients of its own, and one state
-/// is the least that they share.
+/// More replicas do not reduce the sum: each has its own parameters and gradients, and they share
+/// at least one optimizer state.
 ///
 /// # Complexity
 /// O(layers + kinds of nodes).
 pub fn too_large(profile: &Profile, options: &ClusterOptions) -> Option<TooLarge> {
     let kinds = options.cluster.kinds();
-    // A card without a limit takes anything.
+    // A card without a limit holds anything.
     let memory: Option<Vec<Bytes>> = kinds.iter().map(|kind| kind.card.memory).collect();
     let (memory, cards) = (memory?, options.cluster.cards());
     let all = kinds.iter().zip(&memory).fold(0_u64, |sum, (kind, own)| {

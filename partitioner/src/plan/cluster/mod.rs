@@ -1,5 +1,5 @@
-//! The joint choice for a cluster: which cards, how many replicas of how long a pipeline, which
-//! neighbours, and all that [`plan()`](super::plan()) chooses for one pipeline.
+//! The joint choice for a cluster: cards, number of replicas, length of the pipeline, neighbours,
+//! and everything that [`plan()`](super::plan()) chooses for one pipeline.
 //!
 //! The page "The planner of clusters" of the book has the design.
 
@@ -29,7 +29,7 @@ use crate::profile::{MAX_BATCH, Profile};
 use crate::solve::When;
 use crate::words::count;
 
-/// A cluster, a mini-batch and what is fixed in advance.
+/// A cluster, a mini-batch and the choices fixed in advance.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClusterOptions {
@@ -39,9 +39,9 @@ pub struct ClusterOptions {
     pub batch: usize,
     /// Replicas of the pipeline (d); none: to be chosen.
     pub replicas: Option<usize>,
-    /// Devices of each (p); none: to be chosen.
+    /// Devices of each replica (p); none: to be chosen.
     pub devices: Option<usize>,
-    /// Which cards are next to each other; none: to be chosen.
+    /// Order of neighbouring cards; none: to be chosen.
     pub neighbours: Option<Neighbours>,
     /// Micro-batches in a mini-batch, those of all replicas; none: to be chosen.
     pub micro_batches: Option<usize>,
@@ -53,18 +53,18 @@ pub struct ClusterOptions {
     pub chunks: Option<usize>,
     /// Whether stages recompute.
     pub recompute: When,
-    /// Whether each replica keeps its share of the optimizer's state alone (ZeRO-1). By default
-    /// where the memory asks for it.
+    /// Whether each replica keeps only its share of the optimizer's state (ZeRO-1). By default if
+    /// memory requires it.
     pub shard_optimizer: When,
     /// Bytes of optimizer state per byte of parameters, before it is shared among replicas.
     pub optimizer_state: f64,
-    /// Whether there is a power of two of replicas, as the tree needs it in which `train` adds up
+    /// Whether the number of replicas must be a power of two, as for the tree in which `train` adds
     /// gradients.
     pub tree: bool,
 }
 
 impl ClusterOptions {
-    /// Everything to be chosen, for an `AdamW` optimizer.
+    /// Creates options with everything to be chosen, for an `AdamW` optimizer.
     pub fn new(cluster: Cluster, batch: usize) -> Self {
         Self {
             cluster,
@@ -83,7 +83,7 @@ impl ClusterOptions {
         }
     }
 
-    /// That micro-batches can have the fewest samples that the model trains on.
+    /// Checks that micro-batches can have the fewest samples that the model can train on.
     fn check_fewest(&self, fewest: usize) -> Result<(), PlanError> {
         let micro = match (self.micro_batches, self.micro_batch_size) {
             (Some(micro), _) => micro,
@@ -93,7 +93,7 @@ impl ClusterOptions {
         check_fewest(fewest, self.batch, micro)
     }
 
-    /// That these numbers can be.
+    /// Checks that these numbers are possible.
     fn check(&self, profile: &Profile) -> Result<(), PlanError> {
         let wrong = |rule: String| Err(PlanError::Options(rule));
         let (batch, cards) = (self.batch, self.cluster.cards());

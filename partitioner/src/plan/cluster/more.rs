@@ -1,4 +1,4 @@
-//! What one more node, or one more GiB a card, would bring.
+//! Gain from one more node, or one more GiB per card.
 
 use super::{ClusterOptions, plan_cluster};
 use crate::machine::cluster::{Card, NodeKind};
@@ -6,16 +6,16 @@ use crate::plan::more::GIB;
 use crate::plan::{More, Plan};
 use crate::profile::Profile;
 
-/// The steps of plans for one more node of each kind (of one node without a link to others: one more
-/// card), and for one more GiB on each card where memory has a limit.
+/// Returns the steps of plans for one more node of each kind (for one node without a link to
+/// others: one more card), and for one more GiB on each card if memory has a limit.
 ///
 /// # Complexity
 /// A plan for each.
 pub fn what_more(profile: &Profile, options: &ClusterOptions, plan: &Plan) -> Vec<More> {
     let cluster = &options.cluster;
-    // Of a node that can be joined with others, the cards are a given number.
+    // A node with a link to others has a fixed number of cards.
     let alone = cluster.nodes() == 1 && cluster.link_between().is_none();
-    // Where devices are groups of cards, those have a GiB more each.
+    // If devices are groups of cards, each card of a group gets one more GiB.
     let group = plan.tensor_parallel;
     let mut more = Vec::new();
     for index in 0..cluster.kinds().len() {

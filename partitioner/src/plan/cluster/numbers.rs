@@ -1,4 +1,4 @@
-//! What bounds and estimates need to know of a model and of a machine.
+//! Numbers of a model and of a machine for bounds and estimates.
 
 use crate::builtin::ScheduleKind;
 use crate::ids::DeviceId;
@@ -7,12 +7,12 @@ use crate::profile::{LayerCost, Profile};
 use crate::solve::When;
 use crate::units::Bytes;
 
-/// How a schedule runs backwards.
+/// Form of a schedule's backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backward {
-    /// Always jointly.
+    /// Joint only.
     Joint,
-    /// Also in halves.
+    /// In halves as well.
     Halves,
 }
 
@@ -26,16 +26,16 @@ impl Backward {
     }
 }
 
-/// Prefix sums of microseconds of one micro-batch on a device of speed 1: the first entry is 0.
+/// Prefix sums of microseconds of one micro-batch on a device of speed 1; the first entry is 0.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
-    /// Forward and what there is at least until the input's gradient is there.
+    /// Forward and the least time until the input gradient is ready.
     pub(super) chain: Vec<f64>,
-    /// Forward and backward at least.
+    /// Forward and the least time of the backward.
     pub(super) all: Vec<f64>,
 }
 
-/// What a micro-batch of some size costs.
+/// Costs of a micro-batch of some size.
 #[derive(Clone, Debug)]
 pub(super) struct SizeCosts {
     /// Prefix sums of forwards.
@@ -51,8 +51,7 @@ pub(super) struct SizeCosts {
     pub(super) weight_half: f64,
     pub(super) recompute: f64,
     pub(super) activations: f64,
-    /// The mean of what a layer hands on, and the least that is handed on behind any but the
-    /// last.
+    /// Mean output of a layer, and the least output of any layer but the last.
     pub(super) output: Bytes,
     pub(super) least_output: Bytes,
 }
@@ -131,7 +130,7 @@ pub(super) fn total(sums: &[f64]) -> f64 {
     sums.last().copied().unwrap_or(0.0)
 }
 
-/// What bounds need of a machine.
+/// Numbers of a machine for bounds.
 #[derive(Clone, Debug)]
 pub(super) struct MachineNumbers {
     pub(super) speeds: Vec<f64>,
@@ -141,7 +140,7 @@ pub(super) struct MachineNumbers {
     exchange: Exchange,
 }
 
-/// An exchange of gradients takes at least `latency + slope · bytes - rounded`.
+/// Lower bound of an exchange of gradients: `latency + slope · bytes - rounded`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Exchange {
     latency: f64,
@@ -149,7 +148,7 @@ struct Exchange {
     rounded: f64,
 }
 
-/// So many bytes say what a byte takes.
+/// Number of bytes from which the time per byte is derived.
 const MANY: f64 = (1_u64 << 40) as f64;
 
 impl MachineNumbers {
@@ -163,7 +162,7 @@ impl MachineNumbers {
         }
     }
 
-    /// The least that the exchange of so many bytes of gradients takes, on any device.
+    /// Least time of the exchange of that many bytes of gradients, on any device.
     pub(super) fn exchange(&self, bytes: f64) -> f64 {
         let Exchange {
             latency,
@@ -178,13 +177,13 @@ impl MachineNumbers {
     }
 }
 
-/// The least of all devices. An exchange takes a multiple of its bytes, but for parts that are
-/// rounded down to whole bytes.
+/// Returns the least over all devices. An exchange is proportional to its bytes, except for parts
+/// that are rounded down to whole bytes.
 fn least_exchange(machine: &Machine) -> Exchange {
     if machine.replicas() == 1 {
         return Exchange::default();
     }
-    // On nodes that are alike, what is around a device comes again with each node.
+    // On equal nodes, the surroundings of a device repeat with each node.
     let counts = machine.nodes().map_or(Vec::new(), |nodes| nodes.devices());
     let alike = counts.windows(2).all(|both| both[0] == both[1]);
     let again = counts.first().copied().filter(|_| alike);

@@ -1,5 +1,4 @@
-//! What is told beside the plan: the best of every other schedule and layout, and what the cards would
-//! do without a pipeline.
+//! Runners-up: the best of every other schedule and layout, and the cards without a pipeline.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,12 +12,12 @@ use crate::plan::candidate::PlanCandidate;
 use crate::plan::why::Contender;
 use crate::units::Micros;
 
-/// The most other numbers of replicas that are named beside the best.
+/// Most other numbers of replicas that are listed beside the best.
 const OTHERS: usize = 8;
-/// How many choices without a pipeline are tried beside the plan.
+/// Most choices without a pipeline that are tried beside the plan.
 const PLAIN: usize = 8;
 
-/// A choice that was tried and fits, in few words.
+/// Summary of a choice that was tried and fits.
 #[derive(Clone, Debug)]
 pub(super) struct Tried {
     choice: Choice,
@@ -40,15 +39,15 @@ impl Tried {
     }
 }
 
-/// What becomes of the cards without a pipeline.
+/// Result of the cards without a pipeline.
 pub(super) enum Plain {
     Fits(Choice, Box<PlanCandidate>),
-    /// No card has the memory.
+    /// No card has enough memory.
     Misfit(Choice),
 }
 
 impl ClusterSearch<'_> {
-    /// The fastest choice without a pipeline, where such are asked for and this is none.
+    /// Returns the fastest choice without a pipeline, if asked for and if the best is not one.
     pub(super) fn plain(&self, best: &Choice) -> Option<Plain> {
         if best.is_plain() {
             return None;
@@ -70,7 +69,7 @@ impl ClusterSearch<'_> {
         found.or_else(|| self.plain.first().copied().map(Plain::Misfit))
     }
 
-    /// The best of every other schedule, number of replicas and sort of neighbours.
+    /// Returns the best of every other schedule, number of replicas and order of neighbours.
     pub(super) fn alternatives(
         &mut self,
         best: &Choice,
@@ -145,7 +144,7 @@ impl ClusterSearch<'_> {
         }
     }
 
-    /// Puts what there is without a pipeline into its place, unless that is the plan.
+    /// Inserts the choice without a pipeline in order, unless that is the plan.
     pub(super) fn add_plain(
         &self,
         alternatives: &mut Vec<Alternative>,

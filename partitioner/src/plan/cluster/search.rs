@@ -20,40 +20,38 @@ use crate::profile::Profile;
 use crate::solve::When;
 use crate::units::Micros;
 
-/// How many choices are tried before the next ones are held against the best step.
+/// Number of choices tried before the next ones are compared with the best step.
 const AT_A_TIME: usize = 16;
-/// How many actions may be simulated to try choices with the solver's cut, a layer counting for some,
-/// and how many more to try all cuts of those that have few: when these are spent, the solver's is
-/// tried of them, too.
+/// Limit of simulated actions for trials with the solver's cut (a layer counts as some), and of further
+/// ones for trials of all cuts of choices with few: beyond it, the solver's cut is tried for these,
+/// too.
 const BUDGET: usize = 4_000_000;
-/// How many of the fastest are kept to be polished, and how many actions each may take.
+/// Number of the fastest choices that are polished, and the limit of actions for each.
 const POLISHED: usize = 3;
 const POLISH_ACTIONS: usize = 500_000;
-/// With more choices than this a schedule that did not fit so often is left for later.
+/// With more choices than this, a schedule that did not fit `MISFITS` times is postponed.
 const MANY: usize = 2_000;
 const MISFITS: usize = 12;
-/// What the solver takes for a layer, in simulated actions.
+/// Cost of the solver per layer, in simulated actions.
 const LAYER: usize = 4;
-/// How much longer, relative to it, a step without a pipeline is that is taken for as long.
+/// Relative excess up to which a step without a pipeline counts as equal.
 const ROUNDED: f64 = 5e-4;
-/// Chooses cards, replicas, neighbours, micro-batches, schedule, balance, recompute and whether the
-/// optimizer's state is shared among replicas, for a cluster.
+/// Chooses cards, replicas, neighbours, micro-batches, schedule, balance, recompute and sharing of the
+/// optimizer's state among replicas, for a cluster.
 ///
-/// *Returns* the plan, and the options of one pipeline with which it is
-/// [simulated](Plan::costs): the machine that the layout makes of the cluster.
-/// [`Plan::lower_bound`] says what no choice goes below.
+/// *Returns* the plan, and the options of one pipeline with which it is [simulated](Plan::costs): the
+/// machine of the layout. [`Plan::lower_bound`] is a lower bound of all choices.
 ///
 /// # Errors
-/// [`PlanError::Options`] for numbers that cannot be, [`PlanError::NoSchedule`], and
-/// [`PlanError::Shortage`] with the bytes or cards that would do.
+/// [`PlanError::Options`] for impossible numbers, [`PlanError::NoSchedule`], and
+/// [`PlanError::Shortage`] with the bytes or cards that would suffice.
 ///
 /// # Determinism
 /// The same plan for the same profile and options, on any number of threads.
 ///
 /// # Complexity
-/// A few operations for every choice, and a bounded number of simulated actions for those that
-/// are tried; none of that where the model is plainly [too large](too_large), but for what would be
-/// enough.
+/// A few operations for every choice, and a bounded number of simulated actions for those that are
+/// tried; none if the model is obviously [too large](too_large), except to find a sufficient size.
 pub fn plan_cluster(
     profile: &Profile,
     options: &ClusterOptions,
@@ -68,7 +66,7 @@ pub fn plan_cluster(
     (search.finish()).ok_or_else(|| shortage::explain(profile, options, &reason))
 }
 
-/// Whether any choice fits, as far as so little work tells.
+/// Whether any choice fits, as far as can be found within `budget`.
 pub(super) fn anything_fits(profile: &Profile, options: &ClusterOptions, budget: usize) -> bool {
     if too_large(profile, options).is_some() {
         return false;
@@ -83,20 +81,20 @@ pub(super) struct ClusterSearch<'a> {
     pub(super) choices: Choices,
     /// By layout.
     machines: HashMap<usize, (Machine, MachineNumbers)>,
-    /// The fastest, sorted.
+    /// The fastest choices, sorted.
     leaders: Vec<(Choice, PlanCandidate)>,
     pub(super) tried: Vec<Tried>,
-    /// Choices that were left out since they cannot be the best, with their bounds.
+    /// Skipped choices that cannot be the best, with their bounds.
     pub(super) beaten: Vec<(Choice, f64)>,
-    /// How often a schedule with so many chunks did not fit, until anything did.
+    /// Misfits by schedule and number of chunks, until anything fits.
     misfits: HashMap<(ScheduleKind, usize), usize>,
-    /// Whether there are more choices than can all be tried.
+    /// Whether there are too many choices to try all.
     many: bool,
-    /// The choices that have no pipeline, by their estimates.
+    /// The choices without a pipeline, by their estimates.
     pub(super) plain: Vec<Choice>,
-    /// No choice that is not settled takes less.
+    /// Lower bound of the choices that are not settled.
     open: f64,
-    /// How many actions were simulated to try choices with the solver's cut, about, and all cuts.
+    /// Approximate number of simulated actions for trials with the solver's cut, and for all cuts.
     spent: usize,
     simulated: usize,
 }
@@ -106,7 +104,7 @@ fn key(choice: &Choice) -> (ScheduleKind, usize) {
 }
 
 impl<'a> ClusterSearch<'a> {
-    /// With so many actions to be simulated, and until anything fits if that is all that is asked.
+    /// Searches with a limit of simulated actions; if the flag is set, only until anything fits.
     fn run(profile: &'a Profile, options: &'a ClusterOptions, limit: (usize, bool)) -> Self {
         let choices = Choices::new(profile, options);
         let mut search = Self {
@@ -135,7 +133,7 @@ impl<'a> ClusterSearch<'a> {
     fn add_machines(&mut self) {
         let used: HashSet<usize> = self.choices.kept.iter().map(|own| own.layout).collect();
         for layout in used {
-            // What the cluster cannot be asked for is no choice.
+            // A layout that gives no machine is no choice.
             if let Ok(machine) = self.options.cluster.machine(&self.choices.layouts[layout]) {
                 let numbers = MachineNumbers::new(&machine);
                 self.machines.insert(layout, (machine, numbers));
@@ -161,7 +159,7 @@ impl<'a> ClusterSearch<'a> {
             let times = link.map(|link| link.transfer(costs.least_output));
             times.map_or(0.0, |times| times.occupancy.get() + times.latency.get())
         };
-        // With one node there is no other way.
+        // With one node there is no other link.
         let inside = time(cluster.link_inside());
         let hop = match cluster.link_between() {
             Some(between) => inside.min(time(Some(between))),
@@ -210,19 +208,18 @@ impl<'a> ClusterSearch<'a> {
         }
     }
 
-    /// Whether its schedule did not fit so often that others are tried before, where there are
-    /// many choices.
+    /// Whether a choice is postponed since its schedule often did not fit, if there are many choices.
     fn is_hopeless(&self, choice: &Choice) -> bool {
         let own = self.misfits.get(&key(choice)).copied();
         self.many && self.leaders.is_empty() && own.is_some_and(|times| times >= MISFITS)
     }
 
-    /// How much work a trial is, in simulated actions.
+    /// Work of a trial, in simulated actions.
     fn effort(&self, choice: &Choice) -> usize {
         let shape = choice.shape;
         let (p, m) = (shape.devices, shape.micro_batches);
         let actions = 3 * shape.stages() * m;
-        // A schedule in a V looks at all devices at each of its units of time.
+        // A V schedule looks at all devices in each of its units of time.
         let listing = if choice.kind.default_chunks() == 2 && shape.chunks == 2 {
             12 * p * (p + m)
         } else {
@@ -237,7 +234,7 @@ impl<'a> ClusterSearch<'a> {
             self.open = self.open.min(self.bounded(&choice).step().max(more));
         }
         let Some(found) = trial.found else {
-            // Where a step is to be shorter, not to be so is no misfit.
+            // A cut that is merely not faster than the best is no misfit.
             if self.leaders.is_empty() {
                 *self.misfits.entry(key(&choice)).or_insert(0) += 1;
             }
@@ -245,17 +242,17 @@ impl<'a> ClusterSearch<'a> {
         };
         self.tried.push(Tried::new(choice, &found));
         self.leaders.push((choice, found));
-        // Of equals the simplest, and then the one that came first.
+        // The simplest among equals, then the first one.
         self.leaders
             .sort_by_key(|(own, found)| (rounded(found.step), own.shape.chunks, own.kind));
         self.leaders.truncate(POLISHED);
     }
 
-    /// The plan; none where nothing fits.
+    /// Returns the plan; none if nothing fits.
     fn finish(mut self) -> Option<(Plan, PlanOptions)> {
         let settled = self.open;
         let polished = in_parallel(&self.leaders, |(choice, own)| {
-            // Where all was settled there is nothing to be found.
+            // If all is settled there is nothing to be found.
             let better = settled < own.step.get();
             let other = better.then(|| own.polish_within(POLISH_ACTIONS));
             (*choice, other.unwrap_or_else(|| own.clone()))
@@ -268,8 +265,8 @@ impl<'a> ClusterSearch<'a> {
                 a
             }
         };
-        // Not the step of the plan: of equals that is the simplest one's, and another one's may
-        // be shorter by what f64 rounds.
+        // Not the step of the plan: that is of the simplest among equals, and another one's may be
+        // shorter by rounding in f64.
         let tried = self.tried.iter().map(|own| own.step);
         let fastest = tried
             .chain(polished.iter().map(|(_, own)| own.step))
@@ -312,9 +309,9 @@ impl<'a> ClusterSearch<'a> {
     }
 }
 
-/// A step without the last bits, which f64 rounds otherwise in sums of another order.
+/// Returns a step without the last bits, which depend on the order of summation.
 fn rounded(step: Micros) -> u64 {
-    // 32 bits of the mantissa stay; steps are positive, and such are ordered as their bits.
+    // Keeps 32 bits of the mantissa; positive floats are ordered like their bits.
     step.get().to_bits() >> 20
 }
 
@@ -327,10 +324,10 @@ mod tests {
     use crate::profile::{LayerProfile, LayerTimes};
     use crate::units::Bytes;
 
-    /// A small budget, so that few choices can be tried: a search that counts all that it does keeps
-    /// to it as it does to a large one.
+    /// A small budget, so few choices can be tried: a search that counts all its work respects it like
+    /// a large one.
     const LITTLE: usize = 10_000;
-    /// No trial of a choice below takes more.
+    /// Largest work of a trial of a choice below.
     const LARGEST: usize = 300_000;
 
     fn link() -> impl Strategy<Value = Link> {
@@ -386,8 +383,8 @@ mod tests {
         )
     }
 
-    /// The only cut was tried with all choices of recompute, of which there are two to the power of the
-    /// stages, whatever work was left: 32 layers on 32 cards would have had no plan within a year.
+    /// Regression: the only cut was tried with all choices of recompute, two to the power of the number
+    /// of stages, beyond any budget: 32 layers on 32 cards would have had no plan within a year.
     #[test]
     fn as_many_layers_as_cards_take_no_more_work_either() {
         let micros = |own: f64| Micros::new(own).unwrap();
@@ -416,12 +413,12 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// All cuts of thousands of choices were simulated, which nothing counted: of 16 layers on one
-        /// node there was no plan within ten minutes, where another node beside it was asked about.
+        /// Regression: all cuts of thousands of choices were simulated without being counted: 16 layers
+        /// on one node had no plan within ten minutes when the gain of another node was asked for.
         #[test]
         fn a_search_takes_no_more_work_than_it_may(profile in profile(), options in options()) {
             let search = ClusterSearch::run(&profile, &options, (LITTLE, false));
-            // The trials that were begun are ended, and choices with one cut alone are tried.
+            // Trials in progress complete, and choices with a single cut are tried.
             let most = LITTLE + AT_A_TIME * LARGEST;
             prop_assert!(search.simulated <= most, "{}", search.simulated);
             prop_assert!(search.spent <= most, "{}", search.spent);

@@ -1,4 +1,4 @@
-//! What would have to change for anything to fit.
+//! Changes that would make something fit.
 
 use super::ClusterOptions;
 use super::search::anything_fits;
@@ -8,15 +8,15 @@ use crate::plan::PlanError;
 use crate::profile::Profile;
 use crate::units::Bytes;
 
-/// How many actions may be simulated to see whether something fits.
+/// Limit of simulated actions for a test whether something fits.
 const LITTLE: usize = 150_000;
-/// Nobody who is told that cards are too small has so many more of them.
+/// Most doublings of the number of cards that are tried.
 const DOUBLINGS: u32 = 6;
-/// Memory is found to a part in so many of what cards have, or to half of such a part of what they
-/// lack.
+/// Accuracy of the memory found: one part in this many of the cards' memory, or half a part of the
+/// missing memory.
 const PARTS: u64 = 32;
 
-/// Why nothing fits, with what would.
+/// Returns why nothing fits, with sufficient memory or cards.
 pub(super) fn explain(profile: &Profile, options: &ClusterOptions, reason: &str) -> PlanError {
     let limits = options
         .cluster
@@ -57,7 +57,7 @@ fn more_memory(
     })
 }
 
-/// What the card with most memory would have to have, where all have as much more.
+/// Returns the memory that the largest card would need, if all cards get as much more.
 fn memory_that_fits(profile: &Profile, options: &ClusterOptions, most: Bytes) -> Option<Bytes> {
     let fits = |more: Bytes| {
         let raised = more_memory(options, |own| Some(own + more));
@@ -82,7 +82,7 @@ fn memory_that_fits(profile: &Profile, options: &ClusterOptions, most: Bytes) ->
     Some(most + high)
 }
 
-/// The least power of two times as many nodes (of one node: cards) that would do.
+/// Returns the least power of two times the nodes (for one node: cards) that suffices.
 fn cards_that_fit(profile: &Profile, options: &ClusterOptions) -> Option<usize> {
     let cluster = &options.cluster;
     (1..=DOUBLINGS)

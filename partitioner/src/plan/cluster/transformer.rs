@@ -1,5 +1,4 @@
-//! The choice for a transformer that is described by its shapes, and of the size of its
-//! tensor-parallel groups.
+//! The choice for a transformer given by its shapes, including the size of its tensor-parallel groups.
 
 use super::{ClusterOptions, plan_cluster};
 use crate::analytic::{Efficiency, TensorGroup, Transformer};
@@ -9,29 +8,27 @@ use crate::plan::{Plan, PlanError, PlanOptions};
 use crate::profile::Profile;
 use crate::units::{Bytes, Micros};
 
-/// Bytes of optimizer state by byte of a parameter in 16 bits: Adam's two moments and the
-/// parameter itself, each in 32 (Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 3.1: 12 of
-/// 16 bytes a parameter).
+/// Bytes of optimizer state per byte of a 16-bit parameter: Adam's two moments and the parameter itself, each
+/// in 32 bits (Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 3.1: 12 of 16 bytes per parameter).
 const MIXED_PRECISION_STATE: f64 = 6.0;
 
-/// A cluster, a mini-batch and what is fixed in advance, for a transformer.
+/// A cluster, a mini-batch and the choices fixed in advance, for a transformer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TransformerOptions {
-    /// Everything but the groups. Replicas and devices are those of groups, and of the cards not only
-    /// memory but the peak must be known.
+    /// All options except the groups. Replicas and devices count groups, and cards must have a known peak.
     pub cluster: ClusterOptions,
     /// Cards of a tensor-parallel group; none: to be chosen.
     pub tensor_parallel: Option<usize>,
-    /// Whether groups divide the sequence where they do not divide the layer.
+    /// Whether groups divide the sequence in parts of a layer that they do not divide otherwise.
     pub sequence_parallel: bool,
-    /// The share of the peak that products reach.
+    /// Efficiency of products and links.
     pub efficiency: Efficiency,
 }
 
 impl TransformerOptions {
-    /// Everything to be chosen, for Adam in mixed precision: 16 bytes a parameter, of which 12 can be
-    /// shared among replicas. There can be any number of replicas.
+    /// Creates options with everything to be chosen, for Adam in mixed precision: 16 bytes per parameter, of
+    /// which 12 can be shared among replicas. Any number of replicas is possible.
     pub fn new(cluster: Cluster, batch: usize) -> Self {
         let mut own = ClusterOptions::new(cluster, batch);
         own.optimizer_state = MIXED_PRECISION_STATE;
@@ -44,12 +41,11 @@ impl TransformerOptions {
         }
     }
 
-    /// The costs of a transformer on groups of so many cards, and what is then asked of
-    /// [`plan_cluster`]: a cluster of groups, of which one with other cards than the
-    /// first kind of node is as much faster as its layers are.
+    /// Returns the costs of a transformer on groups of `group` cards, and the input of [`plan_cluster`]: a
+    /// cluster of groups, with the speed at which layers run there relative to the first kind of node.
     ///
     /// # Errors
-    /// [`PlanError::Options`] where cards have no peak, or cannot be grouped so.
+    /// [`PlanError::Options`] if cards have no peak, or cannot be grouped so.
     pub fn grouped(
         &self,
         transformer: &Transformer,
@@ -86,7 +82,7 @@ impl TransformerOptions {
         profile.map_err(|error| PlanError::Options(error.to_string()))
     }
 
-    /// Sizes of groups that are possible: they divide the cards of each node, and the heads.
+    /// Returns the possible sizes of groups: they divide the cards of each node, and the heads.
     fn groups(&self, transformer: &Transformer) -> Result<Vec<usize>, PlanError> {
         let kinds = self.cluster.cluster.kinds();
         let most = kinds.iter().map(|kind| kind.cards).min().unwrap_or(1);
@@ -124,7 +120,7 @@ fn peak(card: Card) -> Result<Peak, PlanError> {
     })
 }
 
-/// Microseconds of a sample.
+/// Microseconds per sample.
 fn work(profile: &Profile) -> f64 {
     let layers = profile.layers().iter();
     layers
@@ -132,27 +128,27 @@ fn work(profile: &Profile) -> f64 {
         .sum()
 }
 
-/// What was chosen for a transformer.
+/// Result for a transformer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TransformerPlan {
     /// The costs on the chosen groups.
     pub profile: Profile,
-    /// What was asked of [`plan_cluster`] for these groups.
+    /// Input of [`plan_cluster`] for these groups.
     pub asked: ClusterOptions,
-    /// The plan, of which each device is such a group ([`Plan::tensor_parallel`]).
+    /// The plan, in which each device is such a group ([`Plan::tensor_parallel`]).
     pub plan: Plan,
     /// The options of one pipeline with which it is simulated.
     pub options: PlanOptions,
-    /// The steps of the best plans with groups of other sizes; none where nothing fits.
+    /// The steps of the best plans with groups of other sizes; none if nothing fits.
     pub others: Vec<(usize, Option<Micros>)>,
 }
 
 impl TransformerPlan {
-    /// The share of all the cluster's cards' peak at which a step's matrix products run, those of
-    /// recompute not counted (model FLOPs utilization).
+    /// Share of the peak of all the cluster's cards at which a step's matrix products run, without those of
+    /// recompute (model FLOPs utilization).
     ///
-    /// *Returns* none where cards have no peak, which is so of no plan made here.
+    /// *Returns* none if cards have no peak, which never happens for plans made here.
     pub fn utilization(&self, transformer: &Transformer) -> Option<f64> {
         let cluster = &self.asked.cluster;
         let flops = cluster.kinds().iter().map(|kind| {
@@ -165,11 +161,11 @@ impl TransformerPlan {
     }
 }
 
-/// Chooses for a transformer what [`plan_cluster`] chooses, and the cards of tensor-parallel groups, which are one
-/// device each.
+/// Chooses for a transformer everything that [`plan_cluster`] chooses, and the cards of tensor-parallel
+/// groups, which are one device each.
 ///
 /// # Errors
-/// As [`plan_cluster`]; [`PlanError::Shortage`] speaks of cards, whatever groups they are in.
+/// As [`plan_cluster`]; [`PlanError::Shortage`] counts cards, in groups of any size.
 ///
 /// # Complexity
 /// That of [`plan_cluster`] for each size of group that divides the cards of a node.
@@ -212,7 +208,7 @@ pub fn plan_transformer(
                     });
                 }
             }
-            // What cannot be for groups of one size can be for those of another.
+            // Groups of one size may fail where those of another work.
             Err(error) => {
                 steps.push((group, None));
                 refusals.push((group, error));
@@ -227,7 +223,7 @@ pub fn plan_transformer(
     Ok(best)
 }
 
-/// Why nothing is possible: where memory is short, with what is least of all groups.
+/// Returns why nothing is possible: if memory is short, the least shortage of all groups.
 fn refusal(refusals: Vec<(usize, PlanError)>) -> PlanError {
     let mut shortage: Option<PlanError> = None;
     let mut other = None;
@@ -260,7 +256,7 @@ fn refusal(refusals: Vec<(usize, PlanError)>) -> PlanError {
     shortage.or(other).unwrap_or_else(none)
 }
 
-/// Of two shortages the least that would do.
+/// Returns the lesser of two shortages.
 fn least(mut a: PlanError, b: PlanError) -> PlanError {
     let PlanError::Shortage {
         more: first,

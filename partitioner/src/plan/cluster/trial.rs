@@ -1,4 +1,4 @@
-//! A choice cut and simulated: exactly by the solver, or, where there are few cuts, all of them.
+//! Trial of a choice: cut by the solver, or with all cuts if there are few, and simulated.
 
 use super::ClusterOptions;
 use super::choices::Choice;
@@ -17,28 +17,28 @@ use crate::simulate::simulate;
 use crate::solve::{Problem, Transfer, When};
 use crate::units::{Bytes, Micros};
 
-/// Where the simulations of all cuts have no more actions than this together, all are simulated.
+/// All cuts are simulated if their simulations have at most this many actions together.
 pub(super) const ALL_ACTIONS: usize = 400_000;
 
-/// The same where there is one cut alone, however little work is left: nothing else tells what fits.
+/// Same as `ALL_ACTIONS` for a single cut, whatever budget is left: nothing else tells what fits.
 const ONE_CUT: usize = 100_000;
 
-/// Bounds are this much lower than they are computed, relative to them, for what f64 rounds.
+/// Relative reduction of computed bounds, against rounding in f64.
 const ROUNDED: f64 = 1e-9;
 
-/// What came of a choice.
+/// Result of a trial.
 pub(super) struct Trial {
-    /// The best that was found, if any fits.
+    /// The best candidate, if any fits.
     pub(super) found: Option<PlanCandidate>,
-    /// Whether nothing better is left to be found.
+    /// Whether nothing better can be found.
     pub(super) settled: bool,
-    /// What no cut goes below, where that is more than was known.
+    /// Lower bound of all cuts, if better than the known one.
     pub(super) bound: Option<Micros>,
-    /// How many actions of all cuts were simulated, a layer counting for one, where all were tried.
+    /// Simulated actions of all cuts, a layer counting as one, if all were tried.
     pub(super) simulated: usize,
 }
 
-/// What a choice is tried with.
+/// Inputs of a trial.
 pub(super) struct Setting<'a> {
     pub(super) profile: &'a Profile,
     pub(super) options: &'a ClusterOptions,
@@ -47,8 +47,8 @@ pub(super) struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// What a plan of this layout is simulated with; `sharded` is whether the optimizer's state is
-    /// shared among replicas.
+    /// Returns the options of a simulation of this layout; `sharded` means that replicas share the
+    /// optimizer's state.
     pub(super) fn plan_options(&self, choice: &Choice, sharded: bool) -> PlanOptions {
         let replicas = self.layout.replicas;
         let state = self.options.optimizer_state;
@@ -84,8 +84,8 @@ impl Setting<'_> {
         self.job(choice).problem(self.profile, &own, schedule)
     }
 
-    /// Tries a choice; steps that are not below `best` are of no interest. All cuts are tried where
-    /// that takes no more than `most` simulated actions.
+    /// Tries a choice; steps not below `best` are ignored. All cuts are tried if that takes at most
+    /// `most` simulated actions.
     pub(super) fn run(&self, choice: &Choice, best: Option<Micros>, most: usize) -> Trial {
         let Ok(schedule) = choice.kind.generate(choice.shape) else {
             return Trial {
@@ -124,8 +124,8 @@ impl Setting<'_> {
         }
     }
 
-    /// Every cut, if simulating all of them with all choices of recompute takes no more than `most`
-    /// actions.
+    /// Returns every cut, if simulating all of them with all choices of recompute takes at most
+    /// `most` actions.
     fn all_cuts(
         &self,
         problem: &Problem,
@@ -142,11 +142,11 @@ impl Setting<'_> {
         Partition::all(layers, plan.stages(), most / each.checked_mul(ways)?)
     }
 
-    /// The fastest of these cuts that fits, with each choice of recompute, and how many actions were
-    /// simulated to find it.
+    /// Returns the fastest of these cuts that fits, with each choice of recompute, and the number
+    /// of simulated actions.
     ///
-    /// Where nothing is shared, work that takes longer makes nothing end sooner: a cut that fits
-    /// without recompute is not tried with it.
+    /// If devices share nothing, longer work makes nothing end sooner: a cut that fits without
+    /// recompute is not tried with it.
     fn best_of(
         &self,
         choice: &Choice,
@@ -163,7 +163,7 @@ impl Setting<'_> {
         let mut best = best;
         let mut found = None;
         let actions = actions(schedule);
-        // What a cut takes that is not simulated.
+        // Cost of a cut that is not simulated.
         let least_work = stages + self.profile.layers().len();
         let mut simulated = 0;
         for cut in cuts {
@@ -177,7 +177,7 @@ impl Setting<'_> {
                     && self.may_hold(schedule.owner(), &costs);
                 simulated += least_work + if may_be { actions } else { 0 };
                 let simulation = may_be.then(|| simulate(schedule, &costs));
-                // What is as fast as another choice may be simpler.
+                // An equally fast choice may be simpler.
                 let faster = simulation.filter(|own| match best {
                     Some(best) => {
                         let step = own.makespan();
@@ -209,7 +209,7 @@ impl Setting<'_> {
         (candidate, simulated)
     }
 
-    /// Whether each device has room for what is there all the time, and for gradients.
+    /// Whether each device has room for the fixed memory, including gradients.
     fn may_hold(&self, owner: &[u32], costs: &Costs) -> bool {
         let mut least = vec![Bytes::ZERO; self.machine.devices().len()];
         for (stage, device) in owner.iter().enumerate() {
@@ -227,7 +227,7 @@ impl Setting<'_> {
         })
     }
 
-    /// The same cut without a shared optimizer state, if that fits.
+    /// Returns the same cut without a shared optimizer state, if that fits.
     pub(super) fn unshared(&self, choice: &Choice, found: &PlanCandidate) -> Option<PlanCandidate> {
         let schedule = choice.kind.generate(choice.shape).ok()?;
         let problem = self.problem(choice, &schedule, false);
@@ -237,13 +237,13 @@ impl Setting<'_> {
     }
 }
 
-/// Those of all devices.
+/// Number of actions of all devices.
 fn actions(schedule: &CheckedSchedule) -> usize {
     let lists = schedule.schedule().iter();
     lists.map(|(_, list)| list.len()).sum()
 }
 
-/// The work of the slowest stage, where each device has one: no cut that fits has a faster one.
+/// Work of the slowest stage, for one stage per device: no cut that fits has a faster one.
 fn least(choice: &Choice, problem: Problem) -> Option<Micros> {
     if choice.shape.chunks > 1 {
         return None;

@@ -1,4 +1,4 @@
-//! Plans that are written and read.
+//! Tests of writing and reading plans.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn sample() -> Plan {
     plan(&profile(&[1.5; 6]), &options).unwrap()
 }
 
-/// The same for two replicas on two nodes.
+/// Returns the sample plan for two replicas on two nodes.
 fn spread_sample() -> Plan {
     let mut plan = sample();
     let nodes = Nodes::new(vec![1, 3], "1GB/s,2us".parse().unwrap()).unwrap();
@@ -31,7 +31,7 @@ fn a_plan_survives_writing_and_reading() {
     assert!(!plain.contains("replicas") && !plain.contains("nodes"));
 }
 
-/// So that it is not used for another one.
+/// A plan names its model, so that it is not used for another one.
 #[test]
 fn a_plan_names_the_model_that_was_profiled() {
     let model = ModelId::new("mlp", [("depth", 5.0)]);
@@ -130,7 +130,7 @@ fn errors_name_file_field_and_rule() {
     }
 }
 
-/// Unequal stages and dear links, for which the built-in orders are not the best.
+/// Unequal stages and expensive links, for which the built-in orders are not the best.
 #[test]
 fn a_computed_schedule_travels_with_the_plan() {
     let mut options = options(3);
@@ -190,7 +190,7 @@ fn a_profile_in_place_of_a_plan_is_called_that_and_the_other_way_round() {
     let plan = sample().to_json();
     let error = Profile::from_json(&plan, "q.json").unwrap_err().to_string();
     assert!(error.contains("it is a plan, not a profile"), "{error}");
-    // A schedule begins as a number of JSON would.
+    // A schedule begins like a JSON number.
     for none in ["0F0,0B0\n", "{}", "[]", ""] {
         let error = Plan::from_json(none, "p.json").unwrap_err().to_string();
         assert!(

@@ -11,19 +11,19 @@ use crate::units::Bytes;
 use crate::words::count;
 use std::fmt::Write as _;
 
-/// What activations took on one device in a measured step.
+/// Memory of activations on one device in a measured step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMemory {
-    /// Over the step: what the schedule holds at each measured time, made of the bytes
-    /// that micro-batches were seen to keep.
+    /// Over the step: the bytes held at each measured time, computed from the measured bytes per
+    /// micro-batch.
     pub levels: Vec<MemoryLevel>,
-    /// Measured, the most between two actions.
+    /// Measured maximum between two actions.
     pub held: Bytes,
-    /// Measured, the most while an action ran.
+    /// Measured maximum while an action ran.
     pub peak: Bytes,
 }
 
-/// What a page about a measured step shows.
+/// HTML page about a measured step.
 #[derive(Clone, Debug)]
 pub struct ComparePage<'a> {
     explanation: &'a Explanation,
@@ -36,8 +36,7 @@ pub struct ComparePage<'a> {
 }
 
 impl<'a> ComparePage<'a> {
-    /// A page about a step beside its prediction; `what` ("Step 3") is what was
-    /// measured.
+    /// Creates a page about a step and its prediction; `what` names the step ("Step 3").
     pub fn new(explanation: &'a Explanation, what: &str, title: &str) -> Self {
         Self {
             explanation,
@@ -50,38 +49,38 @@ impl<'a> ComparePage<'a> {
         }
     }
 
-    /// The same with the plan that the step was run by, and what it had promised.
+    /// Adds the plan that the step was run by, with its prediction.
     #[must_use]
     pub fn with_plan(mut self, plan: &'a Plan) -> Self {
         self.plan = Some(plan);
         self
     }
 
-    /// The same with what activations took, one entry a device.
+    /// Adds the memory of activations, one entry per device.
     #[must_use]
     pub fn with_memory(mut self, memory: Vec<StepMemory>) -> Self {
         self.memory = memory;
         self
     }
 
-    /// The same with sentences on what the numbers do not tell by themselves.
+    /// Adds sentences that explain the numbers.
     #[must_use]
     pub fn with_notes(mut self, notes: Vec<String>) -> Self {
         self.notes = notes;
         self
     }
 
-    /// The same with sentences on what ought to be changed: they stand out.
+    /// Adds sentences about problems: they stand out.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;
         self
     }
 
-    /// The page: the picture of [`compare_svg`](crate::render::compare_svg), a sentence
-    /// about the difference, tables of its causes, of the devices' time and of the
-    /// stages' work, and memory over time. Loads nothing; readable in light and dark
-    /// and in black and white, by keyboard and by screen reader.
+    /// Returns the page: the picture of [`compare_svg`](crate::render::compare_svg), a sentence
+    /// about the difference, tables of its causes, of the devices' time and of the stages' work,
+    /// and memory over time. Loads nothing; readable in light and dark and in black and white, by
+    /// keyboard and by screen reader.
     pub fn html(&self) -> String {
         let explanation = self.explanation;
         let mut page = Page::new("a measured step and its prediction", &self.title);
@@ -148,7 +147,7 @@ impl<'a> ComparePage<'a> {
         facts
     }
 
-    /// What the plan had promised.
+    /// Describes the plan's prediction.
     fn promise(&self) -> String {
         let Some(plan) = self.plan else {
             return String::new();
@@ -223,8 +222,7 @@ fn curve((device, memory): (usize, &StepMemory)) -> Curve {
     }
 }
 
-/// The page of a [`ComparePage`] without plan and memory; `what` ("Step 3") is what
-/// was measured.
+/// Returns the page of a [`ComparePage`] without plan and memory; `what` names the step ("Step 3").
 pub fn compare_html(explanation: &Explanation, what: &str, title: &str) -> String {
     ComparePage::new(explanation, what, title).html()
 }
@@ -265,7 +263,7 @@ fn device_table(explanation: &Explanation) -> String {
 }
 
 fn stage_table(explanation: &Explanation) -> String {
-    // A step that is predicted by its own medians has one of both columns.
+    // If a step is predicted by its own medians, both columns are equal.
     let apart = |own: &StageRow| own.predicted.to_string() != own.median.to_string();
     let apart = explanation.stages().iter().any(apart);
     let mut columns = vec!["stage and work", "actions"];

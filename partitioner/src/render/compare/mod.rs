@@ -1,5 +1,4 @@
-//! A measured step and its prediction under each other, on one time axis, with
-//! the difference named.
+//! A measured step above its prediction, on one time axis, with the causes of the difference.
 
 mod html;
 mod svg;
@@ -13,7 +12,7 @@ use crate::explain::{Delta, Explanation};
 use crate::timeline::Timeline;
 use crate::units::Micros;
 
-/// The two timelines with their names, measured first.
+/// Returns the two timelines with their names, measured first.
 fn both(explanation: &Explanation) -> [(&'static str, &Timeline); 2] {
     [
         ("measured", explanation.measured()),
@@ -21,13 +20,13 @@ fn both(explanation: &Explanation) -> [(&'static str, &Timeline); 2] {
     ]
 }
 
-/// Where the common time axis ends.
+/// Returns the end of the common time axis.
 fn end(explanation: &Explanation) -> Micros {
     let [measured, predicted] = both(explanation).map(|(_, timeline)| timeline.makespan());
     measured.max(predicted)
 }
 
-/// A timeline's length and bubble.
+/// Formats a timeline's length and bubble.
 fn numbers(timeline: &Timeline) -> String {
     format!(
         "{}, bubble {:.1} %",
@@ -40,12 +39,12 @@ fn numbers(timeline: &Timeline) -> String {
 struct CauseRow {
     name: &'static str,
     delta: String,
-    /// Of the prediction.
+    /// Share of the prediction.
     share: String,
     meaning: &'static str,
 }
 
-/// The causes in the order in which they were taken, and their sum.
+/// Returns the causes in the order of attribution, and their sum.
 fn causes(explanation: &Explanation) -> Vec<CauseRow> {
     let predicted = explanation.predicted().makespan();
     let row = |name, delta: Delta, meaning| CauseRow {
@@ -70,7 +69,7 @@ fn causes(explanation: &Explanation) -> Vec<CauseRow> {
     each.chain([sum]).collect()
 }
 
-/// A difference in a table; none has no sign and no unit.
+/// Formats a difference for a table; zero has no sign and no unit.
 fn longer(delta: Delta) -> String {
     if is_nothing(delta) {
         "0".to_owned()
@@ -79,12 +78,12 @@ fn longer(delta: Delta) -> String {
     }
 }
 
-/// Whether it would be written as no time.
+/// Whether it is displayed as zero.
 fn is_nothing(delta: Delta) -> bool {
     delta.size().to_string() == Micros::ZERO.to_string()
 }
 
-/// `text` in lines of at most `columns` characters, but for longer words.
+/// Breaks `text` into lines of at most `columns` characters, except for longer words.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -14,21 +14,20 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// Pixels.
+/// Sizes in pixels.
 const HEADING: f64 = 20.0;
 const LINE: f64 = 17.0;
-/// Characters of a line of words that surely fit the width.
+/// Characters of a line that certainly fit the width.
 const COLUMNS: usize = 170;
 
-/// Colours besides those of every timeline.
+/// Colours in addition to those of every timeline.
 const STYLE: &str = "<style>\
 .tl .name{font-weight:bold}\
 </style>\n";
 
-/// The measured timeline above the predicted one, on one time axis; below, the
-/// causes of the difference and a sentence about it, `what` ("Step 3") being what
-/// was measured. Each bar says when pointed at how long it took and was predicted
-/// to take. A document of its own, without scripts.
+/// Draws the measured timeline above the predicted one, on one time axis; below, the causes of the
+/// difference and a sentence about it; `what` names the step ("Step 3"). Each bar shows its
+/// measured and predicted time when pointed at. A document of its own, without scripts.
 ///
 /// # Complexity
 /// Linear in the number of spans, about 300 bytes each.
@@ -61,7 +60,7 @@ pub fn compare_svg(explanation: &Explanation, what: &str) -> String {
     canvas.finish()
 }
 
-/// The legend, and the picture without it and without words: in a page.
+/// Returns the legend, and the picture without legend and words, for a page.
 pub(super) fn picture(explanation: &Explanation, what: &str) -> String {
     let heights = BELOW_LEGEND..axis(explanation) + BOTTOM;
     let (mut canvas, legend) = begin(explanation, what, heights);
@@ -81,7 +80,7 @@ fn begin(explanation: &Explanation, what: &str, heights: Range<f64>) -> (Canvas,
     (canvas, legend)
 }
 
-/// Where the time axis is.
+/// Position of the time axis.
 fn axis(explanation: &Explanation) -> f64 {
     let lanes: usize = both(explanation).map(|(_, t)| t.devices()).iter().sum();
     TOP + 2.0 * HEADING + ROW * lanes as f64
@@ -99,7 +98,7 @@ fn rows(canvas: &mut Canvas, explanation: &Explanation) {
     canvas.axis(axis(explanation));
 }
 
-/// One text, so that the numbers begin behind the name in any font.
+/// A single text element, so that the numbers follow the name in any font.
 fn heading(name: &str, timeline: &Timeline, y: f64) -> String {
     let numbers = numbers(timeline);
     format!(
@@ -108,7 +107,7 @@ fn heading(name: &str, timeline: &Timeline, y: f64) -> String {
     )
 }
 
-/// The devices' rows from `y` on, and a line where the timeline ends.
+/// Draws the devices' rows from `y` on, and a line at the timeline's end.
 fn lanes_of(canvas: &mut Canvas, timeline: &Timeline, y: f64, titles: &Titles<'_>) {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = y + ROW * device.index() as f64;
@@ -120,7 +119,7 @@ fn lanes_of(canvas: &mut Canvas, timeline: &Timeline, y: f64, titles: &Titles<'_
     canvas.end_at(timeline.makespan(), y, timeline.devices());
 }
 
-/// What is said of an action: its times here and in the other timeline.
+/// Titles of actions: their times in this timeline and in the other one.
 struct Titles<'a> {
     here: &'a str,
     there: &'a str,

@@ -5,10 +5,10 @@ use crate::explain::Explanation;
 use crate::render::text::{Page, in_lines};
 use std::fmt::Write as _;
 
-/// The measured timeline and the predicted one as [`text`](crate::render::text)
-/// draws them, in at most `width` columns (at least 20) on one time axis; below,
-/// the causes of the difference and a sentence about it, `what` ("Step 3") being
-/// what was measured. What a cause means is told where there is room for it.
+/// Draws the measured and the predicted timeline as [`text`](crate::render::text) does, in at most
+/// `width` columns (at least 20) on one time axis; below, the causes of the difference and a
+/// sentence about it; `what` names the step ("Step 3"). The meaning of a cause is shown if there is
+/// room for it.
 pub fn compare_text(explanation: &Explanation, what: &str, width: usize) -> String {
     let width = width.clamp(20, 10_000);
     let devices = explanation.measured().devices();

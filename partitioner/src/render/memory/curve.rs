@@ -1,4 +1,4 @@
-//! The memory of one device over a step, and what its peak consists of.
+//! Memory of one device over a step, and the parts of its peak.
 
 use crate::cost::StageMemory;
 use crate::ids::{DeviceId, StageId};
@@ -9,33 +9,33 @@ use crate::units::{Bytes, Micros};
 #[derive(Debug)]
 pub(in crate::render) struct Curve {
     pub(in crate::render) device: DeviceId,
-    /// What is there all the time: parameters, and the optimizer's state.
+    /// Fixed bytes: parameters, and the optimizer's state.
     pub(in crate::render) standing: [Bytes; 2],
-    /// That and the gradients of parameters.
+    /// Fixed bytes with the gradients of parameters.
     pub(in crate::render) base: Vec<MemoryLevel>,
-    /// That and activations.
+    /// `base` with activations.
     pub(in crate::render) held: Vec<MemoryLevel>,
-    /// That and what actions need only while they run: all there is.
+    /// `held` with the bytes that actions need only while they run: everything.
     pub(in crate::render) levels: Vec<MemoryLevel>,
-    /// The device's memory, where it is known.
+    /// The device's memory, if known.
     pub(in crate::render) limit: Option<Bytes>,
-    /// What its highest level is called.
+    /// Name of the highest level.
     pub(in crate::render) peak_name: &'static str,
-    /// Amounts that were measured, with what they are.
+    /// Measured amounts, with their names.
     pub(in crate::render) marks: Vec<(&'static str, Bytes)>,
 }
 
-/// What a peak consists of.
+/// Parts of a peak.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::render) struct Parts {
     pub(in crate::render) gradients: Bytes,
     pub(in crate::render) activations: Bytes,
-    /// Needed only while an action runs.
+    /// Bytes needed only while an action runs.
     pub(in crate::render) working: Bytes,
 }
 
 impl Curve {
-    /// The curve of `device` in a simulation.
+    /// Returns the curve of `device` in a simulation.
     pub(in crate::render) fn new(simulation: &Simulation, device: DeviceId) -> Self {
         let stages = simulation.schedule().stages_on(device).into_iter();
         let costs = simulation.costs();
@@ -65,12 +65,12 @@ impl Curve {
         }
     }
 
-    /// What is there all the time.
+    /// Returns the fixed bytes.
     pub(super) fn always(&self) -> Bytes {
         self.standing.into_iter().sum()
     }
 
-    /// The first highest level.
+    /// Returns the first highest level.
     pub(in crate::render) fn peak(&self) -> MemoryLevel {
         let first = MemoryLevel {
             time: Micros::ZERO,
@@ -86,13 +86,13 @@ impl Curve {
         self.levels.iter().fold(first, higher)
     }
 
-    /// Whether an action needs something only while it runs, at the peak or elsewhere.
+    /// Whether an action needs bytes only while it runs, at the peak or elsewhere.
     pub(super) fn works(&self) -> bool {
         let more = |level: &MemoryLevel| level.bytes > at(&self.held, level.time);
         self.levels.iter().any(more)
     }
 
-    /// What the peak consists of, besides what is there all the time.
+    /// Returns the parts of the peak, without the fixed bytes.
     pub(in crate::render) fn parts(&self) -> Parts {
         let MemoryLevel { time, bytes } = self.peak();
         let held = at(&self.held, time).min(bytes);
@@ -105,7 +105,7 @@ impl Curve {
     }
 }
 
-/// The levels of `device` where stages have only the memory that `kept` leaves them.
+/// Returns the levels of `device` with only the part of its stages' memory that `kept` selects.
 fn part(
     simulation: &Simulation,
     device: DeviceId,
@@ -120,7 +120,7 @@ fn part(
     memory_over(simulation.schedule(), &costs, &simulation.timeline, device)
 }
 
-/// The highest of the levels at `time`; where nothing changes then, the one before.
+/// Returns the highest level at `time`; without a change at that time, the one before.
 fn at(levels: &[MemoryLevel], time: Micros) -> Bytes {
     let before = levels.partition_point(|level| level.time <= time);
     let mut levels = levels[..before].iter().rev();
@@ -144,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is drawn ends at what the simulation says, and the parts add up to it.
+        /// The curve ends at the simulation's peak, and the parts add up to it.
         #[test]
         fn the_curve_of_a_device_peaks_at_the_simulations_peak(
             devices in 1_usize..4,
@@ -190,7 +190,7 @@ mod tests {
             }
         }
     }
-    /// The legend had what an action needs only where the peak has it.
+    /// Regression: the legend left out `working` bytes unless the peak has some.
     #[test]
     fn what_is_drawn_is_named() {
         let levels = |levels: &[(f64, u64)]| -> Vec<MemoryLevel> {
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!((curve.parts().working, curve.works()), (Bytes::ZERO, true));
         let svg = crate::render::memory::picture(&[curve], Micros::saturating(2.0));
         assert!(svg.contains(">needed while an action runs</li>"), "{svg}");
-        // Names at the lines were written across low curves.
+        // Regression: names at the lines were written across low curves.
         for (class, name, bytes) in [("mark", "held", "1 B"), ("mark dash", "peak", "80 B")] {
             let key = format!("<path class=\"{class}\" d=\"M0 7H26\"/></svg>measured {name}</li>");
             assert!(svg.contains(&key), "{key} {svg}");

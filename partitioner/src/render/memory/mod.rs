@@ -9,14 +9,14 @@ pub(super) use svg::picture;
 use super::page::{Table, percent, time};
 use crate::units::{Bytes, Micros};
 
-/// The most devices whose memory is drawn; all are in the table.
+/// Most devices whose memory is drawn; all are in the table.
 const MAX_CURVES: usize = 16;
 
-/// What the picture's legend and the table call it.
+/// Name of such bytes in the picture's legend and in the table.
 const WORKING: &str = "needed while an action runs";
 
-/// The section of a page: `words` about it, the picture of a step that ends at `end`, and the
-/// table.
+/// Returns the section of a page: `words` about it, the picture of a step that ends at `end`, and
+/// the table.
 pub(super) fn section(mut curves: Vec<Curve>, end: Micros, words: &str) -> String {
     let table = table(&curves);
     let all = curves.len();
@@ -35,7 +35,7 @@ pub(super) fn section(mut curves: Vec<Curve>, end: Micros, words: &str) -> Strin
     )
 }
 
-/// A column: its name, a curve's cell, and what stands where there is none.
+/// A column: its name, a curve's cell, and the text for an empty cell.
 type Column = (&'static str, fn(&Curve) -> Option<String>, &'static str);
 
 const NOTHING: &str = "0 B";
@@ -56,7 +56,7 @@ const COLUMNS: [Column; 9] = [
     ("of the limit", share, UNKNOWN),
 ];
 
-/// An amount, if any.
+/// Formats a nonzero amount.
 fn amount(bytes: Bytes) -> Option<String> {
     (bytes > Bytes::ZERO).then(|| bytes.to_string())
 }
@@ -66,7 +66,7 @@ fn share(curve: &Curve) -> Option<String> {
     Some(percent(curve.peak().bytes.get() as f64 / limit as f64))
 }
 
-/// The curves in numbers: what the peak consists of. What no device has is no column.
+/// Returns the table of the parts of the peaks. Columns without any value are omitted.
 fn table(curves: &[Curve]) -> String {
     let there = |(_, cell, _): &&Column| curves.iter().any(|curve| cell(curve).is_some());
     let columns: Vec<&Column> = COLUMNS.iter().filter(there).collect();

@@ -1,4 +1,4 @@
-//! The curves under each other, on the timeline's own axis.
+//! The curves below each other, on the timeline's axis.
 
 use super::{Curve, WORKING};
 use crate::render::page::percent;
@@ -9,19 +9,19 @@ use crate::simulate::MemoryLevel;
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
 
-/// Pixels.
+/// Sizes in pixels.
 const TOP: f64 = 4.0;
 const HEADING: f64 = 24.0;
 const GAP: f64 = 8.0;
-/// Free above the highest level, as a share of it.
+/// Free space above the highest level, as a share of it.
 const FREE: f64 = 1.12;
-/// A limit or a measured amount beyond this many times the highest level would flatten the curves.
+/// Limits and marks above this multiple of the highest level are not drawn: they would flatten the curves.
 const FAR: u64 = 3;
 
-/// The lines of what was measured.
+/// Classes of the lines of measured amounts.
 const MARKS: [&str; 2] = ["mark", "mark dash"];
 
-/// Colours besides those of every timeline.
+/// Colours in addition to those of every timeline.
 const STYLE: &str = "<style>\
 .tl .fix{fill:#aab6c4}.tl .act{fill:#58b9b0}.tl .lay{fill:#e9b9cc}\
 .tl .fix,.tl .act,.tl .lay{stroke:#333;stroke-width:.7}\
@@ -35,8 +35,8 @@ const STYLE: &str = "<style>\
 .tl .lim{stroke:#ff9d94}.tl .mark{stroke:#eceff3}.tl .dot{fill:#eceff3;stroke:#000}.tl .red{fill:#ffb1aa}\
 .tl .halo{stroke:#262a31}}</style>\n";
 
-/// The legend and the picture, `end` being where the time axis ends; part of a page that has a
-/// timeline. All devices have one scale.
+/// Returns the legend and the picture, with the time axis ending at `end`; part of a page that has a
+/// timeline. All devices share one scale.
 pub(in crate::render) fn picture(curves: &[Curve], end: Micros) -> String {
     let plot = match curves.len() {
         0..=4 => 104.0,
@@ -57,7 +57,7 @@ pub(in crate::render) fn picture(curves: &[Curve], end: Micros) -> String {
     legend(curves).html() + &canvas.finish()
 }
 
-/// The curves for whoever cannot see them.
+/// Describes the curves for readers who cannot see them.
 fn words(curves: &[Curve]) -> String {
     let peaks: Vec<String> = curves.iter().map(said).collect();
     format!("{}.", peaks.join("; "))
@@ -80,7 +80,7 @@ fn said(curve: &Curve) -> String {
     text
 }
 
-/// How high amounts are drawn.
+/// Vertical scale of amounts.
 struct Scale {
     top: f64,
     plot: f64,
@@ -102,7 +102,7 @@ impl Scale {
         }
     }
 
-    /// Pixels above the panel's floor.
+    /// Height above the panel's floor, in pixels.
     fn height(&self, bytes: Bytes) -> f64 {
         self.plot * bytes.get() as f64 / self.top
     }
@@ -134,7 +134,7 @@ fn legend(curves: &[Curve]) -> Legend {
     legend
 }
 
-/// One text, so that the numbers begin behind the name in any font.
+/// A single text element, so that the numbers follow the name in any font.
 fn heading(curve: &Curve, y: f64, scale: &Scale) -> String {
     let peak = curve.peak();
     let mut svg = format!(
@@ -158,7 +158,7 @@ fn heading(curve: &Curve, y: f64, scale: &Scale) -> String {
     svg
 }
 
-/// One device's plot, its upper edge at `y`.
+/// Draws one device's plot, with its upper edge at `y`.
 fn panel(canvas: &mut Canvas, curve: &Curve, y: f64, scale: &Scale) {
     let (floor, end) = (y + scale.plot, WIDTH - RIGHT);
     let wide = end - MARGIN;
@@ -187,7 +187,7 @@ fn panel(canvas: &mut Canvas, curve: &Curve, y: f64, scale: &Scale) {
     );
 }
 
-/// The levels as a closed outline that stands on the floor.
+/// Returns the levels as a closed outline that stands on the floor.
 fn outline(canvas: &Canvas, levels: &[MemoryLevel], scale: &Scale, floor: f64) -> String {
     let mut path = format!("M{MARGIN} {floor:.2}");
     for level in lasting(levels) {
@@ -198,8 +198,7 @@ fn outline(canvas: &Canvas, levels: &[MemoryLevel], scale: &Scale, floor: f64) -
     path
 }
 
-/// The levels without dips that last no time, where one action ends and the next
-/// begins.
+/// Skips dips of zero duration, where one action ends and the next begins.
 fn lasting(levels: &[MemoryLevel]) -> impl Iterator<Item = &MemoryLevel> {
     levels.iter().enumerate().filter_map(|(at, level)| {
         let next = levels.get(at + 1).filter(|next| next.time == level.time);
@@ -209,7 +208,7 @@ fn lasting(levels: &[MemoryLevel]) -> impl Iterator<Item = &MemoryLevel> {
     })
 }
 
-/// Lines across, and their names beside what scrolls.
+/// Draws lines across, and their names beside the scrolling part.
 fn ticks(canvas: &mut Canvas, scale: &Scale, floor: f64) {
     canvas.beside(&format!(
         "<rect class=\"ground\" y=\"{:.2}\" width=\"{}\" height=\"{:.2}\"/>\n",
@@ -217,7 +216,7 @@ fn ticks(canvas: &mut Canvas, scale: &Scale, floor: f64) {
         MARGIN - 3.0,
         scale.plot + GAP
     ));
-    // Names would touch where panels are low.
+    // Fewer ticks in low panels, where names would touch.
     let parts = (scale.plot / 20.0) as u32;
     for (tick, label) in ticks::amounts(Bytes(scale.top as u64), parts) {
         let y = floor - scale.height(tick);
@@ -234,12 +233,12 @@ fn ticks(canvas: &mut Canvas, scale: &Scale, floor: f64) {
     }
 }
 
-/// The limit, and what was measured.
+/// Draws the limit and the measured amounts.
 fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
     let end = WIDTH - RIGHT;
     if let Some(limit) = curve.limit.filter(|&limit| scale.shows(limit)) {
         let y = floor - scale.height(limit);
-        // Above it, where the plot has room for that.
+        // Above the line, if the plot has room there.
         let name = if y - floor + scale.plot > 16.0 {
             y - 4.0
         } else {
@@ -253,8 +252,8 @@ fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
             name
         );
     }
-    // Their names are in the legend and their amounts in the heading: where a curve is low, names at the
-    // lines would be written across it.
+    // Their names are in the legend and their amounts in the heading: names at the lines would be
+    // written across a low curve.
     let marks = curve.marks.iter().zip(MARKS);
     for ((_, bytes), class) in marks.filter(|((_, bytes), _)| scale.shows(*bytes)) {
         let y = floor - scale.height(*bytes);

@@ -9,14 +9,14 @@
       var rect = bar.querySelector('rect');
       return rect.x.baseVal.value + rect.width.baseVal.value / 2;
     }
-    // Bars stand in the document row by row, each row by time.
+    // Bars are in the document row by row, each row by time.
     Array.prototype.forEach.call(chart.querySelectorAll('svg g'), function (bar) {
       var y = bar.querySelector('rect').getAttribute('y');
       if (!byHeight[y]) { byHeight[y] = []; rows.push(byHeight[y]); }
       bar.place = [rows.length - 1, byHeight[y].push(bar) - 1];
       (same[name(bar)] = same[name(bar)] || []).push(bar);
     });
-    // On top of the bars beside it, and around the bar: a narrow one would be nothing but frame.
+    // Above the neighbouring bars, and around the bar: inside, it would fill a narrow one.
     var frames = [];
     function frame() {
       frames.forEach(function (old) { old.remove(); });
@@ -30,7 +30,7 @@
       });
     }
     chart.addEventListener('zoomed', frame);
-    // An action is shown in words and marked in both timelines.
+    // An action is described in words and marked in both timelines.
     function show(bar) {
       if (bar === shown) { return; }
       shown = bar;

@@ -1,6 +1,6 @@
-//! Names from outside as HTML's text.
+//! External text as HTML.
 
-/// `text` with nothing in it that HTML or SVG would take for its own.
+/// Escapes characters with a meaning in HTML or SVG.
 pub(in crate::render) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -16,8 +16,8 @@ pub(in crate::render) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A sentence as HTML: what stands between backticks is code, and so are flags, which no line breaks;
-/// apostrophes are those of the pages.
+/// Converts a sentence to HTML: text between backticks becomes code, and so do flags, which no line
+/// breaks; apostrophes become typographic.
 pub(in crate::render) fn sentence(text: &str) -> String {
     let text = text.replace("'s ", "\u{2019}s ");
     let parts: Vec<String> = text.split('`').map(escaped).collect();
@@ -31,7 +31,7 @@ pub(in crate::render) fn sentence(text: &str) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// HTML with each flag in an element of that name, so that no line ends at its hyphens.
+/// Puts each flag into an element of that name, so that no line breaks at its hyphens.
 fn flags(html: &str, element: &str) -> String {
     let is_of_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let mut all = String::with_capacity(html.len());
@@ -52,7 +52,7 @@ fn flags(html: &str, element: &str) -> String {
     all + rest
 }
 
-/// The same of a sentence that stands alone: it begins with a capital and ends with a full stop.
+/// Same as `sentence`, for a sentence that stands alone: with a capital and a full stop.
 pub(in crate::render) fn whole_sentence(text: &str) -> String {
     let end = if text.ends_with(['.', '!', '?']) {
         ""
@@ -62,14 +62,14 @@ pub(in crate::render) fn whole_sentence(text: &str) -> String {
     sentence(&format!("{}{end}", capital(text)))
 }
 
-/// A text whose first letter is a capital.
+/// Capitalizes the first letter.
 pub(in crate::render) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string());
     first.unwrap_or_default() + chars.as_str()
 }
 
-/// What stands behind a number, with a space between them.
+/// Units after a number, separated by a space.
 const UNITS: [&str; 14] = [
     "%",
     "µs",
@@ -87,7 +87,7 @@ const UNITS: [&str; 14] = [
     "GB/s",
 ];
 
-/// HTML with no-break spaces between numbers and their units: a line may end anywhere else.
+/// Puts no-break spaces between numbers and their units: a line may break anywhere else.
 pub(in crate::render) fn bound(html: &str) -> String {
     let ends = |c: char| c.is_whitespace() || ",.;:()<".contains(c);
     let mut pieces = html.split(' ');
@@ -101,11 +101,11 @@ pub(in crate::render) fn bound(html: &str) -> String {
     bound
 }
 
-/// The most characters of a name where it stands in a table.
+/// Most characters of a name in a table.
 const LONGEST: usize = 64;
 
-/// A name as HTML: one that is too long for a table loses its middle, and says the
-/// whole of it when pointed at.
+/// Returns a name as HTML: one that is too long for a table loses its middle, and shows the whole
+/// when pointed at.
 pub(in crate::render) fn name(text: &str) -> String {
     let count = text.chars().count();
     if count <= LONGEST {
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(whole_sentence("`a` it is."), "<code>a</code> it is.");
     }
 
-    /// Lines ended behind the hyphens: `a smaller --` and `batch`.
+    /// Regression: lines broke after the hyphens: `a smaller --` and `batch`.
     #[test]
     fn flags_are_code_that_no_line_breaks() {
         assert_eq!(
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// `144.98` and `ms` stood in two lines.
+    /// Regression: `144.98` and `ms` were on two lines.
     #[test]
     fn a_number_keeps_its_unit() {
         let html = "<dd>144.98 ms</dd> of 3.0 µs, 92 %; in 2 steps a day";

@@ -1,7 +1,7 @@
-//! What all pages have in common: one style, one script, sections with headings.
+//! Common parts of all pages: one style, one script, sections with headings.
 //!
-//! A page is one file that loads nothing. All of its content is there without the
-//! script, which only leads through the actions of a timeline and stretches its axis.
+//! A page is one file that loads nothing. All of its content is there without the script, which only
+//! navigates the actions of a timeline and stretches its axis.
 
 mod escape;
 mod table;
@@ -14,15 +14,15 @@ use crate::units::Micros;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
-/// Keeps names of rows in view, stretches the time axis of a timeline, and shows the action under the pointer or the one that
-/// the arrow keys went to.
+/// Keeps names of rows in view, stretches the time axis of a timeline, and shows the action under the pointer
+/// or selected by the arrow keys.
 const SCRIPT: &str = concat!(
     include_str!("pin.js"),
     include_str!("zoom.js"),
     include_str!("chart.js")
 );
 
-/// A page that is being written.
+/// A page under construction.
 pub(super) struct Page {
     title: String,
     kind: &'static str,
@@ -31,10 +31,10 @@ pub(super) struct Page {
     body: String,
 }
 
-/// A number that stands large at the top.
+/// A number in large type at the top.
 pub(super) struct Fact {
     pub(super) name: String,
-    /// HTML, as the note is.
+    /// HTML, like the note.
     pub(super) value: String,
     pub(super) note: String,
 }
@@ -46,11 +46,11 @@ impl Fact {
     }
 }
 
-/// Letters of a word that a card has room for.
+/// Most letters of a word that fit a card.
 const CARD: usize = 10;
 
 impl Page {
-    /// A page of a kind ("profile and plan") with a title from outside.
+    /// Creates a page of a kind ("profile and plan") with an unescaped title.
     pub(super) fn new(kind: &'static str, title: &str) -> Self {
         Self {
             title: escaped(title),
@@ -61,12 +61,12 @@ impl Page {
         }
     }
 
-    /// HTML between the title and the first section.
+    /// Adds HTML between the title and the first section.
     pub(super) fn intro(&mut self, html: &str) {
         self.intro.push_str(&bound(html));
     }
 
-    /// Sentences: warnings, which stand out one by one, and notes below them in one box.
+    /// Adds sentences: warnings, which stand out one by one, and notes below them in one box.
     pub(super) fn notes(&mut self, warnings: &[String], notes: &[String]) {
         for warning in warnings {
             self.intro(&format!(
@@ -83,11 +83,11 @@ impl Page {
         }
     }
 
-    /// The numbers at the top.
+    /// Adds the numbers at the top.
     pub(super) fn facts(&mut self, facts: &[Fact]) {
         self.intro.push_str("<dl class=\"facts\">\n");
         for Fact { name, value, note } in facts {
-            // `interleaved-1f1b` is broken at its hyphen: both parts fit a card where letters are smaller.
+            // `interleaved-1f1b` breaks at its hyphen: both parts fit a card in smaller letters.
             let mut words = value.split_inclusive([' ', '-']);
             let class = if words.any(|word| word.chars().count() > CARD) {
                 " class=\"long\""
@@ -105,7 +105,7 @@ impl Page {
         self.intro.push_str("</dl>\n");
     }
 
-    /// A section with a heading.
+    /// Adds a section with a heading.
     pub(super) fn section(&mut self, id: &'static str, heading: &'static str, html: &str) {
         self.sections.push((id, heading));
         let _ = write!(
@@ -115,7 +115,7 @@ impl Page {
         );
     }
 
-    /// The whole page.
+    /// Returns the whole page.
     pub(super) fn finish(self) -> String {
         let Self {
             title,
@@ -143,7 +143,7 @@ impl Page {
     }
 }
 
-/// The list of sections, where there are several.
+/// Returns the list of sections, if there are several.
 fn links(sections: &[(&str, &str)]) -> String {
     if sections.len() < 2 {
         return String::new();
@@ -154,7 +154,7 @@ fn links(sections: &[(&str, &str)]) -> String {
     format!("<nav aria-label=\"Sections\"><ul>{links}</ul></nav>\n")
 }
 
-/// A picture of actions that the script leads through; `keys` says so where it runs.
+/// Returns a picture of actions that the script navigates; `keys` says so if it runs.
 pub(super) fn chart(label: &str, svg: &str) -> String {
     let picture = actions(" id=\"chart\"", " id=\"detail\"", label, svg);
     format!(
@@ -164,7 +164,7 @@ pub(super) fn chart(label: &str, svg: &str) -> String {
     )
 }
 
-/// One more of them, in a page that has said how.
+/// Same as `chart`, for a page that already has the explanation.
 pub(super) fn another_chart(label: &str, svg: &str) -> String {
     actions("", "", label, svg)
 }
@@ -181,14 +181,14 @@ fn actions(own: &str, detail: &str, label: &str, svg: &str) -> String {
     )
 }
 
-/// A time in a table, none with no unit: one of its own beside milliseconds or seconds would be read as more.
+/// Formats a time in a table; zero has no unit, as another unit than its column's would look like more.
 pub(super) fn time(time: Micros) -> String {
     below(time, time)
 }
 
-/// The same in the unit of the largest time of its column.
+/// Formats a time in the unit of the largest one of its column.
 pub(super) fn below(time: Micros, largest: Micros) -> String {
-    /// What has no digits in the smallest unit.
+    /// Times that have no digits in the smallest unit.
     const NOTHING: f64 = 0.05;
     if time.get() < NOTHING {
         "0".to_owned()
@@ -197,7 +197,7 @@ pub(super) fn below(time: Micros, largest: Micros) -> String {
     }
 }
 
-/// A part of a whole in percent.
+/// Formats a share in percent.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }

@@ -1,23 +1,23 @@
-//! Tables that a screen reader can read: a caption, a scope for each heading, and roles that stay where
-//! a narrow window shows rows as cards, in which cells have the names of their columns above them.
+//! Tables that screen readers can read: a caption, a scope for each heading, and roles that remain
+//! where a narrow window shows rows as cards, with the column's name above each cell.
 
 use super::escape::{bound, escaped};
 use std::fmt::Write as _;
 
-/// So many columns fit a narrow window.
+/// Number of columns that fit a narrow window.
 const NARROW: usize = 3;
 
-/// A table that is being written.
+/// A table under construction.
 pub(in crate::render) struct Table {
     html: String,
-    /// The name of the first column, and those of the others.
+    /// Names of the first column and of the others.
     first: String,
     columns: Vec<String>,
 }
 
 impl Table {
-    /// The begin of a table with these columns, of which the first names the rows. A
-    /// column whose name begins with `*` is words, not numbers.
+    /// Begins a table with these columns, of which the first names the rows. A column whose name begins
+    /// with `*` has words, not numbers.
     pub(in crate::render) fn new(caption: &str, columns: &[&str]) -> Self {
         let caption = escaped(caption);
         let cards = if columns.len() > NARROW { " cards" } else { "" };
@@ -47,19 +47,19 @@ impl Table {
         }
     }
 
-    /// A row; its head and cells are HTML. A cell that begins with `*` is words; the last of too few
-    /// cells takes the place of those that are missing.
+    /// Adds a row; its head and cells are HTML. A cell that begins with `*` has words; the last of too
+    /// few cells spans the missing ones.
     pub(in crate::render) fn row(&mut self, head: &str, cells: &[String]) {
         self.marked("", head, cells);
     }
 
-    /// A row of a class of its own.
+    /// Adds a row of its own class.
     pub(in crate::render) fn marked(&mut self, class: &str, head: &str, cells: &[String]) {
         let class = match class {
             "" => String::new(),
             class => format!(" class=\"{class}\""),
         };
-        // A number alone would not say what it numbers.
+        // Names the column, since a number alone says nothing.
         let key = match head.parse::<u64>() {
             Ok(_) => format!(" data-k=\"{}\"", self.first),
             Err(_) => String::new(),
@@ -88,20 +88,20 @@ impl Table {
         self.html.push_str("</tr>\n");
     }
 
-    /// The whole table.
+    /// Returns the whole table.
     pub(in crate::render) fn finish(mut self) -> String {
         self.html.push_str("</tbody>\n</table>\n</div>\n");
         self.html
     }
 }
 
-/// Pieces of a bar, each a class and a share of the whole; readers hear the numbers
+/// Returns the pieces of a bar, each a class and a share of the whole; screen readers read the numbers
 /// beside it instead.
 pub(in crate::render) fn bar(pieces: &[(&str, f64)]) -> String {
     bar_with_mark(pieces, None)
 }
 
-/// The same with a line across it at a share of the whole, such as where a limit is.
+/// Same as `bar`, with a line across it at a share of the whole, such as a limit.
 pub(in crate::render) fn bar_with_mark(pieces: &[(&str, f64)], mark: Option<f64>) -> String {
     let mut html = String::from("<span class=\"bar\" aria-hidden=\"true\">");
     for (class, share) in pieces.iter().filter(|(_, share)| *share > 0.0) {

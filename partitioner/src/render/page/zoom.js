@@ -1,14 +1,14 @@
-// The book's playground zooms by it, too, what it draws.
+// The book's playground zooms its own pictures with this, too.
 var gpipeZoom = (function () {
   'use strict';
-  // As `canvas.rs` has them.
+  // Same as in `canvas.rs`.
   var LEFT = 70, RIGHT = 10, WIDE = 1200, DIGIT = 6.8, STROKED = 3;
-  // As `names.rs` has them: a size's class, a digit's width, how much more a W has, and what stays free.
+  // Same as in `names.rs`: a size's class, a digit's width, the extra width of a W, and the free space.
   var SIZES = [['', 6.8, 0.5, 2], ['s', 5.2, 0.6, 2], ['t', 4.4, 0.6, 1]];
   function picture(chart) { return chart.querySelector(':scope>svg'); }
   function place(x, zoom) { return LEFT + (x - LEFT) * zoom; }
   function width(zoom) { return place(WIDE - RIGHT, zoom) + RIGHT; }
-  // Round times, as `ticks.rs` has them for the whole.
+  // Round times, as in `ticks.rs` for the whole.
   function ticks(svg, end, zoom) {
     var axis = svg.querySelector('.axis'), level = Number(axis.querySelector('path').getAttribute('d').split(/[ v]/)[1]);
     var unit = end < 1e3 ? [1, '\u00b5s'] : end < 1e6 ? [1e3, 'ms'] : [1e6, 's'];
@@ -30,7 +30,7 @@ var gpipeZoom = (function () {
     svg.setAttribute('viewBox', '0 ' + box.y + ' ' + width(zoom) + ' ' + box.height);
     svg.style.setProperty('--zoom', width(zoom) / WIDE);
   }
-  // What is drawn over the time of another chart shows the same part of it.
+  // Makes a chart over the same time show the same part as its leader.
   function follow(chart, svg, end, leader) {
     function all(what) { return Array.prototype.slice.call(svg.querySelectorAll(':scope>' + what)); }
     var dots = all('circle').map(function (dot) { return { dot: dot, x: dot.cx.baseVal.value }; });
@@ -51,7 +51,7 @@ var gpipeZoom = (function () {
       pair[0].addEventListener('scroll', function () { pair[1].scrollLeft = pair[0].scrollLeft; });
     });
   }
-  // By buttons in front of it, keys and the wheel.
+  // Zooms by buttons before the chart, keys and the wheel.
   function zoomable(chart) {
     var svg = picture(chart), end = Number(svg.dataset.end), buttons = chart.previousElementSibling.querySelectorAll('button');
     var zoom = 1, most = 64;
@@ -74,7 +74,7 @@ var gpipeZoom = (function () {
       var digits = item.name.length + item.more + (item.name.indexOf('W') < 0 ? 0 : size[2]);
       return digits * size[1] + size[3] < item.width * zoom;
     }
-    // The largest in which nine of ten names fit of those that fit at all.
+    // Returns the largest size in which at least nine of ten of the names that fit at all fit.
     function fitting() {
       var counts = SIZES.map(function (size) {
         return actions.filter(function (item) { return fits(item, size); }).length;
@@ -98,7 +98,7 @@ var gpipeZoom = (function () {
     }
     function pixels() { return svg.getBoundingClientRect().width / width(zoom); }
     function left() { return svg.getBoundingClientRect().left; }
-    // What is at `at`, pixels from the window's left edge, stays there.
+    // Keeps the point at `at`, pixels from the window's left edge, in place.
     function set(next, at) {
       next = Math.min(Math.max(next, 1), most);
       var held = (at - left()) / pixels(), before = zoom;
@@ -119,7 +119,7 @@ var gpipeZoom = (function () {
       var box = element.getBoundingClientRect();
       return (box.left + box.right) / 2;
     }
-    // About the chosen action, where it is in view.
+    // Zooms about the chosen action, if it is in view.
     function by(factor) {
       var box = chart.getBoundingClientRect(), own = svg.querySelector('.frame:not(.twin)');
       var at = own ? middle(own) : box.left;
@@ -150,7 +150,7 @@ var gpipeZoom = (function () {
     });
     chart.addEventListener('lostpointercapture', function () { grip = null; });
   }
-  // Pictures say where their time axis ends; those of actions have buttons before them.
+  // Pictures give the end of their time axis; those of actions have buttons before them.
   var first = null;
   Array.prototype.forEach.call(document.querySelectorAll('.chart'), function (chart) {
     var svg = picture(chart), end = svg && Number(svg.dataset.end), group = chart.previousElementSibling;

@@ -1,4 +1,4 @@
-//! The top of the page: what was chosen, what it takes, what limits it.
+//! The top of the page: choices, prediction, and limit of the plan.
 
 use super::ProfilePage;
 use crate::ids::DeviceId;
@@ -10,10 +10,10 @@ use crate::units::Bytes;
 use crate::words::count;
 use std::fmt::Write as _;
 
-/// The most devices whose peaks stand at the top one by one.
+/// Most devices whose peaks are listed at the top.
 const FEW: usize = 8;
 
-/// What was chosen, in numbers.
+/// Returns the plan's choices in numbers.
 pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
     let plan = page.plan;
     let samples = plan.micro_batches * plan.micro_batch_size;
@@ -70,7 +70,7 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
     facts
 }
 
-/// So many of a device, of costs that are computed for any card `98 cards`.
+/// Formats a number of devices; for costs computed for any card, such as `98 cards`.
 fn devices(number: usize, device: &str) -> String {
     match device.strip_prefix("a ") {
         Some(noun) => escaped(&count(number, noun)),
@@ -78,7 +78,7 @@ fn devices(number: usize, device: &str) -> String {
     }
 }
 
-/// How the devices are spread over replicas and nodes, where there are several.
+/// Describes replicas and nodes, if there are several.
 fn spread(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.replicas() > 1 {
@@ -96,7 +96,7 @@ fn spread(machine: &Machine) -> String {
     text
 }
 
-/// A rate with three digits that mean something.
+/// Formats a rate with three significant digits.
 fn rounded(rate: f64) -> String {
     if rate < 100.0 {
         format!("{rate:.1}")
@@ -105,7 +105,7 @@ fn rounded(rate: f64) -> String {
     }
 }
 
-/// The limit, and that there are doubts.
+/// Returns the limit, and a hint to doubts.
 pub(super) fn words(page: &ProfilePage<'_>) -> String {
     let mut html = String::new();
     if let Some(limit) = &page.limit {
@@ -131,7 +131,7 @@ pub(super) fn words(page: &ProfilePage<'_>) -> String {
     html
 }
 
-/// Each device's peak as a bar, where they are few.
+/// Returns each device's peak as a bar, if there are few devices.
 pub(super) fn peaks(page: &ProfilePage<'_>) -> String {
     let peaks = &page.plan.peak_bytes;
     if !(2..=FEW).contains(&peaks.len()) {
@@ -161,7 +161,7 @@ pub(super) fn peaks(page: &ProfilePage<'_>) -> String {
     html
 }
 
-/// How the costs were measured.
+/// Describes the origin of the costs.
 pub(super) fn origin(page: &ProfilePage<'_>) -> String {
     let profile = page.profile;
     let how = profile
@@ -180,7 +180,7 @@ pub(super) fn origin(page: &ProfilePage<'_>) -> String {
         )
     };
     let samples = count(measured, "sample");
-    // Costs of shapes say of themselves that nothing was measured.
+    // Computed costs say themselves that nothing was measured.
     let made = match profile.measured() {
         Some(how) if page.is_computed() => {
             format!("{}, for micro-batches of {samples}", escaped(how))

@@ -1,4 +1,4 @@
-//! One row a layer, with the cuts between the rows.
+//! One row per layer, with the cuts between the rows.
 
 use super::rows::{Row, rows};
 use super::{ProfilePage, skyline};
@@ -8,12 +8,12 @@ use crate::units::{Bytes, Micros};
 use crate::words::count;
 use std::fmt::{Display, Write as _};
 
-/// More layers than this scroll in a frame of their own, below an overview.
+/// With more layers than this, the table scrolls in its own frame, below an overview.
 const MANY: usize = 40;
-/// More devices are no sentence.
+/// Most devices that are listed in a sentence.
 const MOST_DEVICES: usize = 16;
 
-/// What the colours are; stages may run both halves of a backward in one.
+/// Returns the legend of colours; stages may run both halves of a backward in one.
 fn keys(halves: bool) -> String {
     let both = ("B", "backward of a stage, both gradients in one");
     let keys = [
@@ -31,7 +31,7 @@ fn keys(halves: bool) -> String {
     html + "</ul>\n"
 }
 
-/// The table, and for a long model a picture of it.
+/// Returns the table, with a picture of it for a long model.
 pub(super) fn section(page: &ProfilePage<'_>) -> String {
     let stages = rows(page);
     let layers = page.costs.len();
@@ -73,7 +73,7 @@ pub(super) fn section(page: &ProfilePage<'_>) -> String {
     html
 }
 
-/// Where devices have several stages: what each device takes, in a sentence.
+/// Describes each device's time in a sentence, if devices have several stages.
 fn of_devices(page: &ProfilePage<'_>) -> String {
     let placement = &page.plan.placement;
     let devices = placement.iter().map(|own| own.index() + 1).max();
@@ -86,7 +86,7 @@ fn of_devices(page: &ProfilePage<'_>) -> String {
     }
     let each = times.iter().enumerate();
     let each = each.map(|(device, time)| format!("device {device}: {time}"));
-    // A computed schedule runs some backwards whole and others in halves.
+    // A computed schedule may run some backwards jointly and others in halves.
     let halves = if page.halves() && page.wholes() {
         " with their backwards in halves; where the schedule runs a backward whole, it takes less"
     } else {
@@ -98,9 +98,9 @@ fn of_devices(page: &ProfilePage<'_>) -> String {
     )
 }
 
-/// The scale of the bars, and which columns there are.
+/// Scale of the bars, and the columns that exist.
 struct Columns {
-    /// The longest time and the most bytes of a row or of a stage.
+    /// Longest time and most bytes of a row or of a stage.
     most: (Micros, Bytes),
     slowest_stage: Micros,
     spread: bool,
@@ -112,7 +112,7 @@ impl Columns {
         let all = || stages.iter().flatten();
         let stage_times = (0..stages.len()).map(|stage| stage_time(page, StageId(stage)));
         let slowest_stage = stage_times.max().unwrap_or_default();
-        // Halves of a layer may take longer than the joint backward of its stage.
+        // The halves of a layer may take longer than the joint backward of its stage.
         let slowest_row = all().map(Row::time).max().unwrap_or_default();
         let bytes = |rows: &Vec<Row>| rows.iter().map(Row::bytes).sum::<Bytes>();
         let bytes = stages.iter().map(bytes).max().unwrap_or_default();
@@ -172,7 +172,7 @@ impl Columns {
         html.push_str("</tr>\n");
     }
 
-    /// The stage's name, device and totals, as the schedule runs it.
+    /// Writes the stage's name, device and totals, as the schedule runs it.
     fn stage(&self, html: &mut String, page: &ProfilePage<'_>, stage: StageId, rows: &[Row]) {
         let times = page.simulation.costs().stage(stage);
         let (whole, longest) = (stage_time(page, stage), self.most.0);
@@ -222,7 +222,7 @@ impl Columns {
     }
 }
 
-/// A number, with what it is for where there is no room for columns.
+/// Writes a number, with the name of its column for windows without room for columns.
 fn cell(html: &mut String, key: &str, number: impl Display) {
     let _ = write!(html, "<td role=\"cell\" data-k=\"{key}\">{number}</td>");
 }
@@ -239,7 +239,7 @@ fn time_bar(html: &mut String, pieces: &[(&str, Micros)], whole: Micros, note: &
     let _ = write!(html, "<td role=\"cell\" class=\"w t\">{bar}{note}</td>");
 }
 
-/// Parameters and activations, as a bar and in numbers.
+/// Writes parameters and activations, as a bar and in numbers.
 fn amounts(html: &mut String, parameters: Bytes, kept: Bytes, whole: Bytes) {
     let share = |bytes: Bytes| bytes.get() as f64 / whole.get().max(1) as f64;
     let bar = bar(&[("P", share(parameters)), ("A", share(kept))]);
@@ -260,12 +260,12 @@ fn row_name(page: &ProfilePage<'_>, row: &Row) -> String {
     }
 }
 
-/// What a stage takes for one micro-batch, as the schedule runs it.
+/// Returns the time of a stage for one micro-batch, as the schedule runs it.
 fn stage_time(page: &ProfilePage<'_>, stage: StageId) -> Micros {
     page.simulation.costs().work(stage, page.halves())
 }
 
-/// The line behind `stage`, with what crosses it.
+/// Writes the line after `stage`, with the values that cross it.
 fn cut(page: &ProfilePage<'_>, stage: StageId, columns: usize) -> String {
     let end = page.plan.partition.range(stage).end;
     let of = |layer: usize| name(&page.profile.layers()[layer].name);

@@ -1,4 +1,4 @@
-//! A profile and the plan that was made from it, as one self-contained HTML page.
+//! A profile and the plan made from it, as one self-contained HTML page.
 
 mod header;
 mod layers;
@@ -16,21 +16,21 @@ use crate::schedule::ActionKind;
 use crate::simulate::{Simulation, simulate};
 use crate::units::Bytes;
 
-/// What [`Profile::measured`](crate::Profile::measured) of costs that nobody measured begins with.
+/// Beginning of [`Profile::measured`](crate::Profile::measured) for costs that were not measured.
 const COMPUTED: &str = "computed";
 
-/// Why there is no page.
+/// Why the page is impossible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
     /// The plan is for another model or machine.
     #[error("the plan is for {planned} {what}, not {given}: it was made from another profile")]
     Other {
-        /// Layers or devices.
+        /// `layers` or `devices`.
         what: &'static str,
-        /// In the plan.
+        /// Number in the plan.
         planned: usize,
-        /// In the profile, or in the options' machine.
+        /// Number in the profile, or in the options' machine.
         given: usize,
     },
     /// The plan's schedule does not exist for its numbers.
@@ -38,7 +38,7 @@ pub enum PageError {
     Schedule(#[from] ScheduleError),
 }
 
-/// What a page about a profile and a plan shows.
+/// HTML page about a profile and a plan.
 ///
 /// # Examples
 /// ```
@@ -61,7 +61,7 @@ pub struct ProfilePage<'a> {
     plan: &'a Plan,
     options: &'a PlanOptions,
     simulation: Simulation,
-    /// For micro-batches as the plan has them.
+    /// Costs for micro-batches of the plan's size.
     costs: Vec<LayerCost>,
     limit: Option<String>,
     notes: Vec<String>,
@@ -71,12 +71,11 @@ pub struct ProfilePage<'a> {
 }
 
 impl<'a> ProfilePage<'a> {
-    /// A page about `plan`, which was made from `profile` with `options`; `title` names
-    /// the model.
+    /// Creates a page about `plan`, which was made from `profile` with `options`; `title` names the
+    /// model.
     ///
     /// # Errors
-    /// If the plan is for other numbers of layers or devices, or its schedule does not
-    /// exist.
+    /// If the plan is for other numbers of layers or devices, or its schedule does not exist.
     pub fn new(
         title: &str,
         profile: &'a Profile,
@@ -111,56 +110,53 @@ impl<'a> ProfilePage<'a> {
         })
     }
 
-    /// The same with a sentence on what limits the plan.
+    /// Adds a sentence about the limit of the plan.
     #[must_use]
     pub fn with_limit(mut self, sentence: impl Into<String>) -> Self {
         self.limit = Some(sentence.into());
         self
     }
 
-    /// The same with more sentences on the plan: what it leaves unused, or what more of something
-    /// would bring, say.
+    /// Adds more sentences about the plan, such as unused resources, or the gain from more.
     #[must_use]
     pub fn with_notes(mut self, sentences: Vec<String>) -> Self {
         self.notes = sentences;
         self
     }
 
-    /// The same with a line below the title, in place of the model's sizes.
+    /// Sets the line below the title, instead of the model's sizes.
     #[must_use]
     pub fn with_about(mut self, line: impl Into<String>) -> Self {
         self.about = Some(line.into());
         self
     }
 
-    /// The same with what the plan is for, such as `8 cards of rtx-4090`, in place of the devices that
-    /// the costs were measured on.
+    /// Sets the target of the plan, such as `8 cards of rtx-4090`, instead of the measured devices.
     #[must_use]
     pub fn with_cards(mut self, cards: impl Into<String>) -> Self {
         self.cards = Some(cards.into());
         self
     }
 
-    /// The same with what speaks against the measurements; an empty list says that
-    /// nothing does.
+    /// Adds doubts about the measurements; an empty list says that there are none.
     #[must_use]
     pub fn with_doubts(mut self, doubts: Vec<String>) -> Self {
         self.doubts = Some(doubts);
         self
     }
 
-    /// Whether nobody measured the costs.
+    /// Whether the costs were computed instead of measured.
     fn is_computed(&self) -> bool {
         let how = self.profile.measured();
         how.is_some_and(|how| how.starts_with(COMPUTED))
     }
 
-    /// Whether the schedule runs backwards in halves.
+    /// Whether the schedule splits backwards into halves.
     fn halves(&self) -> bool {
         self.runs(ActionKind::BackwardInput)
     }
 
-    /// Whether it runs backwards whole.
+    /// Whether the schedule has joint backwards.
     fn wholes(&self) -> bool {
         self.runs(ActionKind::Backward)
     }
@@ -170,7 +166,7 @@ impl<'a> ProfilePage<'a> {
         spans.any(|span| span.action.kind == kind)
     }
 
-    /// The device with the highest peak, and that peak.
+    /// Returns the device with the highest peak, and that peak.
     fn fullest(&self) -> (DeviceId, Bytes) {
         let peaks = self.plan.peak_bytes.iter().copied().enumerate();
         let fullest = peaks.max_by_key(|&(device, peak)| (peak, std::cmp::Reverse(device)));

@@ -1,16 +1,16 @@
-//! Layers as rows: one each, or several that are alike in a long model.
+//! Layers as rows: one each, or groups of several in a long model.
 
 use super::ProfilePage;
 use crate::ids::StageId;
 use crate::profile::{LayerCost, LayerProfile};
 use crate::units::{Bytes, Micros};
 
-/// The most rows of a page; longer models have rows of several layers.
+/// Most rows of a page; longer models have several layers per row.
 const MAX_ROWS: usize = 1000;
 
-/// What a row, a column or a stage stands for: layers one after the other.
+/// Consecutive layers that a row, a column or a stage stands for.
 pub(super) struct Row {
-    /// The place of its first layer.
+    /// Index of its first layer.
     pub(super) first: usize,
     pub(super) layers: usize,
     pub(super) forward: Micros,
@@ -18,7 +18,7 @@ pub(super) struct Row {
     pub(super) weight: Micros,
     pub(super) parameters: Bytes,
     pub(super) kept: Bytes,
-    /// The largest of its layers' spreads, where these are known.
+    /// Largest spread of its layers, if known.
     pub(super) spread: Option<f64>,
 }
 
@@ -38,27 +38,27 @@ impl Row {
         }
     }
 
-    /// Forward and both halves of the backward.
+    /// Time of forward and both halves of the backward.
     pub(super) fn time(&self) -> Micros {
         self.forward + self.input + self.weight
     }
 
-    /// Parameters and activations.
+    /// Bytes of parameters and activations.
     pub(super) fn bytes(&self) -> Bytes {
         self.parameters + self.kept
     }
 }
 
-/// Fewer measurements of a time have no spread to speak of.
+/// Least number of measurements with a meaningful spread.
 const FEWEST: usize = 3;
 
-/// How far a layer's measurements are apart at most, as a share of them.
+/// Returns the larger relative spread of a layer's measurements.
 fn spread(layer: &LayerProfile) -> Option<f64> {
     let spread = layer.spread.filter(|own| own.repeats() >= FEWEST)?;
     Some(spread.forward().max(spread.backward()))
 }
 
-/// The rows of each stage.
+/// Returns the rows of each stage.
 pub(super) fn rows(page: &ProfilePage<'_>) -> Vec<Vec<Row>> {
     let together = page.costs.len().div_ceil(MAX_ROWS);
     let partition = &page.plan.partition;

@@ -6,13 +6,13 @@ use crate::render::page::{Table, bar, escaped, percent};
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
 
-/// Runners-up beyond these are folded away.
+/// Further runners-up are folded away.
 const SHOWN: usize = 8;
 
 /// One line of the comparison.
 struct Line {
     schedule: String,
-    /// Replicas, and devices of each.
+    /// Number of replicas, and of devices of each.
     layout: (usize, usize),
     chunks: usize,
     micro_batches: usize,
@@ -57,7 +57,7 @@ impl Line {
     }
 }
 
-/// The tables.
+/// Returns the tables.
 pub(super) fn section(page: &ProfilePage<'_>) -> String {
     let plan = page.plan;
     let others = plan.alternatives.iter();
@@ -79,12 +79,12 @@ pub(super) fn section(page: &ProfilePage<'_>) -> String {
     html
 }
 
-/// Which columns there are, and what the longest bars stand for.
+/// Columns that exist, and scales of their bars.
 struct Columns {
     step: f64,
-    /// None where memory is known of no runner-up: that of the plan stands at the top.
+    /// None if no runner-up has known memory: that of the plan is at the top.
     peak: Option<f64>,
-    /// Whether there are other numbers of replicas, or of devices of each.
+    /// Whether numbers of replicas, or of devices of each, differ.
     layouts: bool,
 }
 
@@ -101,7 +101,7 @@ impl Columns {
         }
     }
 
-    /// What is compared.
+    /// Describes the compared plans.
     fn words(&self, alone: bool) -> String {
         if alone {
             let none = "Schedule and micro-batches were given: there is nothing to compare with.";
@@ -169,7 +169,7 @@ impl Columns {
     }
 }
 
-/// A number with its bar.
+/// Formats a number with its bar.
 fn amount(class: &str, amount: Option<(String, f64)>) -> String {
     match amount {
         Some((number, share)) => format!("*{number}{}", bar(&[(class, share)])),

@@ -7,14 +7,14 @@ use super::{ProfilePage, header, layers, schedules};
 use crate::ids::DeviceId;
 use crate::machine::Device;
 
-/// The most actions that are drawn one by one.
+/// Most actions that are drawn one by one.
 const MAX_DRAWN: usize = 30_000;
 
 impl ProfilePage<'_> {
-    /// The page: what was chosen, the layers with the cuts between them, the predicted
-    /// timeline, memory over time, the schedules compared, and doubts. Loads nothing;
-    /// readable in light and dark and in black and white, by keyboard and by screen
-    /// reader, and without its script.
+    /// Returns the page: the choices, the layers with the cuts between them, the predicted
+    /// timeline, memory over time, the compared schedules, and doubts. Loads nothing; readable in
+    /// light and dark and in black and white, by keyboard and by screen reader, and without its
+    /// script.
     pub fn html(&self) -> String {
         let mut page = Page::new("profile and plan", &self.title);
         if let Some(about) = &self.about {
@@ -54,7 +54,7 @@ impl ProfilePage<'_> {
         html
     }
 
-    /// What each device holds over the step.
+    /// Returns the memory of each device over the step.
     fn curves(&self) -> Vec<Curve> {
         let devices = self.options.machine.devices().iter().enumerate();
         let curve = |(device, machine): (usize, &Device)| Curve {

@@ -1,4 +1,4 @@
-//! All layers of a long model at once: a column each, and a line at every cut.
+//! Overview of a long model: a column per layer, and a line at every cut.
 
 use super::rows::Row;
 use crate::render::svg::canvas::{Canvas, MARGIN, RIGHT, WIDTH};
@@ -6,14 +6,14 @@ use crate::render::ticks;
 use crate::units::Micros;
 use std::fmt::Write as _;
 
-/// Pixels.
+/// Sizes in pixels.
 const PLOT: f64 = 150.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 24.0;
-/// The most ticks of the scale beside the 0.
+/// Most ticks of the scale in addition to 0.
 const ACROSS: u32 = 4;
 
-/// A column a row, as high as its time, with the stages named above.
+/// Draws a column per row, as high as its time, with the stages named above.
 pub(super) fn picture(stages: &[Vec<Row>]) -> String {
     let rows: usize = stages.iter().map(Vec::len).sum();
     let longest = stages
@@ -66,14 +66,14 @@ pub(super) fn picture(stages: &[Vec<Row>]) -> String {
     )
 }
 
-/// A stage's name, as far as there is room for it.
+/// Returns a stage's name, as far as there is room for it.
 fn heading(stage: usize, pixels: f64) -> String {
     let names = [format!("stage {stage}"), stage.to_string()];
     let fits = |name: &String| 7.0 * name.len() as f64 + 6.0 < pixels;
     names.into_iter().find(fits).unwrap_or_default()
 }
 
-/// The pieces of a row, from the floor.
+/// Draws the pieces of a row, from the floor.
 fn column(svg: &mut String, row: &Row, x: f64, wide: f64, scale: f64) {
     let mut y = TOP + PLOT;
     for (kind, time) in [('F', row.forward), ('I', row.input), ('W', row.weight)] {

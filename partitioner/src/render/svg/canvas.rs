@@ -1,4 +1,4 @@
-//! What timelines are drawn with: lanes, bars, axis and legend on one scale.
+//! Drawing of timelines: lanes, bars, axis and legend on one scale.
 
 use super::legend::Legend;
 use super::look::{self, EXCHANGE, look};
@@ -12,28 +12,28 @@ use crate::units::Micros;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// Pixels.
+/// Sizes in pixels.
 pub(in crate::render) const WIDTH: f64 = 1200.0;
 pub(in crate::render) const MARGIN: f64 = 70.0;
 pub(in crate::render) const ROW: f64 = 30.0;
 pub(in crate::render) const BAR: f64 = 24.0;
 pub(in crate::render) const TOP: f64 = 34.0;
 pub(in crate::render) const BOTTOM: f64 = 30.0;
-/// Free at the right.
+/// Free space on the right.
 pub(in crate::render) const RIGHT: f64 = 10.0;
-/// Where a picture begins in a page, which has the legend beside it.
+/// Top of a picture in a page, which has the legend beside it.
 pub(in crate::render) const BELOW_LEGEND: f64 = TOP - 6.0;
-/// Narrower bars have no stroke, which would be most of them; as `zoom.js` has it.
+/// Narrower bars have no stroke, which would cover most of them; same as in `zoom.js`.
 const STROKED: f64 = 3.0;
-/// About a digit's width on the axis.
+/// Approximate width of a digit on the axis.
 const DIGIT: f64 = 6.8;
-/// The most ticks of the time axis, as `zoom.js` has it.
+/// Most ticks of the time axis; same as in `zoom.js`.
 const ALONG: u32 = 8;
 /// Characters of a list of stages that fit the margin, and their size.
 const LISTED: usize = 12;
 const LIST: f64 = 9.0;
 
-/// What an action is, for whoever cannot tell it from its letters.
+/// Describes an action, for readers who do not know the letters.
 pub(in crate::render) fn described(span: &Span) -> String {
     let action = span.action;
     format!(
@@ -44,24 +44,24 @@ pub(in crate::render) fn described(span: &Span) -> String {
     )
 }
 
-/// From when to when.
+/// Formats start, end and duration.
 pub(in crate::render) fn times(span: &Span) -> String {
     format!("{} to {} ({})", span.start, span.end, span.duration())
 }
 
-/// An SVG that is being written, with the end of its time axis.
+/// An SVG under construction, with the end of its time axis.
 pub(in crate::render) struct Canvas {
     pub(in crate::render) svg: String,
     end: Micros,
     chunks: Chunks,
     names: Names,
-    /// Names of rows, to be drawn on top of all else: the script keeps them in view.
+    /// Names of rows, drawn on top of everything: the script keeps them in view.
     side: String,
 }
 
 impl Canvas {
-    /// The begin of a document that shows these heights: ground, style and patterns. `label` and
-    /// `words`, the picture in a few of them, are SVG's text.
+    /// Begins a document that shows these heights: background, style and patterns. `label` and `words`, a
+    /// short description of the picture, are already escaped.
     pub(in crate::render) fn new(
         heights: Range<f64>,
         end: Micros,
@@ -84,8 +84,7 @@ impl Canvas {
         Self::with(svg, end)
     }
 
-    /// The begin of a picture in a page that has another one, whose style and patterns
-    /// it shares.
+    /// Begins a picture in a page that has another one, whose style and patterns it shares.
     pub(in crate::render) fn within_a_page(
         height: f64,
         end: Micros,
@@ -109,8 +108,8 @@ impl Canvas {
         }
     }
 
-    /// Takes the kinds of work that occur, and the shades of chunks where devices have several, and
-    /// says what they mean. The chunks are those of the first timeline.
+    /// Defines the kinds of work that occur, and the shades of chunks if devices have several, and returns
+    /// their legend. The chunks are those of the first timeline.
     pub(in crate::render) fn explain(&mut self, timelines: &[&Timeline]) -> Legend {
         let spans = || timelines.iter().flat_map(|timeline| timeline.spans());
         self.chunks = timelines
@@ -123,7 +122,7 @@ impl Canvas {
         let chunks = self.chunks.count();
         let shades = (chunks > 1).then(|| look::shade(chunks - 1, chunks) + 1);
         if shades.is_some() {
-            // Pictures without chunks are spared them.
+            // Only for pictures with chunks.
             look::shades(&mut self.svg, &kinds, chunks);
         }
         let mut legend = Legend::default();
@@ -137,7 +136,7 @@ impl Canvas {
             .iter()
             .any(|timeline| !timeline.exchanges().is_empty())
         {
-            // And those without replicas of these.
+            // Only for pictures with exchanges of replicas.
             look::exchange(&mut self.svg);
             legend.add(vec![sample("A".to_owned())], EXCHANGE.name);
         }
@@ -162,13 +161,13 @@ impl Canvas {
         legend
     }
 
-    /// Where a point in time is drawn.
+    /// Position of a point in time.
     pub(in crate::render) fn place(&self, time: Micros) -> f64 {
         let share = time.get() / self.end.get();
         MARGIN + if share.is_nan() { 0.0 } else { share } * (WIDTH - MARGIN - RIGHT)
     }
 
-    /// A device's row at `y`: its name, the stages where it has several, and its ground until `end`.
+    /// Draws a device's row at `y`: its name, the stages if it has several, and its background until `end`.
     pub(in crate::render) fn lane(&mut self, device: DeviceId, y: f64, end: Micros) {
         let _ = writeln!(
             self.svg,
@@ -205,13 +204,13 @@ impl Canvas {
         };
     }
 
-    /// An action's name where there is room for it, and the attribute of its size.
+    /// Returns an action's name if there is room for it, and the attribute of its size.
     fn name_of(&self, span: &Span) -> Option<(String, &'static str)> {
         let width = self.place(span.end) - self.place(span.start);
         self.names.of(span.action, width)
     }
 
-    /// An action, in the row at `y`, with what is said of it when pointed at.
+    /// Draws an action in the row at `y`, with its title.
     pub(in crate::render) fn bar(&mut self, span: &Span, y: f64, title: &str) {
         let (x, end) = (self.place(span.start), self.place(span.end));
         let width = end - x;
@@ -240,14 +239,13 @@ impl Canvas {
         self.svg.push_str("</g>\n");
     }
 
-    /// Gradients on their way, in the row at `y`: drawn before its actions, which they are
-    /// behind.
+    /// Draws an exchange of gradients in the row at `y`, before and so behind the row's actions.
     pub(in crate::render) fn exchange(&mut self, exchange: &Exchange, y: f64) {
         let Exchange {
             stage, start, end, ..
         } = *exchange;
         let (x, right) = (self.place(start), self.place(end));
-        // By its height a row is known to the script, and these are one of their own.
+        // The script identifies a row by its height, so exchanges have their own.
         let _ = write!(
             self.svg,
             "<g class=\"A\"><title>{stage}A: {}, stage {stage}\n{start} to {end} ({})</title>\
@@ -270,8 +268,7 @@ impl Canvas {
         self.svg.push_str("</g>\n");
     }
 
-    /// A line through the rows of so many devices, of which the first is at `y`, where a timeline ends before
-    /// the axis does.
+    /// Draws a line through the rows of `devices` devices, from `y` on, if a timeline ends before the axis.
     pub(in crate::render) fn end_at(&mut self, end: Micros, y: f64, devices: usize) {
         let last = ROW * devices as f64 - (ROW - BAR);
         let x = self.place(end).min(WIDTH - RIGHT);
@@ -283,12 +280,12 @@ impl Canvas {
         );
     }
 
-    /// Adds to what stays in view.
+    /// Adds to the part that stays in view.
     pub(in crate::render) fn beside(&mut self, svg: &str) {
         self.side.push_str(svg);
     }
 
-    /// The time axis, its upper edge at `y`.
+    /// Draws the time axis, with its upper edge at `y`.
     pub(in crate::render) fn axis(&mut self, y: f64) {
         self.svg
             .push_str("<svg class=\"axis\" aria-hidden=\"true\">\n");
@@ -306,7 +303,7 @@ impl Canvas {
         self.svg.push_str("</svg>\n");
     }
 
-    /// The whole document.
+    /// Returns the whole document.
     pub(in crate::render) fn finish(mut self) -> String {
         if !self.side.is_empty() {
             let side = &self.side;
@@ -320,12 +317,12 @@ impl Canvas {
     }
 }
 
-/// The attribute of a bar that is too narrow for a stroke.
+/// Returns the attribute of a bar that is too narrow for a stroke.
 fn stroke(width: f64) -> &'static str {
     if width < STROKED { " class=\"n\"" } else { "" }
 }
 
-/// Stages in few words.
+/// Formats a short list of stages.
 fn listed(stages: &[StageId]) -> String {
     let names: Vec<String> = stages.iter().map(ToString::to_string).collect();
     let list = format!("stages {}", names.join(", "));
@@ -336,7 +333,7 @@ fn listed(stages: &[StageId]) -> String {
     }
 }
 
-/// The start tag; a document of its own has a namespace and tells where its time axis ends.
+/// Writes the start tag; a document of its own has a namespace and gives the end of its time axis.
 fn open(svg: &mut String, own: &str, heights: Range<f64>, label: &str, words: &str) {
     let _ = writeln!(
         svg,
@@ -348,8 +345,7 @@ fn open(svg: &mut String, own: &str, heights: Range<f64>, label: &str, words: &s
     );
 }
 
-/// The style and the patterns alone, for a page whose pictures share them and that has
-/// no timeline.
+/// Returns the style and the patterns only, for a page without a timeline whose pictures share them.
 pub(in crate::render) fn shared() -> String {
     let mut svg = String::from("<svg width=\"0\" height=\"0\" aria-hidden=\"true\">\n");
     look::definitions(&mut svg);
@@ -361,7 +357,7 @@ mod tests {
     use super::*;
     use crate::render::svg::legend::text_width;
 
-    /// `stages 0, 15` all but touched the first bar.
+    /// Regression: `stages 0, 15` almost touched the first bar.
     #[test]
     fn a_list_of_stages_is_apart_from_the_first_bar() {
         let list = listed(&[StageId(0), StageId(15)]);

@@ -1,24 +1,24 @@
-//! What colours and hatchings mean: in a picture of its own a row above it, in a page a list beside
-//! what scrolls.
+//! Legend of colours and hatchings: a row above a stand-alone picture, a list beside the scrolling
+//! part of a page.
 
 use super::canvas::{MARGIN, RIGHT, WIDTH};
 use std::fmt::Write as _;
 
-/// Pixels of a sample.
+/// Sizes of a sample in pixels.
 const WIDE: f64 = 16.0;
 const LINE: f64 = 26.0;
-/// What numbers at the right end of the same row take at most.
+/// Most pixels of the numbers at the right end of the same row.
 const NUMBERS: f64 = 200.0;
 
-/// What there is to explain, in order.
+/// Entries of the legend, in order.
 #[derive(Default)]
 pub(in crate::render) struct Legend {
     keys: Vec<Key>,
-    /// How actions are named.
+    /// Explanation of the actions' names.
     label: Option<String>,
 }
 
-/// Samples side by side, each the attributes of a rectangle, or a line; and what they mean.
+/// Samples side by side, each the attributes of a rectangle, or a line; and their meaning.
 struct Key {
     samples: Vec<String>,
     /// The class of a line.
@@ -27,7 +27,7 @@ struct Key {
 }
 
 impl Legend {
-    /// One more meaning.
+    /// Adds an entry.
     pub(in crate::render) fn add(&mut self, samples: Vec<String>, name: &str) {
         let name = name.to_owned();
         self.keys.push(Key {
@@ -37,7 +37,7 @@ impl Legend {
         });
     }
 
-    /// One more meaning, of lines; for a legend in a page.
+    /// Adds an entry of a line; for a legend in a page.
     pub(in crate::render) fn add_line(&mut self, class: &'static str, name: &str) {
         self.keys.push(Key {
             samples: Vec::new(),
@@ -46,12 +46,12 @@ impl Legend {
         });
     }
 
-    /// How actions are named, with an example.
+    /// Sets the explanation of the actions' names, with an example.
     pub(super) fn label(&mut self, words: &str) {
         self.label = Some(words.to_owned());
     }
 
-    /// Side by side at the top of a picture, from the left.
+    /// Draws the entries side by side at the top of a picture, from the left.
     pub(in crate::render) fn draw(&self, svg: &mut String) {
         let mut x = MARGIN;
         for Key { samples, name, .. } in &self.keys {
@@ -66,7 +66,7 @@ impl Legend {
             let _ = writeln!(svg, "<text x=\"{}\" y=\"19\">{name}</text>", x + 5.0);
             x += 5.0 + text_width(name) + 16.0;
         }
-        // The step and its bubble stand at the right end.
+        // The step and its bubble are at the right end.
         if let Some(label) = &self.label
             && x + text_width(label) < WIDTH - RIGHT - NUMBERS
         {
@@ -74,7 +74,7 @@ impl Legend {
         }
     }
 
-    /// A list that takes as many rows as it needs, and that stays where the picture scrolls.
+    /// Returns a list, which wraps, and stays in place when the picture scrolls.
     pub(in crate::render) fn html(&self) -> String {
         let mut html = String::from("<ul class=\"keys\" aria-label=\"Legend\">\n");
         for Key {
@@ -107,8 +107,9 @@ impl Legend {
     }
 }
 
-/// About what a text takes in 12 pixels of a font without serifs, rather more than less: a width for
-/// all characters left some names of a legend three times as far from the next as others.
+/// Approximate width of a text in a 12-pixel sans-serif font, rather too large than too small.
+/// Widths differ by character: with a single one, some entries of a legend were three times as far
+/// apart as others.
 pub(super) fn text_width(text: &str) -> f64 {
     let width = |c: char| match c {
         'f' | 'i' | 'j' | 'l' | 't' | ' ' | '(' | ')' | ',' | '-' => 4.2,

@@ -1,13 +1,13 @@
-//! How kinds of work are drawn: colours, hatchings, and the shades of chunks.
+//! Appearance of kinds of work: colours, hatchings, and the shades of chunks.
 
 use crate::schedule::ActionKind;
 use std::fmt::Write as _;
 
-/// How a kind is drawn: light enough for black text, and with a hatching of its own
-/// so that the kinds differ without colours.
+/// Appearance of a kind: light enough for black text, and with its own hatching so that the kinds differ
+/// without colours.
 pub(super) struct Look {
     pub(super) name: &'static str,
-    /// Red, green and blue, a byte each.
+    /// Red, green and blue, one byte each.
     color: u32,
     hatch: &'static str,
 }
@@ -23,17 +23,17 @@ pub(super) const fn look(kind: ActionKind) -> Look {
     Look { name, color, hatch }
 }
 
-/// The same of gradients that replicas exchange.
+/// Appearance of gradients that replicas exchange.
 pub(super) const EXCHANGE: Look = Look {
     name: "all-reduce (A)",
     color: 0xf3_a6b5,
     hatch: "M0 1.5H10M5 0V10",
 };
 
-/// The most shades of a colour that an eye tells apart.
+/// Most shades of a colour that an eye can distinguish.
 const SHADES: usize = 6;
 
-/// The shade in which a chunk of so many is drawn, from 0.
+/// Shade of a chunk among `chunks`, from 0.
 pub(super) const fn shade(chunk: usize, chunks: usize) -> usize {
     if chunks <= SHADES {
         chunk
@@ -42,8 +42,8 @@ pub(super) const fn shade(chunk: usize, chunks: usize) -> usize {
     }
 }
 
-/// Colours of everything but the bars, for light and dark surroundings. Labels have
-/// a rim in their bar's colour, so that the hatching does not cross them out.
+/// Colours of everything but the bars, for light and dark backgrounds. Labels have a rim in their bar's
+/// colour, so that the hatching does not cross them out.
 const STYLE: &str = "<style>\
 .tl{background:#fff}.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#e6eaee}.tl .tick{stroke:#333}\
 .tl .end{stroke:#333;stroke-dasharray:4 3}\
@@ -56,7 +56,7 @@ const STYLE: &str = "<style>\
 .tl{background:#15171b}.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick,.tl .end{stroke:#bbb}\
 .tl g text{fill:#000}.tl g:hover rect{stroke:#fff}}";
 
-/// Style and patterns of every picture.
+/// Writes style and patterns of every picture.
 pub(super) fn definitions(svg: &mut String) {
     svg.push_str(STYLE);
     for kind in ActionKind::ALL {
@@ -76,8 +76,8 @@ pub(super) fn definitions(svg: &mut String) {
     svg.push_str("</defs>\n");
 }
 
-/// The patterns of these kinds where devices have so many chunks: the first is darker than the
-/// kind's own colour, later ones are lighter and lighter.
+/// Writes the patterns of these kinds for `chunks` chunks per device: the first is darker than the
+/// kind's own colour, later ones get lighter.
 pub(super) fn shades(svg: &mut String, kinds: &[ActionKind], chunks: usize) {
     let last = shade(chunks - 1, chunks);
     let each = || (kinds.iter()).flat_map(|&kind| (0..=last).map(move |shade| (kind, shade)));
@@ -99,7 +99,7 @@ pub(super) fn shades(svg: &mut String, kinds: &[ActionKind], chunks: usize) {
     svg.push_str("</defs>\n");
 }
 
-/// Pattern and rim of exchanges.
+/// Writes pattern and rim of exchanges.
 pub(super) fn exchange(svg: &mut String) {
     let Look { color, hatch, .. } = EXCHANGE;
     svg.push_str("<defs>");
@@ -110,7 +110,7 @@ pub(super) fn exchange(svg: &mut String) {
     );
 }
 
-/// As high as a third of a row's distance to the next, so that a hatching is the same in all rows: lines
+/// A third of a row's distance to the next in height, so that a hatching is the same in all rows: lines
 /// across pass above and below a label.
 fn pattern(svg: &mut String, name: &str, color: u32, hatch: &str) {
     let _ = writeln!(
@@ -121,7 +121,7 @@ fn pattern(svg: &mut String, name: &str, color: u32, hatch: &str) {
     );
 }
 
-/// A colour, at 0 mixed with some black and at 1 with much white.
+/// Mixes a colour with some black at 0, and with much white at 1.
 fn shaded(color: u32, at: f64) -> u32 {
     const BLACK: f64 = 0.14;
     const WHITE: f64 = 0.56;
@@ -134,7 +134,7 @@ fn shaded(color: u32, at: f64) -> u32 {
     byte(16) | byte(8) | byte(0)
 }
 
-/// How light a colour is, 0 to 1, by the formula of WCAG 2.2.
+/// Lightness of a colour, 0 to 1, by the formula of WCAG 2.2.
 #[cfg(test)]
 pub(in crate::render) fn light(color: u32) -> f64 {
     let channel = |shift: u32| {

@@ -16,12 +16,11 @@ use std::fmt::Write as _;
 #[cfg(test)]
 pub(super) use look::light;
 
-/// Pixels of a title.
+/// Height of a title in pixels.
 const HEADING: f64 = 24.0;
 
-/// One row a device, one bar an action; each bar says what it is when pointed at.
-/// Below: the time axis, the legend, and the bubble. A document of its own, without
-/// scripts.
+/// Draws one row per device, one bar per action; each bar shows its action when pointed at. Below: the time
+/// axis, the legend, and the bubble. A document of its own, without scripts.
 ///
 /// # Complexity
 /// Linear in the number of spans, about 200 bytes each.
@@ -29,9 +28,9 @@ pub fn svg(timeline: &Timeline) -> String {
     in_a_row_svg(timeline, 1, "")
 }
 
-/// The same of so many steps in a row, of which none waits for the one before
-/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)), with a title above it, such as what schedule it is;
-/// an empty one is none.
+/// Same as `svg` for `steps` steps in a row without barriers
+/// ([`Schedule::in_a_row`](crate::Schedule::in_a_row)), with a title above it, such as the schedule's name;
+/// an empty title is omitted.
 pub fn in_a_row_svg(timeline: &Timeline, steps: usize, title: &str) -> String {
     let top = if title.is_empty() { 0.0 } else { -HEADING };
     let (mut canvas, legend) = begin(timeline, top);
@@ -58,18 +57,18 @@ pub fn in_a_row_svg(timeline: &Timeline, steps: usize, title: &str) -> String {
     rows(canvas, timeline, timeline.makespan(), steps)
 }
 
-/// The legend, and the picture without it: in a page, which tells the step and the bubble by itself.
+/// Returns the legend, and the picture without it, for a page that shows the step and the bubble itself.
 pub(super) fn in_a_page(timeline: &Timeline) -> String {
     in_a_row_in_a_page(timeline, 1)
 }
 
-/// The same of so many steps in a row: a line where each device begins one, and which step an action is of.
+/// Same for `steps` steps in a row, with a line where each device begins a step, and the step of each action.
 pub(super) fn in_a_row_in_a_page(timeline: &Timeline, steps: usize) -> String {
     let (canvas, legend) = begin(timeline, BELOW_LEGEND);
     legend.html() + &rows(canvas, timeline, timeline.makespan(), steps)
 }
 
-/// The same with a time axis that ends no earlier than others of the page, and a line where this timeline does.
+/// Same with a time axis that ends no earlier than `end`, and a line at this timeline's end.
 pub(super) fn in_a_page_until(timeline: &Timeline, end: Micros) -> String {
     let end = end.max(timeline.makespan());
     let (canvas, legend) = begin_until(timeline, BELOW_LEGEND, end);
@@ -89,7 +88,7 @@ fn begin_until(timeline: &Timeline, top: f64, end: Micros) -> (Canvas, Legend) {
     (canvas, legend)
 }
 
-/// Where the rows end.
+/// Bottom of the rows.
 fn bottom(timeline: &Timeline) -> f64 {
     TOP + ROW * timeline.devices() as f64
 }
@@ -135,7 +134,7 @@ fn rows(mut canvas: Canvas, timeline: &Timeline, end: Micros, steps: usize) -> S
     canvas.finish()
 }
 
-/// A timeline for whoever cannot see it.
+/// Describes a timeline for readers who cannot see it.
 pub(super) fn words(timeline: &Timeline) -> String {
     let share = |device| 100.0 * timeline.busy(device).get() / timeline.makespan().get().max(1e-9);
     let devices = (0..timeline.devices()).map(DeviceId);

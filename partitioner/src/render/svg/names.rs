@@ -1,4 +1,4 @@
-//! Names on bars: of one form and of one size in a picture.
+//! Names on bars: of one form and size per picture.
 
 use crate::render::chunks::Chunks;
 use crate::schedule::{Action, ActionKind};
@@ -8,17 +8,17 @@ use crate::units::Micros;
 /// A size of names.
 #[derive(Debug)]
 struct Size {
-    /// An attribute.
+    /// The class attribute.
     class: &'static str,
-    /// A digit's width.
+    /// Width of a digit.
     digit: f64,
-    /// How many digits a W has more than one.
+    /// Extra width of a W, in digits.
     wide: f64,
-    /// What stays free of a bar.
+    /// Free space of a bar.
     free: f64,
 }
 
-/// The largest first, as `zoom.js` has them.
+/// The largest first; same as in `zoom.js`.
 static SIZES: [Size; 3] = [
     Size {
         class: "",
@@ -40,19 +40,19 @@ static SIZES: [Size; 3] = [
     },
 ];
 
-/// How the names of a picture are written.
+/// Form of the names of a picture.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// Whether names have their stage: without it an action of one of several is two.
+    /// Whether names include the stage, as necessary if a device has several.
     stages: bool,
-    /// Of the highest micro-batch: names of one kind need the same room.
+    /// Digits of the highest micro-batch: names of one kind need the same room.
     digits: usize,
     size: &'static Size,
 }
 
 impl Names {
-    /// Of these timelines, where so much time is a pixel. The size is the largest in which nine of ten
-    /// names fit of those that fit at all.
+    /// Chooses the form for these timelines, with `pixel` per pixel. The size is the largest in which
+    /// at least nine of ten of the names that fit at all fit.
     pub(super) fn new(chunks: &Chunks, timelines: &[&Timeline], pixel: Micros) -> Self {
         let spans = || timelines.iter().flat_map(|timeline| timeline.spans());
         let highest = spans().map(|span| span.action.micro).max();
@@ -75,13 +75,13 @@ impl Names {
         names
     }
 
-    /// An action's name where it fits so many pixels, and the attribute of its size.
+    /// Returns an action's name if it fits `width` pixels, and the attribute of its size.
     pub(super) fn of(&self, action: Action, width: f64) -> Option<(String, &'static str)> {
         let fits = self.fits(action, width, self.size);
         fits.then(|| (self.name(action), self.size.class))
     }
 
-    /// The same of the exchange of a stage's gradients.
+    /// Same as `of`, for the exchange of a stage's gradients.
     pub(super) fn of_exchange(&self, stage: &str, width: f64) -> Option<(String, &'static str)> {
         let name = if self.stages {
             format!("{stage}A")

@@ -1,4 +1,4 @@
-//! Which number a chart goes along, and what belongs to one line of it.
+//! The axis of a chart, and the points of its lines.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::sweep::columns::{between_failures, jitter_percent};
 use crate::units::Micros;
 use crate::words::{count, given_time};
 
-/// A number along which a chart goes.
+/// Parameter along the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     MicroBatches,
@@ -15,7 +15,7 @@ pub(super) enum Axis {
     Chunks,
     /// In percent.
     Jitter,
-    /// The mean time between them, in microseconds.
+    /// Mean time between failures, in microseconds.
     Failures,
 }
 
@@ -49,7 +49,7 @@ impl Axis {
         }
     }
 
-    /// A point's value in words: `8 micro-batches`.
+    /// Describes a point's value: `8 micro-batches`.
     pub(super) fn words(self, point: &SweepPoint) -> String {
         let number = self.of(point);
         match self {
@@ -62,7 +62,7 @@ impl Axis {
         }
     }
 
-    /// A value below the chart.
+    /// Formats a value below the chart.
     pub(super) fn label(self, value: f64) -> String {
         match self {
             Self::Jitter => format!("{value} %"),
@@ -71,7 +71,7 @@ impl Axis {
         }
     }
 
-    /// The different values, in increasing order.
+    /// Returns the distinct values, in increasing order.
     pub(super) fn values(self, points: &[SweepPoint]) -> Vec<f64> {
         let mut values: Vec<f64> = points.iter().map(|point| self.of(point)).collect();
         values.sort_by(f64::total_cmp);
@@ -80,20 +80,20 @@ impl Axis {
     }
 }
 
-/// How values are spread over an axis.
+/// Spacing of values on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spacing {
-    /// By their differences.
+    /// Proportional to differences.
     Linear,
-    /// By their ratios.
+    /// Proportional to ratios.
     Log,
-    /// Whatever lies between them.
+    /// Even, whatever the values.
     Even,
 }
 
 impl Spacing {
-    /// Of differences and ratios what keeps neighbours further apart, where that is at least `least` of
-    /// the width; with it, of the width, where each of the values is, which increase.
+    /// Chooses the spacing by differences or ratios that keeps neighbours further apart, if at least
+    /// `least` of the width; returns it with the relative position of each of the increasing values.
     pub(super) fn of(values: &[f64], least: f64) -> (Self, Vec<f64>) {
         let [Some(&first), Some(&last)] = [values.first(), values.last()] else {
             return (Self::Even, Vec::new());
@@ -125,7 +125,7 @@ impl Spacing {
         (spacing, even.collect())
     }
 
-    /// What is to be said behind the name of the axis.
+    /// Returns the remark after the name of the axis.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Linear => "",
@@ -135,19 +135,19 @@ impl Spacing {
     }
 }
 
-/// How far the nearest neighbours are apart.
+/// Smallest distance of neighbours.
 fn closest(shares: &[f64]) -> f64 {
     let gaps = shares.windows(2).map(|pair| pair[1] - pair[0]);
     gaps.fold(f64::INFINITY, f64::min)
 }
 
-/// What belongs together: a schedule, and what else is not along the axis.
+/// Points of a line: a schedule, with fixed values of the other axes.
 pub(super) struct Line<'a> {
     pub(super) name: String,
     pub(super) points: Vec<&'a SweepPoint>,
 }
 
-/// The axis with the most values; of equals the first one.
+/// Returns the axis with the most values; the first among equals.
 pub(super) fn along(points: &[SweepPoint]) -> Axis {
     let count = |axis: &Axis| {
         if is_swept(*axis, points) {
@@ -160,8 +160,8 @@ pub(super) fn along(points: &[SweepPoint]) -> Axis {
     most.unwrap_or(Axis::MicroBatches)
 }
 
-/// Whether points differ in this alone. Chunks may be several because each schedule has what it
-/// usually has, and then lead along no line.
+/// Whether points differ only in this axis. Numbers of chunks may differ only because each schedule has
+/// its usual one; these form no line.
 pub(super) fn is_swept(axis: Axis, points: &[SweepPoint]) -> bool {
     let key = |point: &SweepPoint, without: Option<Axis>| {
         let own = |other: Axis| match without {
@@ -177,7 +177,7 @@ pub(super) fn is_swept(axis: Axis, points: &[SweepPoint]) -> bool {
     different(Some(axis)) < different(None)
 }
 
-/// The lines of a chart along this, each with its points in order.
+/// Returns the lines along this axis, each with its points in order.
 pub(super) fn lines(along: Axis, points: &[SweepPoint]) -> Vec<Line<'_>> {
     let others: Vec<Axis> = Axis::ALL
         .into_iter()
@@ -207,7 +207,7 @@ pub(super) fn lines(along: Axis, points: &[SweepPoint]) -> Vec<Line<'_>> {
 mod tests {
     use super::*;
 
-    /// 0, 2, 5 and 10 % were evenly apart, and what is nearly a straight line looked bent.
+    /// Regression: 0, 2, 5 and 10 % were evenly spaced, which bent a nearly straight line.
     #[test]
     fn values_are_where_they_belong_as_far_as_labels_have_room() {
         let of = |values: &[f64]| Spacing::of(values, 0.05);
@@ -215,7 +215,7 @@ mod tests {
             of(&[0.0, 2.0, 5.0, 10.0]),
             (Spacing::Linear, vec![0.0, 0.2, 0.5, 1.0])
         );
-        // Doublings are evenly apart, and so are equal differences.
+        // Doublings are evenly spaced, and so are equal differences.
         let (spacing, shares) = of(&[8.0, 16.0, 32.0, 64.0]);
         assert_eq!(spacing, Spacing::Log);
         assert!((shares[1] - 1.0 / 3.0).abs() < 1e-12);
@@ -223,7 +223,7 @@ mod tests {
         let (spacing, shares) = of(&[1.0, 4.0, 16.0, 256.0]);
         assert_eq!(spacing, Spacing::Log);
         assert!((shares[1] - 0.25).abs() < 1e-12 && (shares[2] - 0.5).abs() < 1e-12);
-        // The logarithm of 0 is none, and no failures are infinitely far apart.
+        // 0 has no logarithm, and no failures are infinitely far apart.
         for values in [&[0.0, 1.0, 100.0], &[1.0, 2.0, f64::INFINITY]] {
             assert_eq!(of(values), (Spacing::Even, vec![0.0, 0.5, 1.0]));
         }

@@ -1,21 +1,21 @@
-//! How lines are told apart: a colour, a shape of their points, and dashes.
+//! Marks that distinguish lines: a colour, a shape of their points, and dashes.
 
 use super::lines::Line;
 use crate::render::page::escaped;
 use std::fmt::Write as _;
 
-/// Okabe and Ito's colours, of which two are darker so that they are seen on white, and five more.
+/// Okabe and Ito's colours, two of them darkened to be visible on white, and five more.
 const COLOURS: [&str; 12] = [
     "#0072b2", "#d55e00", "#009e73", "#c46c9c", "#8a6d00", "#3a96d2", "#777777", "#7a5cd6",
     "#c9304f", "#5b8f00", "#a0623a", "#009aa8",
 ];
-/// The same where the page is dark.
+/// The same colours for dark pages.
 const DARK: [&str; 12] = [
     "#56b4e9", "#ff8c42", "#2cc79b", "#e29ac4", "#d4b23c", "#8fd0ff", "#b0b0b0", "#ab97f0",
     "#ff7d92", "#9ccb3b", "#d9a06e", "#3ccbd8",
 ];
 
-/// What makes colours those of a dark page there.
+/// Returns the style that replaces the colours on dark pages.
 pub(super) fn dark() -> String {
     let pairs = COLOURS.iter().zip(DARK);
     pairs.fold(String::new(), |css, (light, dark)| {
@@ -26,10 +26,10 @@ pub(super) fn dark() -> String {
 }
 
 const DASHES: [&str; 4] = ["none", "8 4", "2 3", "10 3 2 3"];
-/// The radius of a point.
+/// Radius of a point.
 pub(super) const RADIUS: f64 = 4.0;
 
-/// Of points.
+/// Shape of points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Circle,
@@ -38,7 +38,7 @@ enum Form {
     Triangle,
 }
 
-/// A line's own.
+/// Mark of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) colour: &'static str,
@@ -46,7 +46,7 @@ pub(super) struct Mark {
     form: Form,
 }
 
-/// The mark of the line with this number: no two of the first 48 are the same.
+/// Returns the mark of the line with this number: the first 48 are all different.
 pub(super) fn mark(number: usize) -> Mark {
     let round = number / COLOURS.len();
     Mark {
@@ -62,7 +62,7 @@ pub(super) fn mark(number: usize) -> Mark {
 }
 
 impl Mark {
-    /// A point that says `title` when pointed at.
+    /// Draws a point that shows `title` when pointed at.
     pub(super) fn point(self, svg: &mut String, (x, y): (f64, f64), radius: f64, title: &str) {
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(
@@ -78,7 +78,7 @@ impl Mark {
         );
     }
 
-    /// A point beside a name.
+    /// Returns a point beside a name.
     pub(super) fn sample(self, place: (f64, f64)) -> String {
         format!(
             "<{} fill=\"{}\"/>",
@@ -87,7 +87,7 @@ impl Mark {
         )
     }
 
-    /// The element of its form, all of about the same area.
+    /// Returns the element of its shape; all have about the same area.
     fn outline(self, (x, y): (f64, f64), radius: f64) -> String {
         let (half, tip) = (radius * 0.9, radius * 1.25);
         match self.form {
@@ -113,8 +113,8 @@ impl Mark {
     }
 }
 
-/// What each mark stands for, below the chart and beside what scrolls: a list that takes as many rows
-/// as it needs.
+/// Returns the legend of the marks, below the chart and outside the scrolling part: a list with as
+/// many rows as necessary.
 pub(super) fn legend(lines: &[Line<'_>]) -> String {
     let mut html = String::from("<ul class=\"keys\">\n");
     for (number, line) in lines.iter().enumerate() {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::render::svg::light;
 
-    /// One was at 2.3 on white.
+    /// Regression: one colour had a contrast of 2.3 on white.
     #[test]
     fn lines_are_seen_on_white_and_on_black() {
         for colour in COLOURS {

@@ -10,10 +10,11 @@ use crate::units::Bytes;
 use crate::words::{count, two_decimals};
 use lines::{Axis, along, lines};
 
-/// The page: the bubble, with failures all time that is lost, along what varies most (of equals
-/// micro-batches, then devices, chunks, jitter and failures), a line for each schedule and other number, and all numbers in a table. Lines that lie
-/// on each other are drawn in turns, and points within each other, so that each is seen. `notes` say what
-/// the numbers do not tell by themselves, such as the times that they are made of. Loads nothing.
+/// Returns the page: the bubble (with failures, all time that is lost) along the parameter with most values
+/// (first among equals: micro-batches, then devices, chunks, jitter and failures), a line for each schedule
+/// and other parameter, and all numbers in a table. Coinciding lines alternate, and coinciding points are
+/// nested, so that each is visible. `notes` explain the numbers, such as the times they are based on. Loads
+/// nothing.
 pub fn sweep_html(points: &[SweepPoint], title: &str, notes: &[String]) -> String {
     let mut page = Page::new("a sweep of simulations", title);
     page.notes(&[], notes);
@@ -27,7 +28,7 @@ pub fn sweep_html(points: &[SweepPoint], title: &str, notes: &[String]) -> Strin
     page.finish()
 }
 
-/// How many chunks lines have, where their names do not say it.
+/// Describes the number of chunks of the lines, unless their names have it.
 fn chunks(points: &[SweepPoint]) -> String {
     let there = || points.iter().filter(|point| point.outcome.is_ok());
     let numbers = Axis::Chunks.values(points);

@@ -7,30 +7,30 @@ use crate::render::ticks;
 use crate::sweep::SweepPoint;
 use std::fmt::Write as _;
 
-/// Pixels.
+/// Sizes in pixels.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 16.0;
 const BELOW: f64 = 48.0;
-/// Values nearer than this would have labels that touch.
+/// Least distance of values whose labels do not touch.
 const APART: f64 = 44.0;
-/// From the edges of the grid to the first and the last value.
+/// Distance from the edges of the grid to the first and the last value.
 const INSET: f64 = 20.0;
-/// The most lines across beside the lowest.
+/// Most lines across in addition to the lowest.
 const ACROSS: u32 = 5;
-/// Shares below this would look like much.
+/// Least upper end of the axis: smaller shares would look large.
 const LOWEST_TOP: f64 = 0.1;
-/// What is no further apart lies on each other.
+/// Distance up to which points and lines coincide.
 const SAME: f64 = 1.0;
-/// A dash of lines that lie on each other.
+/// Length of a dash of coinciding lines.
 const DASH: f64 = 9.0;
-/// The radius of the widest of points that lie on each other.
+/// Radius of the widest of coinciding points.
 const WIDEST: f64 = 12.0;
-/// A character of a name, and a name's height.
+/// Width of a character, and height of a name.
 const CHARACTER: f64 = 7.0;
 const NAME: f64 = 16.0;
-/// From the last values to the names.
+/// Distance from the last values to the names.
 const LEAD: f64 = 40.0;
 
 const STYLE: &str = "<style>\
@@ -39,7 +39,7 @@ const STYLE: &str = "<style>\
 .sw .lead{stroke:#8d97a3;stroke-width:.7;fill:none}\
 @media (prefers-color-scheme:dark){.sw text{fill:#eceff3}.sw .mark{stroke:#15171b}";
 
-/// The chart of the bubbles, with failures of all time that is lost.
+/// Draws the chart of the bubbles, or of all lost time with failures.
 pub(super) fn picture(axis: Axis, points: &[SweepPoint], lines: &[Line<'_>]) -> String {
     let values = axis.values(points);
     let width = WIDTH - LEFT - names_width(lines) - 16.0 - 2.0 * INSET;
@@ -78,7 +78,7 @@ fn lost(point: &SweepPoint) -> f64 {
     point.outcome.as_ref().map_or(0.0, |own| own.lost())
 }
 
-/// What the chart is of.
+/// Returns the quantity of the chart.
 pub(super) fn what(points: &[SweepPoint]) -> &'static str {
     if points.iter().any(|point| point.risk.failures.is_some()) {
         "Time lost to bubbles, checkpoints and failures"
@@ -87,7 +87,7 @@ pub(super) fn what(points: &[SweepPoint]) -> &'static str {
     }
 }
 
-/// What the names at the right take; nothing where there are too many.
+/// Returns the width of the names on the right; 0 if there are too many.
 fn names_width(lines: &[Line<'_>]) -> f64 {
     if lines.len() as f64 * NAME > HEIGHT {
         return 0.0;
@@ -97,14 +97,14 @@ fn names_width(lines: &[Line<'_>]) -> f64 {
     if width > WIDTH / 3.0 { 0.0 } else { width }
 }
 
-/// Where a point is drawn.
+/// Position of a point in the picture.
 type Place = (f64, f64);
 
 fn is_same(a: Place, b: Place) -> bool {
     (a.0 - b.0).abs() <= SAME && (a.1 - b.1).abs() <= SAME
 }
 
-/// How many there are of something, and which of them this is.
+/// Returns how many of `same` there are, and the index of this one among them.
 fn turn(number: usize, same: impl Iterator<Item = usize>) -> (usize, usize) {
     let mut turn = (0, 0);
     for other in same {
@@ -114,7 +114,7 @@ fn turn(number: usize, same: impl Iterator<Item = usize>) -> (usize, usize) {
     turn
 }
 
-/// Lines from point to point. Where several lie on each other each has every so-manieth dash.
+/// Draws lines from point to point. Of n coinciding lines each gets every n-th dash.
 fn strokes(svg: &mut String, places: &[Vec<Place>]) {
     for (number, line) in places.iter().enumerate() {
         let own = mark(number);
@@ -143,7 +143,7 @@ fn strokes(svg: &mut String, places: &[Vec<Place>]) {
     }
 }
 
-/// The lines' names at their last points, none over another.
+/// Draws the lines' names at their last points, without overlap.
 fn names(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
     let end = places.iter().flatten().map(|&(x, _)| x);
     let end = end.fold(0.0, f64::max);
@@ -154,7 +154,7 @@ fn names(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
     for at in 1..heights.len() {
         heights[at] = heights[at].max(heights[at - 1] + NAME);
     }
-    // Back up from the lower edge.
+    // Moves names up from the lower edge.
     let mut lowest = TOP + HEIGHT;
     for height in heights.iter_mut().rev() {
         *height = height.min(lowest);
@@ -185,9 +185,9 @@ struct Scale<'a> {
     axis: Axis,
     values: &'a [f64],
     spacing: Spacing,
-    /// Of the width, where each value is.
+    /// Position of each value, as a share of the width.
     shares: &'a [f64],
-    /// Free at the right.
+    /// Free space on the right.
     right: f64,
     /// Shares across, the last at the upper edge.
     ticks: Vec<(f64, String)>,
@@ -244,7 +244,7 @@ impl Scale<'_> {
     }
 }
 
-/// The points. Of those that lie on each other the first is the widest.
+/// Draws the points. Of coinciding points the first is the widest.
 fn marks(svg: &mut String, lines: &[Line<'_>], places: &[Vec<Place>]) {
     for (number, line) in lines.iter().enumerate() {
         for (point, &place) in line.points.iter().zip(&places[number]) {

@@ -1,10 +1,10 @@
-//! What the documentation says of every cut, computed layer by layer.
+//! The documented costs and memory of every cut, computed layer by layer.
 
 use crate::cost::Link;
 use crate::solve::memory::{AWAY, Held, REDO, Ways};
 use crate::solve::{Problem, Transfer};
 
-/// What the documentation says a stage costs and needs, layer by layer.
+/// Returns the documented time and memory of a stage, computed layer by layer.
 pub(super) fn by_hand(
     problem: &Problem,
     stage: usize,
@@ -85,8 +85,8 @@ fn bytes_by_hand(
     let cost = |l: usize| &problem.costs[l];
     let after = |l: usize| if halves { cost(l).after_input.0 } else { 0 };
     let kept = |l: usize| cost(l).activations.0.max(after(l));
-    // While a layer runs: what the layers up to it keep, what those behind it keep
-    // between the halves, and its temporaries.
+    // While a layer runs: the bytes kept by the layers up to it, those kept by later layers between
+    // the halves, and its temporaries.
     let running = |l: usize| {
         let plain: u64 = (start..=l).map(|l| cost(l).activations.0).sum();
         let halved: u64 = (start..=l).map(after).sum();
@@ -102,7 +102,7 @@ fn bytes_by_hand(
         most
     };
     let running = (start..end).map(running).max().unwrap();
-    // With gradients and two moments.
+    // Including gradients and two moments.
     let throughout = (3 + problem.sets) * parameters;
     let activations: u64 = (start..end).map(kept).sum();
     let there = if away {
@@ -127,10 +127,10 @@ fn bytes_by_hand(
     throughout + others + running
 }
 
-/// A way to cut the layers, with a choice of what each stage does with its activations.
+/// A cut of the layers, with a mode for each stage.
 pub(super) struct Whole<'a> {
     pub(super) bottleneck: f64,
-    /// Bytes of one micro-batch that go from device to device on the way forward.
+    /// Bytes of one micro-batch sent between devices on the way forward.
     pub(super) traffic: u64,
     /// Bytes per device.
     pub(super) used: &'a [u64],
@@ -142,7 +142,7 @@ pub(super) fn every_cut(problem: &Problem, visit: &mut dyn FnMut(Whole<'_>)) {
     extend(problem, (0, 0), (0.0, 0), &mut used, visit);
 }
 
-/// What is sent behind `stage` if it ends in front of layer `end`.
+/// Returns the bytes sent after `stage` if it ends before layer `end`.
 fn sent(problem: &Problem, stage: usize, end: usize) -> u64 {
     let device = |stage: usize| problem.stages.get(stage).map(|slot| slot.device);
     match device(stage + 1) {

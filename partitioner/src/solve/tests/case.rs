@@ -35,7 +35,7 @@ impl Case {
     }
 }
 
-/// Between device and host.
+/// Returns links between device and host.
 fn host_link() -> impl Strategy<Value = HostLink> {
     (1_u64..8, 1_u64..8).prop_map(|(there, back)| {
         let link = |speed| Link::new(Bytes(speed * 250_000), Micros::ZERO).unwrap();
@@ -46,11 +46,11 @@ fn host_link() -> impl Strategy<Value = HostLink> {
     })
 }
 
-/// Nodes, and how many replicas are spread over them.
+/// Nodes, and the number of replicas spread over them.
 #[derive(Clone, Debug)]
 struct Network {
     replicas: usize,
-    /// Of each device whether the next one is on the same node.
+    /// For each device, whether the next one is on the same node.
     together: Vec<bool>,
     link: Link,
     nic_per_device: bool,

@@ -1,4 +1,4 @@
-//! The bottleneck is that of the best of all cuts.
+//! The solver's bottleneck is that of the best of all cuts.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ use crate::units::Bytes;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The optimum, or the least addition to the limits, is that of trying everything.
+    /// The optimum, or the least addition to the limits, agrees with exhaustive search.
     #[test]
     fn solve_is_exact(case in case()) {
         let problem = case.problem();
@@ -44,7 +44,7 @@ proptest! {
     }
 }
 
-/// The solution's own numbers are those of its cut, which fits and has no empty stage.
+/// Checks the solution's numbers against its cut, which must fit and have no empty stage.
 fn keeps_its_word(
     problem: &Problem,
     solution: &Solution,
@@ -73,7 +73,7 @@ fn keeps_its_word(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Never worse than the simpler strategies or the block heuristic, whatever they give.
+    /// Never worse than the simpler strategies or the block heuristic.
     #[test]
     fn solve_is_never_worse(case in case(), balance_seed in prop::collection::vec(1_usize..4, 4)) {
         let problem = case.problem();

@@ -1,4 +1,4 @@
-//! Of the cuts with the smallest bottleneck, one with the least traffic.
+//! Among the cuts with the smallest bottleneck, the solver takes one with the least traffic.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::schedule::Shape;
 use crate::solve::{Problem, Transfer, When};
 use crate::units::{Bytes, Micros};
 
-/// A chain of whole microseconds, few of them, so that many cuts cost the same.
+/// Returns chains of a few integral microseconds, so that many cuts cost the same.
 fn problem() -> impl Strategy<Value = Problem> {
     use ScheduleKind::{ForwardOnly, GPipe, OneFOneB, ZbH1, Zbv};
     let layer =
@@ -28,7 +28,7 @@ fn problem() -> impl Strategy<Value = Problem> {
             .prop_map(|(kind, p)| (kind, Shape::new(p, 4))),
         1 => Just((Zbv, Shape::new(2, 4).with_chunks(2))),
     ];
-    // A byte takes one, two or four whole microseconds.
+    // One, two or four microseconds per byte.
     let link = prop::option::of(prop::sample::select(vec![250_000_u64, 500_000, 1_000_000]));
     let speed = prop::sample::select(vec![0.5, 1.0, 1.0, 2.0]);
     let memory = prop::option::of(prop::collection::vec(100_u64..900, 4));
@@ -44,7 +44,7 @@ fn problem() -> impl Strategy<Value = Problem> {
         .prop_map(
             |(layers, (kind, shape), link, speeds, memory, recompute, transfer)| {
                 let p = shape.devices;
-                // What several stages share is searched for only so long.
+                // Without memory limits for several stages per device: their search is bounded.
                 let memory = memory.filter(|_| shape.chunks == 1);
                 let memory: Vec<Bytes> = match memory {
                     Some(own) => own[..p].iter().copied().map(Bytes).collect(),
@@ -70,12 +70,12 @@ fn problem() -> impl Strategy<Value = Problem> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Time first: the optimum is as without a look at bytes. Then bytes: no cut of that time has
+    /// Time first: the optimum is independent of bytes. Then bytes: no cut with that time has
     /// fewer.
     #[test]
     fn the_fewest_bytes_travel_of_all_cuts_with_the_smallest_bottleneck(problem in problem()) {
         let caps = caps(&problem);
-        // Whole and half microseconds are exact in either sum.
+        // Integral and half microseconds are exact in either sum.
         let mut best = (f64::INFINITY, u64::MAX);
         every_cut(&problem, &mut |whole| {
             let fits = whole.used.iter().zip(&caps).all(|(used, cap)| used <= cap);
@@ -86,7 +86,7 @@ proptest! {
         });
         if let Ok(solution) = problem.solve() {
             prop_assert_eq!((solution.bottleneck.get(), solution.traffic.0), best);
-            // The same once more, also where it is looked for without reasons.
+            // The same result again, also from the search without reasons.
             prop_assert_eq!(Some(solution), problem.solution());
         } else {
             prop_assert_eq!(best.0, f64::INFINITY);
@@ -106,7 +106,7 @@ fn chain(outputs: &[u64]) -> Profile {
     Profile::new("cpu", 1, outputs.iter().map(layer).collect()).unwrap()
 }
 
-/// The last layer takes as long as the four before it; these may be cut anywhere.
+/// The last layer takes as long as the four before it, which may be cut anywhere.
 #[test]
 fn a_cut_moves_to_where_less_travels() {
     let mut layers = chain(&[9, 9, 2, 9, 1]).layers().to_vec();
@@ -123,7 +123,7 @@ fn a_cut_moves_to_where_less_travels() {
     assert_eq!(solution.traffic, Bytes(11));
 }
 
-/// Within a device nothing travels: of four stages in a V on two devices the middle cut is free.
+/// No traffic within a device: in a V of four stages on two devices the middle cut is free.
 #[test]
 fn what_stays_on_a_device_is_no_traffic() {
     let schedule = ScheduleKind::Zbv.generate(Shape::new(2, 4).with_chunks(2));
@@ -132,8 +132,8 @@ fn what_stays_on_a_device_is_no_traffic() {
     assert_eq!(problem.solve().unwrap().traffic, Bytes(8));
 }
 
-/// 1,000 layers over 64 stages with memory so short that some recompute: the search has as many
-/// starts to compare as it ever has in use.
+/// 1,000 layers over 64 stages with memory so short that some recompute: about as many starts to
+/// compare as ever occur in use.
 #[test]
 fn a_large_chain_with_limits_is_cut_with_less_traffic_than_an_even_filling() {
     let outputs: Vec<u64> = (0..1000).map(|layer| 10 + layer * 7919 % 97).collect();

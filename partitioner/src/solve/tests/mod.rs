@@ -1,4 +1,4 @@
-//! The search against every possible cut.
+//! Tests of the search against every possible cut.
 
 mod by_hand;
 mod case;

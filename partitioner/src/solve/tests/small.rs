@@ -25,7 +25,7 @@ fn uniform_problem(layers: usize, devices: usize, memory: &[Bytes]) -> Problem {
 #[test]
 fn what_does_not_fit_is_said_with_bytes() {
     let problem = uniform_problem(4, 2, &[Bytes(800)]).with_recompute(When::Never);
-    // A layer: 400 of parameters, gradients and state, and 50 for each in flight: 2 and 1.
+    // A layer takes 400 for parameters, gradients and state, and 50 for each in flight: 2 and 1.
     // Layers 1 and 3: 500 and 1350; layers 2 and 2: 1000 and 900.
     assert_eq!(
         problem.solve().unwrap_err().to_string(),
@@ -91,7 +91,7 @@ fn names_are_read_back() {
     assert!(Cutting::from_name("uniform", Some(&[1])).is_err());
 }
 
-/// Two chunks a device, limits that only the sum of both decides.
+/// Two chunks per device, with limits that only the sum of both exceeds.
 #[test]
 fn chunks_share_their_device() {
     let time = Micros::new(10.0).unwrap();

@@ -1,5 +1,5 @@
 //! Random small clusters and models: every layout, schedule, number of micro-batches, cut and
-//! choice of recompute is simulated, and the plan is held against the best.
+//! choice of recompute is simulated, and the plan is compared with the best.
 
 use gpipe_partitioner::{
     AllReduce, Bytes, Card, Cluster, ClusterOptions, Layout, Link, Machine, Micros, Neighbours,
@@ -70,7 +70,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Every way to use nodes of the kinds, in every order.
+/// Returns every selection of nodes of the kinds, in every order.
 fn selections(cluster: &Cluster) -> Vec<Vec<(usize, usize)>> {
     let count = |kind: usize| cluster.kinds().get(kind).map_or(0, |own| own.nodes);
     let mut all = Vec::new();
@@ -123,7 +123,7 @@ fn cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     first.flat_map(with).collect()
 }
 
-/// The shortest step of all choices that fit.
+/// Returns the shortest step of all choices that fit.
 fn best(case: &Case) -> Option<Micros> {
     let profile = profile(&case.layers);
     let mut best: Option<Micros> = None;
@@ -193,7 +193,7 @@ proptest! {
         prop_assert!(plan.step.get() <= best.get() * 1.01, "{best} {plan:?}");
         prop_assert!(bound <= best, "bound {bound} of {best} {plan:?}");
         prop_assert!(bound <= plan.step);
-        // The plan is what its own simulation says, within the memory of every card.
+        // The plan agrees with its own simulation, within the memory of every card.
         let schedule = plan.generate().unwrap();
         let simulation = simulate(&schedule, &plan.costs(&profile, &options, &schedule));
         prop_assert_eq!(simulation.makespan(), plan.step);

@@ -1,4 +1,4 @@
-//! Small numbers, computed in the comments.
+//! Small cases, computed in the comments.
 
 use gpipe_partitioner::{
     Bytes, Card, Cluster, ClusterOptions, Neighbours, NodeKind, Plan, PlanError, ScheduleKind,
@@ -7,7 +7,7 @@ use gpipe_partitioner::{
 
 use super::{Layer, profile};
 
-/// `count` layers of 10 µs a pass with these bytes: parameters, activations, output.
+/// Returns `count` layers of 10 µs per pass with these bytes: parameters, activations, output.
 fn layers(count: usize, bytes: [u64; 3]) -> Vec<Layer> {
     vec![([10.0; 3], bytes); count]
 }
@@ -46,7 +46,7 @@ fn much_to_exchange_stays_within_a_node() {
     options.devices = Some(2);
     let plan = planned(&layers(4, [10_000, 1, 100]), &options);
     assert_eq!((plan.replicas, plan.neighbours), (2, Neighbours::Replicas));
-    // What is handed over is a thousand times as much: the pipeline stays within the node.
+    // With outputs a thousand times as large, the pipeline stays within the node.
     let plan = planned(&layers(4, [10, 1, 100_000]), &options);
     assert_eq!((plan.replicas, plan.neighbours), (2, Neighbours::Stages));
 }
@@ -63,7 +63,7 @@ fn the_optimizer_is_shared_where_memory_asks_for_it() {
     assert!(!planned(&layers(1, [100, 5, 1]), &options).shard_optimizer);
 }
 
-/// One node is half as fast: with one micro-batch a card after the other, of 12 layers it gets 4.
+/// One node is half as fast: with one micro-batch in flight, it gets 4 of 12 layers.
 #[test]
 fn a_slow_node_gets_fewer_layers() {
     let node = |speed| NodeKind {
@@ -101,8 +101,8 @@ fn what_is_fixed_is_kept() {
     }
 }
 
-/// Two layers of 1,000 bytes have 8,000 with gradients and moments: 4,000 on each of two cards, or,
-/// moments shared, more.
+/// Two layers of 1,000 bytes take 8,000 with gradients and moments: 4,000 on each of two cards, or,
+/// with shared moments, more.
 #[test]
 fn what_does_not_fit_says_what_would() {
     let options = ClusterOptions::new(cluster(1, 2, Some(1000)), 4);
@@ -119,7 +119,7 @@ fn what_does_not_fit_says_what_would() {
     };
     assert_eq!((*cards, *states), (2, Bytes(8000)));
     let more = more.unwrap();
-    // Gradients are there once activations are gone: 4,000 are the least.
+    // Gradients exist after activations are gone: 4,000 is the least.
     assert!((3000..3100).contains(&more.get()), "{more:?}");
     assert_eq!(*more_cards, None);
     let text = error.to_string();
@@ -128,13 +128,13 @@ fn what_does_not_fit_says_what_would() {
         "{text}"
     );
     assert!(text.contains("it fits with 3.0 KiB more on each"), "{text}");
-    // With eight layers of as much in all more cards do.
+    // With eight layers of the same total, more cards suffice.
     let small = profile(&layers(8, [250, 5, 1]));
     let error = plan_cluster(&small, &options).unwrap_err();
     let PlanError::Shortage { more_cards, .. } = error else {
         panic!("{error:?}");
     };
-    // A layer on each.
+    // One layer per card.
     assert_eq!(more_cards, Some(8));
 }
 
@@ -158,7 +158,7 @@ fn what_cannot_be_is_said() {
 #[test]
 fn more_of_something_is_never_slower() {
     let joined = cluster(1, 2, Some(5000));
-    // A node of eight cards that nobody sells with nine was told what a ninth would bring.
+    // Regression: a node sold with eight cards only got the gain of a ninth.
     let alone = Cluster::new(joined.kinds().to_vec(), None).unwrap();
     let alone = alone.with_link_inside("1GB/s,1us".parse().unwrap());
     for (cluster, wanted) in [(joined, "one more node"), (alone, "one more card")] {
@@ -173,7 +173,7 @@ fn more_of_something_is_never_slower() {
     }
 }
 
-/// 512 nodes of eight cards. What is measured of it is in the benchmarks.
+/// 512 nodes of eight cards. The benchmarks measure this case.
 #[test]
 fn a_thousand_layers_on_four_thousand_cards_are_planned() {
     let card = Card {
@@ -188,7 +188,7 @@ fn a_thousand_layers_on_four_thousand_cards_are_planned() {
     let cluster = Cluster::new(vec![kind], Some("25GB/s,8us".parse().unwrap())).unwrap();
     let cluster = cluster.with_link_inside("300GB/s,3us".parse().unwrap());
     let options = ClusterOptions::new(cluster, 8192);
-    // 100 MB of parameters each: 400 GB in all.
+    // 100 MB of parameters per layer: 400 GB in all.
     let layers: Vec<Layer> = (0..1000)
         .map(|layer| {
             let time = 900.0 + f64::from(layer % 7) * 20.0;
@@ -198,6 +198,6 @@ fn a_thousand_layers_on_four_thousand_cards_are_planned() {
     let plan = planned(&layers, &options);
     let bound = plan.lower_bound.unwrap();
     assert!(bound <= plan.step);
-    // Memory asks for a recompute, of which the bound does not know.
+    // Memory requires a recompute, which the bound does not include.
     assert!(plan.step.get() < bound.get() * 1.6, "{bound} {}", plan.step);
 }

@@ -1,4 +1,4 @@
-//! Plans for clusters: against brute force, by hand, and what is refused.
+//! Plans for clusters: against brute force, by hand, and refusals.
 
 mod brute_force;
 mod by_hand;

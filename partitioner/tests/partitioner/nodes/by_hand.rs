@@ -1,4 +1,4 @@
-//! Small numbers, computed in the comments.
+//! Small cases, computed in the comments.
 
 use gpipe_partitioner::{
     Bytes, Costs, EdgeTimes, LayerProfile, LayerTimes, Link, Machine, Micros, Nodes, Partition,
@@ -9,7 +9,7 @@ use gpipe_partitioner::simulate::SensitivityTarget;
 
 use super::{link, micros};
 
-/// Layers of 10 µs for F, I and W each that hand over so many bytes.
+/// Returns layers of 10 µs for F, I and W each, with these output bytes.
 fn profile(outputs: &[u64]) -> Profile {
     let layer = |&output: &u64| {
         let time = micros(10.0);
@@ -30,9 +30,9 @@ fn options(machine: Machine, micro: usize) -> PlanOptions {
     options
 }
 
-/// Four stages on two nodes, one micro-batch. 1000 bytes take 1 µs within a node, and 10 µs and
-/// 5 µs of latency between nodes. There: 4 F, two hops of 1, one of 15; back with 4 B the same:
-/// 40 + 17 + 80 + 17.
+/// Four stages on two nodes, one micro-batch. 1000 bytes take 1 µs within a node, and 10 µs plus 5
+/// µs of latency between nodes. There: 4 F, two hops of 1, one of 15; back with 4 B the same: 40 +
+/// 17 + 80 + 17.
 #[test]
 fn a_value_between_nodes_takes_the_link_between_them() {
     let nodes = Nodes::new(vec![2, 2], link(100, 5)).unwrap();
@@ -43,8 +43,8 @@ fn a_value_between_nodes_takes_the_link_between_them() {
 }
 
 /// 1F1B with F 1, B 2: the last backward of stage s ends at 33 - 2 s. An all-reduce of 2 begins
-/// then: those of stages 3, 2, 1 end at 29, 31, 33 and so before the last action does; stage
-/// 0's ends at 35, and its 2 are all that is exposed.
+/// then: those of stages 3, 2, 1 end at 29, 31, 33 and so no later than the last action; stage 0's
+/// ends at 35, and only its 2 are exposed.
 #[test]
 fn the_all_reduce_hides_in_the_cooldown_but_for_the_first_stage() {
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 8)).unwrap();
@@ -85,9 +85,9 @@ fn the_all_reduce_hides_in_the_cooldown_but_for_the_first_stage() {
 }
 
 /// Two replicas of a device whose two stages have 1000 bytes of gradients each, on two nodes with
-/// 100 bytes a microsecond between them: 2 · 1/2 · 1000 bytes are 10 µs each. Forwards and
+/// 100 bytes per microsecond between them: 2 · 1/2 · 1000 bytes take 10 µs each. Forwards and
 /// backwards of one micro-batch take 2 · 10 + 2 · 20; stage 1's gradients are complete at 40 and
-/// summed at 50, while stage 0 still works; stage 0's at 60 and 70.
+/// summed at 50, while stage 0 still runs; stage 0's at 60 and 70.
 #[test]
 fn a_stage_is_exchanged_while_its_device_works_on() {
     let nodes = Nodes::new(vec![1, 1], link(100, 0)).unwrap();
@@ -109,9 +109,8 @@ fn a_stage_is_exchanged_while_its_device_works_on() {
     );
 }
 
-/// One device with two stages of F 10, B 20: gradients are complete at 40 and at 60. An exchange
-/// of 30 is on the link until 70, and the other one has to wait for that; each is 5 longer under
-/// way.
+/// One device with two stages of F 10, B 20: gradients are complete at 40 and at 60. An exchange of
+/// 30 occupies the link until 70, and the other one has to wait; each has a latency of 5.
 #[test]
 fn exchanges_of_a_device_queue_on_its_link() {
     let schedule = ScheduleKind::LoopedBfs
@@ -132,8 +131,8 @@ fn exchanges_of_a_device_queue_on_its_link() {
     assert_eq!(found, [(40.0, 75.0), (70.0, 105.0)]);
 }
 
-/// As above, but the last stage alone has gradients, which take from 27 to 77: what holds the
-/// step up is all that comes before stage 3's last backward, and not the cooldown after it.
+/// As above, but only the last stage has gradients, which take from 27 to 77: everything before
+/// stage 3's last backward limits the step, not the cooldown after it.
 #[test]
 fn the_critical_path_ends_with_the_exchange_that_ends_last() {
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 8)).unwrap();
@@ -151,12 +150,12 @@ fn the_critical_path_ends_with_the_exchange_that_ends_last() {
     assert_eq!(path.exchange, micros(50.0));
     let best = simulation.sensitivities()[0];
     assert_eq!(best.target, SensitivityTarget::Exchange);
-    // Down to the 6 that the cooldown takes in any case.
+    // Down to the 6 that the cooldown takes anyway.
     assert!((best.saves.get() - 44.0).abs() < 0.5, "{best:?}");
 }
 
-/// Equal layers, of which the fourth hands over much: where it ends a node the next cut is
-/// better, if less even.
+/// Equal layers, of which the fourth has a large output: if it ends a node, the next cut is better
+/// though less even.
 #[test]
 fn a_cut_between_nodes_looks_for_a_small_value() {
     let outputs = [10, 10, 10, 4000, 10, 10, 10, 10];

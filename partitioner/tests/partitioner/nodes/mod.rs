@@ -1,4 +1,4 @@
-//! Nodes and replicas: by hand, against a slow simulation, and what must not change.
+//! Nodes and replicas: by hand, against a slow simulation, and invariants.
 
 mod by_hand;
 mod random;
@@ -9,7 +9,7 @@ fn micros(time: f64) -> Micros {
     Micros::new(time).unwrap()
 }
 
-/// `bandwidth` bytes a microsecond.
+/// Link of `bandwidth` bytes per microsecond.
 fn link(bandwidth: u64, latency: u32) -> Link {
     Link::new(Bytes(bandwidth * 1_000_000), micros(f64::from(latency))).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Random machines: shared cards against a slow simulation, and what must not change.
+//! Random machines: shared cards against a slow simulation, and invariants.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ impl Case {
         machine.with_replicas(self.replicas).unwrap()
     }
 
-    /// One layer a stage.
+    /// Returns costs with one layer per stage.
     fn costs(&self, machine: &Machine) -> Costs {
         let stages = self.schedule.schedule().stages();
         let cut = Partition::uniform(stages, stages).unwrap();
@@ -97,8 +97,8 @@ fn case(most_replicas: usize) -> impl Strategy<Value = Case> {
         })
 }
 
-/// One microsecond after the other: starts and ends by action. For whole times of at least 1 and
-/// one replica.
+/// Simulates microsecond by microsecond: starts and ends by action. For integral times of at least
+/// 1 and one replica.
 fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
     let (schedule, plan) = (&case.schedule, case.schedule.schedule());
     let node_of = |device: usize| {
@@ -110,7 +110,7 @@ fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
     };
     let (mut out, mut into) = (vec![0.0_f64; 12], vec![0.0_f64; 12]);
     let mut links: HashMap<(usize, usize), f64> = HashMap::new();
-    // When a value is there: (forward?, stage that takes it, micro-batch).
+    // Arrival times: (forward?, receiving stage, micro-batch).
     let mut there: HashMap<(bool, usize, usize), f64> = HashMap::new();
     let mut spans: HashMap<Action, (f64, f64)> = HashMap::new();
     let mut heads = vec![(0, None::<f64>); plan.devices()];
@@ -190,12 +190,12 @@ fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// What devices of a node send to others shares a card, one value at a time each way.
+    /// Values that devices of a node send to other nodes share a card, one at a time each way.
     #[test]
     fn shared_cards_are_what_a_slow_simulation_says(case in case(1)) {
         let plan = case.schedule.schedule();
         prop_assume!(plan.iter().all(|(device, _)| plan.pairs(device).is_empty()));
-        // Whole microseconds: a byte each.
+        // One microsecond per byte.
         let costs = case.costs(&case.machine((1, case.inside.1), (1, case.between.1), false));
         let simulation = simulate(&case.schedule, &costs);
         let expected = tick_by_tick(&case, &costs);
@@ -205,14 +205,14 @@ proptest! {
         }
     }
 
-    /// Sharing makes nothing faster.
+    /// Sharing a card is never faster.
     #[test]
     fn a_card_of_its_own_is_never_worse(case in case(3)) {
         let makespan = |own| case.makespan(&case.machine(case.inside, case.between, own));
         prop_assert!(makespan(true) <= makespan(false) + 1e-9);
     }
 
-    /// A faster link, or one with less latency, makes no step longer, where no devices share one.
+    /// A faster link, or one with less latency, makes no step longer if devices do not share one.
     #[test]
     fn faster_links_are_never_worse(case in case(3), inside in (0_u64..5, 0_u32..5), between in (0_u64..5, 0_u32..5)) {
         let better = |(speed, latency): (u64, u32), (more, less): (u64, u32)| {
@@ -223,7 +223,7 @@ proptest! {
         prop_assert!(case.makespan(&faster) <= before + 1e-9);
     }
 
-    /// Where links between nodes are as fast as those within and shared by nobody, it is one node.
+    /// Links between nodes that are as fast as those within and not shared make one node.
     #[test]
     fn nodes_with_links_as_within_are_one(case in case(1)) {
         let apart = case.machine(case.inside, case.inside, true);
@@ -234,7 +234,7 @@ proptest! {
         prop_assert_eq!(case.costs(&one), case.costs(&none));
     }
 
-    /// The exchange comes on top: devices do the same at the same time without it.
+    /// The exchange follows the actions, whose times do not change.
     #[test]
     fn an_exchange_delays_no_action(case in case(3), own in any::<bool>()) {
         let costs = case.costs(&case.machine(case.inside, case.between, own));

@@ -1,10 +1,10 @@
-//! What must hold of any page, read from its text.
+//! Checks of the text of any page.
 // Each test file uses its own part.
 #![allow(dead_code)]
 
 use std::collections::HashSet;
 
-/// What has no end tag.
+/// Elements without an end tag.
 const VOID: [&str; 5] = ["meta", "link", "br", "img", "input"];
 
 /// A start tag.
@@ -20,7 +20,7 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// The start tags, after checking that each end tag ends the one opened last.
+/// Returns the start tags; checks that each end tag ends the element opened last.
 fn tags(page: &str) -> Vec<Tag<'_>> {
     let (mut open, mut tags, mut rest) = (Vec::new(), Vec::new(), page);
     while let Some(begin) = rest.find('<') {
@@ -44,8 +44,8 @@ fn tags(page: &str) -> Vec<Tag<'_>> {
     tags
 }
 
-/// Checks what every page promises: it nests, loads nothing, names its pictures and
-/// tables, and its links lead somewhere.
+/// Checks the invariants of every page: it nests, loads nothing, names its pictures and tables, and
+/// its links have targets.
 pub(crate) fn check(page: &str) {
     let tags = tags(page);
     let mut ids = HashSet::new();
@@ -94,12 +94,12 @@ pub(crate) fn check(page: &str) {
     assert!(page.contains("NaN").eq(&false) && !page.contains(">inf"));
 }
 
-/// Whether a style refers to anything but a part of the page.
+/// Whether a style refers to anything outside the page.
 fn outside(page: &str) -> bool {
     page.contains("@import") || page.matches("url(").count() != page.matches("url(#").count()
 }
 
-/// What is between the title and the script: the style would only be noise.
+/// Returns the part between the title and the script, without the style.
 pub(crate) fn content(page: &str) -> &str {
     let begin = page.find("<header>").unwrap();
     let end = page.find("<footer>").unwrap();

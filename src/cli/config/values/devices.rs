@@ -9,15 +9,15 @@ use tch::Device;
 use super::super::form::One;
 use super::super::{Kind, Value};
 use super::BY_A_PLAN;
-use crate::cli::input;
-use crate::error::settings::in_whole_units;
-use crate::{Pipeline, PipelineBuilder, Sequential};
+use crate::input;
+use gpipe_torch::error::settings::in_whole_units;
+use gpipe_torch::{Pipeline, PipelineBuilder, Sequential};
 
-/// What a device may hold.
+/// Capacity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Cap(Option<Bytes>);
+pub(crate) struct Cap(Option<Bytes>);
 
-pub(in crate::cli) const CAP: One<Cap> = One {
+pub(crate) const CAP: One<Cap> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |cap| Value::Text(cap.to_string()),
@@ -49,7 +49,7 @@ impl fmt::Display for Cap {
 
 /// The stages whose activations wait in the host's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::cli) enum Offload {
+pub(crate) enum Offload {
     #[default]
     None,
     All,
@@ -57,7 +57,7 @@ pub(in crate::cli) enum Offload {
     Stages(Vec<usize>),
 }
 
-pub(in crate::cli) const OFFLOAD: One<Offload> = One {
+pub(crate) const OFFLOAD: One<Offload> = One {
     kind: Kind::List,
     parse: |text| text.parse(),
     write: |offload| match offload {
@@ -97,7 +97,7 @@ impl FromStr for Offload {
 
 impl Offload {
     /// Those of which it is said, in one word where there is one.
-    pub(in crate::cli) fn of_stages(stages: &[bool]) -> Self {
+    pub(crate) fn of_stages(stages: &[bool]) -> Self {
         let own = (0..stages.len()).filter(|&stage| stages[stage]);
         match (stages.contains(&true), stages.contains(&false)) {
             (false, _) => Self::None,
@@ -107,7 +107,7 @@ impl Offload {
     }
 
     /// The numbers of the stages, of so many.
-    pub(in crate::cli) fn of(&self, stages: usize) -> Vec<usize> {
+    pub(crate) fn of(&self, stages: usize) -> Vec<usize> {
         match self {
             Self::None => Vec::new(),
             Self::All => (0..stages).collect(),
@@ -116,14 +116,14 @@ impl Offload {
     }
 
     /// Whether there are such stages among so many.
-    pub(in crate::cli) fn fits(&self, stages: usize) -> bool {
+    pub(crate) fn fits(&self, stages: usize) -> bool {
         self.of(stages).iter().all(|stage| *stage < stages)
     }
 }
 
 impl Cap {
     /// Has devices hold no more than this: one limit is for all that can have one.
-    pub(in crate::cli) fn limit(builder: PipelineBuilder, caps: &[Self]) -> PipelineBuilder {
+    pub(crate) fn limit(builder: PipelineBuilder, caps: &[Self]) -> PipelineBuilder {
         match caps {
             [] | [Self(None)] => builder,
             [Self(Some(limit))] => builder.memory_limit(*limit),
@@ -132,7 +132,7 @@ impl Cap {
     }
 
     /// Whether these devices can have these limits.
-    pub(in crate::cli) fn fit(caps: &[Self], devices: &[Device]) -> bool {
+    pub(crate) fn fit(caps: &[Self], devices: &[Device]) -> bool {
         let builder = Pipeline::builder(Sequential::new()).devices(devices);
         Self::limit(builder, caps).memory_of_devices().is_ok()
     }
@@ -141,7 +141,7 @@ impl Cap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::config::form::{Form as _, List};
+    use crate::config::form::{Form as _, List};
 
     #[test]
     fn a_cap_reads_back_as_the_same() {

@@ -3,8 +3,8 @@
 mod devices;
 mod pipeline;
 
-pub(in crate::cli) use devices::{CAP, Cap, OFFLOAD, Offload};
-pub(in crate::cli) use pipeline::{
+pub(crate) use devices::{CAP, Cap, OFFLOAD, Offload};
+pub(crate) use pipeline::{
     CHUNKS, Devices, KERNELS, KERNELS_OR_AUTO, LEAVES, LOSS, LR_SCHEDULE, OPTIMIZER, PRECISION,
     RECOMPUTE, SCHEDULE, THREADS, schedules, stages_of,
 };
@@ -13,25 +13,25 @@ use gpipe_partitioner::words::whole_number;
 
 use super::form::One;
 use super::{Kind, Value};
-use crate::cli::input;
-use crate::data::{HowMany, Missing, Normalise};
+use crate::input;
+use gpipe_data::{HowMany, Missing, Normalise};
 
 /// Why a value of `plan` and `profile` is none of `train`.
 const BY_A_PLAN: &str = "`auto` is for `plan` and `profile`, which write what they choose into a \
                          plan: train by it with --plan";
 
 /// Any text.
-pub(in crate::cli) const TEXT: One<String> = One {
+pub(crate) const TEXT: One<String> = One {
     kind: Kind::Text,
     parse: |text| Ok(text.to_owned()),
     write: |text| Value::Text(text.clone()),
 };
 
 /// A whole number from 1 up.
-pub(in crate::cli) const COUNT: One<usize> = whole(count);
+pub(crate) const COUNT: One<usize> = whole(count);
 
 /// A whole number from 0 up.
-pub(in crate::cli) const COUNT_OR_NONE: One<usize> = whole(|text| match text.trim() {
+pub(crate) const COUNT_OR_NONE: One<usize> = whole(|text| match text.trim() {
     "0" => Ok(0),
     other => count(other).map_err(|why| match why.as_str() {
         "must be at least 1" => "must be at least 0".to_owned(),
@@ -40,7 +40,7 @@ pub(in crate::cli) const COUNT_OR_NONE: One<usize> = whole(|text| match text.tri
 });
 
 /// Any whole number.
-pub(in crate::cli) const INTEGER: One<i64> = One {
+pub(crate) const INTEGER: One<i64> = One {
     kind: Kind::Whole,
     parse: |text| {
         let number = text.trim().parse();
@@ -50,32 +50,32 @@ pub(in crate::cli) const INTEGER: One<i64> = One {
 };
 
 /// A whole number of 64 bits, for random numbers.
-pub(in crate::cli) const SEED: One<u64> = One {
+pub(crate) const SEED: One<u64> = One {
     kind: Kind::Whole,
     parse: input::seed,
     write: |number| Value::whole(number),
 };
 
 /// A number.
-pub(in crate::cli) const NUMBER: One<f64> = real(number);
+pub(crate) const NUMBER: One<f64> = real(number);
 
 /// A number above 0.
-pub(in crate::cli) const POSITIVE: One<f64> = real(positive);
+pub(crate) const POSITIVE: One<f64> = real(positive);
 
 /// A number from 0 up.
-pub(in crate::cli) const NOT_NEGATIVE: One<f64> = real(|text| {
+pub(crate) const NOT_NEGATIVE: One<f64> = real(|text| {
     let number = number(text).ok().filter(|number| *number >= 0.0);
     number.ok_or_else(|| "must be a number from 0 up".to_owned())
 });
 
 /// A share that is not all.
-pub(in crate::cli) const FRACTION: One<f64> = real(|text| {
+pub(crate) const FRACTION: One<f64> = real(|text| {
     let number = number(text).ok().filter(|own| (0.0..1.0).contains(own));
     number.ok_or_else(|| "must be a number from 0 to below 1".to_owned())
 });
 
 /// A share of the data; a whole number was once a number of batches.
-pub(in crate::cli) const SHARE: One<f64> = real(|text| {
+pub(crate) const SHARE: One<f64> = real(|text| {
     let share = match text.strip_suffix('%') {
         Some(percent) => number(percent).map(|own| own / 100.0),
         None => number(text),
@@ -89,21 +89,21 @@ pub(in crate::cli) const SHARE: One<f64> = real(|text| {
 });
 
 /// How inputs are scaled.
-pub(in crate::cli) const NORMALISE: One<Normalise> = One {
+pub(crate) const NORMALISE: One<Normalise> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |how| Value::Text(how.to_string()),
 };
 
 /// What becomes of cells without a value.
-pub(in crate::cli) const MISSING: One<Missing> = One {
+pub(crate) const MISSING: One<Missing> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |what| Value::Text(what.to_string()),
 };
 
 /// Threads that load, or batches ahead.
-pub(in crate::cli) const HOW_MANY: One<HowMany> = One {
+pub(crate) const HOW_MANY: One<HowMany> = One {
     kind: Kind::WholeOrAuto,
     parse: |text| match text.trim() {
         "auto" => Ok(HowMany::Auto),
@@ -119,7 +119,7 @@ pub(in crate::cli) const HOW_MANY: One<HowMany> = One {
 };
 
 /// A time in seconds that can be waited for.
-pub(in crate::cli) const SECONDS: One<f64> = real(|text| {
+pub(crate) const SECONDS: One<f64> = real(|text| {
     const YEAR: f64 = 365.0 * 24.0 * 3600.0;
     match positive(text.trim())? {
         seconds if seconds <= YEAR => Ok(seconds),
@@ -128,7 +128,7 @@ pub(in crate::cli) const SECONDS: One<f64> = real(|text| {
 });
 
 /// A whole number that `parse` reads.
-pub(in crate::cli) const fn whole(parse: fn(&str) -> Result<usize, String>) -> One<usize> {
+pub(crate) const fn whole(parse: fn(&str) -> Result<usize, String>) -> One<usize> {
     One {
         kind: Kind::Whole,
         parse,

@@ -8,14 +8,13 @@ use tch::Device;
 use super::super::form::{Form, One};
 use super::super::{Kind, Value};
 use super::{BY_A_PLAN, whole};
-use crate::cli::input;
-use crate::models::LossKind;
-use crate::torch::device_name;
-use crate::{Kernels, LrKind, OptimizerKind, Precision, Recompute};
+use crate::input;
+use gpipe_models::LossKind;
+use gpipe_torch::{Kernels, LrKind, OptimizerKind, Precision, Recompute, device_name};
 
 /// Devices, of which an entry may be several.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Devices;
+pub(crate) struct Devices;
 
 impl Form for Devices {
     type Value = Vec<Device>;
@@ -47,15 +46,15 @@ impl Form for Devices {
     }
 }
 
-pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| whole_number(text, 1 << 12));
+pub(crate) const CHUNKS: One<usize> = whole(|text| whole_number(text, 1 << 12));
 
-pub(in crate::cli) const THREADS: One<usize> = whole(|text| whole_number(text, 1 << 10));
+pub(crate) const THREADS: One<usize> = whole(|text| whole_number(text, 1 << 10));
 
 /// Leaves of a tree.
-pub(in crate::cli) const LEAVES: One<usize> = whole(input::leaves);
+pub(crate) const LEAVES: One<usize> = whole(input::leaves);
 
 /// A schedule that trains.
-pub(in crate::cli) const SCHEDULE: One<ScheduleKind> = One {
+pub(crate) const SCHEDULE: One<ScheduleKind> = One {
     kind: Kind::Text,
     parse: |text| match text.trim().parse() {
         Ok(kind) if !ScheduleKind::trains(kind) => Err(
@@ -75,7 +74,7 @@ pub(in crate::cli) const SCHEDULE: One<ScheduleKind> = One {
 };
 
 /// Their names, for help.
-pub(in crate::cli) fn schedules() -> String {
+pub(crate) fn schedules() -> String {
     let train = |kind: &ScheduleKind| *kind != ScheduleKind::ForwardOnly;
     let names = ScheduleKind::ALL.into_iter().filter(train);
     let names: Vec<&str> = names.map(ScheduleKind::name).collect();
@@ -86,7 +85,7 @@ pub(in crate::cli) fn schedules() -> String {
 }
 
 /// A word, or true or false for each stage, as a plan decides it.
-pub(in crate::cli) const RECOMPUTE: One<Recompute> = One {
+pub(crate) const RECOMPUTE: One<Recompute> = One {
     kind: Kind::List,
     parse: |text| {
         let stages = text.split(',').map(|stage| stage.trim().parse());
@@ -103,14 +102,14 @@ pub(in crate::cli) const RECOMPUTE: One<Recompute> = One {
 };
 
 /// What is decided for each stage by itself.
-pub(in crate::cli) fn stages_of(recompute: &Recompute) -> Option<&[bool]> {
+pub(crate) fn stages_of(recompute: &Recompute) -> Option<&[bool]> {
     match recompute {
         Recompute::Stages(stages) => Some(stages),
         _ => None,
     }
 }
 
-pub(in crate::cli) const PRECISION: One<Precision> = One {
+pub(crate) const PRECISION: One<Precision> = One {
     kind: Kind::Text,
     parse: |text| {
         text.trim().parse().map_err(|rule| {
@@ -135,7 +134,7 @@ fn near_precision(text: &str) -> Option<&'static str> {
     }
 }
 
-pub(in crate::cli) const KERNELS: One<Kernels> = One {
+pub(crate) const KERNELS: One<Kernels> = One {
     kind: Kind::Text,
     parse: |text| {
         text.trim().parse().map_err(|rule| {
@@ -150,7 +149,7 @@ pub(in crate::cli) const KERNELS: One<Kernels> = One {
 };
 
 /// The same, or none for those that are faster on the processor that it comes to.
-pub(in crate::cli) const KERNELS_OR_AUTO: One<Option<Kernels>> = One {
+pub(crate) const KERNELS_OR_AUTO: One<Option<Kernels>> = One {
     kind: Kind::Text,
     parse: |text| match text.trim() {
         "auto" => Ok(None),
@@ -165,7 +164,7 @@ pub(in crate::cli) const KERNELS_OR_AUTO: One<Option<Kernels>> = One {
 };
 
 /// An optimizer with its usual numbers.
-pub(in crate::cli) const OPTIMIZER: One<OptimizerKind> = One {
+pub(crate) const OPTIMIZER: One<OptimizerKind> = One {
     kind: Kind::Text,
     parse: |text| {
         text.trim().parse().map_err(|_| {
@@ -181,13 +180,13 @@ pub(in crate::cli) const OPTIMIZER: One<OptimizerKind> = One {
 };
 
 /// A loss by name.
-pub(in crate::cli) const LOSS: One<LossKind> = One {
+pub(crate) const LOSS: One<LossKind> = One {
     kind: Kind::Text,
     parse: |text| text.trim().parse(),
     write: |loss| Value::Text(loss.to_string()),
 };
 
-pub(in crate::cli) const LR_SCHEDULE: One<LrKind> = One {
+pub(crate) const LR_SCHEDULE: One<LrKind> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |kind| Value::Text(kind.to_string()),

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 /// The characters that a model knows, each with a token: its place.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Characters {
+pub(crate) struct Characters {
     characters: Vec<char>,
     tokens: HashMap<char, i64>,
 }
 
 impl Characters {
     /// Characters in the order of their tokens.
-    pub(in crate::cli) fn new(characters: Vec<char>) -> Self {
+    pub(crate) fn new(characters: Vec<char>) -> Self {
         let tokens = (0..).zip(&characters).map(|(token, &own)| (own, token));
         Self {
             tokens: tokens.collect(),
@@ -19,11 +19,11 @@ impl Characters {
         }
     }
 
-    pub(in crate::cli) fn all(&self) -> &[char] {
+    pub(crate) fn all(&self) -> &[char] {
         &self.characters
     }
 
-    pub(in crate::cli) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.characters.len()
     }
 
@@ -31,7 +31,7 @@ impl Characters {
     ///
     /// # Errors
     /// The first character that has none, where it stands, and which ones there are.
-    pub(in crate::cli) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
         let (mut line, mut column) = (1, 1);
         let mut tokens = Vec::new();
         for character in text.chars() {
@@ -52,7 +52,7 @@ impl Characters {
     }
 
     /// The character of a token.
-    pub(in crate::cli) fn decode(&self, token: i64) -> char {
+    pub(crate) fn decode(&self, token: i64) -> char {
         let place = usize::try_from(token).ok();
         let own = place.and_then(|place| self.characters.get(place));
         own.copied().unwrap_or(char::REPLACEMENT_CHARACTER)

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use gpipe_partitioner::words::path_instead;
 use serde_json::Value;
 
-use crate::data::Tokenizer;
-use crate::models::hugging_face::TokenizerFiles;
+use gpipe_data::Tokenizer;
+use gpipe_models::hugging_face::TokenizerFiles;
 
 /// A tokenizer and the files that it was read from.
 #[derive(Debug)]
-pub(in crate::cli) struct ModelTokenizer {
+pub(crate) struct ModelTokenizer {
     tokenizer: Tokenizer,
     files: TokenizerFiles,
 }
@@ -21,7 +21,7 @@ impl ModelTokenizer {
     ///
     /// # Errors
     /// There is none, or it is damaged.
-    pub(in crate::cli) fn read(path: &Path) -> Result<Arc<Self>, String> {
+    pub(crate) fn read(path: &Path) -> Result<Arc<Self>, String> {
         let files = TokenizerFiles::read(path).map_err(|error| error.to_string())?;
         let files = files.ok_or_else(|| match path_instead(path) {
             _ if path.exists() => format!(
@@ -37,7 +37,7 @@ impl ModelTokenizer {
     ///
     /// # Errors
     /// It is of no kind that is known.
-    pub(in crate::cli) fn of(files: TokenizerFiles) -> Result<Arc<Self>, String> {
+    pub(crate) fn of(files: TokenizerFiles) -> Result<Arc<Self>, String> {
         let tokenizer = Tokenizer::parse(files.tokenizer().as_bytes());
         let tokenizer = tokenizer
             .map_err(|error| format!("tokenizer.json is none that can be read: {error:#}"))?;
@@ -48,7 +48,7 @@ impl ModelTokenizer {
     ///
     /// # Errors
     /// It is none.
-    pub(in crate::cli) fn saved(kept: &Value) -> Result<Arc<Self>, String> {
+    pub(crate) fn saved(kept: &Value) -> Result<Arc<Self>, String> {
         let files = serde_json::from_value(kept.clone()).map_err(|error| error.to_string())?;
         Self::of(files)
     }
@@ -57,15 +57,15 @@ impl ModelTokenizer {
     ///
     /// # Errors
     /// None that is known of: it is made of texts and numbers.
-    pub(in crate::cli) fn kept(&self) -> serde_json::Result<Value> {
+    pub(crate) fn kept(&self) -> serde_json::Result<Value> {
         serde_json::to_value(&self.files)
     }
 
-    pub(in crate::cli) fn tokenizer(&self) -> &Tokenizer {
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    pub(in crate::cli) fn files(&self) -> &TokenizerFiles {
+    pub(crate) fn files(&self) -> &TokenizerFiles {
         &self.files
     }
 }

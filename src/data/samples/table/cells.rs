@@ -11,15 +11,15 @@ use super::super::kinds::NO_COLUMNS;
 use super::super::kinds::{Kind, kind};
 use super::layout::find;
 use super::text::{self, at, damaged, separator};
-use crate::data::DataError;
+use crate::DataError;
 #[cfg(feature = "parquet")]
-use crate::data::{Columns, Source as _};
+use crate::{Columns, Source as _};
 
 /// The cells of a column of a table, row after row.
 ///
 /// # Errors
 /// The table cannot be read, or has no such column, or two.
-pub(crate) fn cells(path: &Path, name: &str) -> Result<Vec<String>, DataError> {
+pub fn cells(path: &Path, name: &str) -> Result<Vec<String>, DataError> {
     match kind(path)? {
         Some(Kind::Table) => {}
         Some(Kind::Columns) => return of_columns(path, name),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::layout::{Layout, listed};
 use super::{Learns, Table};
-use crate::data::DataError;
+use crate::DataError;
 
 impl Table {
     /// With the numbers of its classes, where it has such.

@@ -3,7 +3,7 @@
 use csv::StringRecord;
 
 use super::forms::{Column, Forms};
-use crate::data::samples::Missing;
+use crate::samples::Missing;
 
 /// Which columns are to be what.
 pub(super) struct Wanted<'a> {

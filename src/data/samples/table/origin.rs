@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "parquet")]
-use crate::data::Columns;
-use crate::data::Place;
+use crate::Columns;
+use crate::Place;
 #[cfg(feature = "parquet")]
-use crate::data::Source as _;
+use crate::Source as _;
 
 /// Where rows come from.
 #[derive(Debug)]

@@ -12,13 +12,13 @@ use super::origin::Origin;
 use super::text::refuse_large;
 use super::text::{self, at, check_names, damaged, line, separator};
 use super::{Learns, Table};
-use crate::data::DataError;
-use crate::data::samples::Missing;
+use crate::DataError;
+use crate::samples::Missing;
 #[cfg(not(feature = "parquet"))]
-use crate::data::samples::kinds::NO_COLUMNS;
-use crate::data::samples::kinds::has_columns;
+use crate::samples::kinds::NO_COLUMNS;
+use crate::samples::kinds::has_columns;
 #[cfg(feature = "parquet")]
-use crate::data::{Columns, Source as _};
+use crate::{Columns, Source as _};
 
 impl Table {
     /// The rows, the names of their classes, and which columns are what.

@@ -8,11 +8,10 @@ use tch::Device;
 use gpipe_partitioner::Bytes;
 
 use super::layout::listed;
-use crate::data::lines::{OPEN_QUOTE, SEPARATORS, open_quote, other_cells};
-use crate::data::magic;
-use crate::data::{DataError, Place};
-use crate::files;
-use crate::memory::room_on;
+use crate::lines::{OPEN_QUOTE, SEPARATORS, open_quote, other_cells};
+use crate::{DataError, Place, magic};
+use gpipe_partitioner::files;
+use gpipe_torch::memory::room_on;
 
 /// That the first line of a text is a header.
 pub(super) fn check_names(header: &StringRecord) -> Result<(), String> {

@@ -1,5 +1,5 @@
-//! A fault at every position of every schedule: the error names it, nothing
-//! hangs, and the next step gives what it would have given without it.
+//! A fault at every position of every schedule: the error names the position, nothing hangs, and
+//! the next step gives the same result as without the fault.
 
 use crate::support::rig::{Rig, stage_error};
 use crate::support::{Fault, How, Settings, When, chunked, recomputing, say, watched};
@@ -12,7 +12,7 @@ const M: usize = 4;
 
 const FAULTS: [How; 3] = [How::Error, How::Panic, How::TooManyValues];
 
-/// Every schedule with its usual chunks, `auto` also with two, and one device alone.
+/// Returns every schedule with its usual chunks, `auto` also with two, and one device alone.
 fn schedules() -> Vec<(String, CheckedSchedule)> {
     let named = |kind: ScheduleKind| (kind.to_string(), chunked(kind, P, M));
     let auto = ScheduleKind::Auto.generate(Shape::new(P, M).with_chunks(2));
@@ -23,14 +23,14 @@ fn schedules() -> Vec<(String, CheckedSchedule)> {
     all
 }
 
-/// The schedule with recomputes and as it is; inference has none.
+/// Returns the schedule as it is and, for training, with recomputes.
 fn variants(plain: CheckedSchedule) -> Vec<CheckedSchedule> {
     let training = plain.is_training();
     let recomputing = training.then(|| recomputing(&plain));
     recomputing.into_iter().chain([plain]).collect()
 }
 
-/// What the engine is to say about `how` in `action`.
+/// Returns the message that the engine must give for `how` in `action`.
 fn expected(action: Action, how: How) -> String {
     let place = match action.kind {
         ActionKind::Forward => "forward",
@@ -61,7 +61,7 @@ fn with_fault(stage: StageId, when: When, how: How) -> Settings {
     }
 }
 
-/// Every fault in every action of `schedule`; gives their number.
+/// Injects every fault in every action of `schedule`; returns their number.
 fn in_every_action(rig: &mut Rig, schedule: &CheckedSchedule) -> usize {
     let lists = schedule.schedule().iter().flat_map(|(_, list)| list);
     let faults = lists.flat_map(|action| FAULTS.map(|how| (*action, how)));
@@ -81,7 +81,7 @@ fn in_every_action(rig: &mut Rig, schedule: &CheckedSchedule) -> usize {
         .count()
 }
 
-/// An error and a panic in the begin and the end of every stage; gives their number.
+/// Injects an error and a panic in the begin and the end of every stage; returns their number.
 fn in_begin_and_end(rig: &mut Rig, schedule: &CheckedSchedule) -> usize {
     let stages = (0..schedule.schedule().stages()).map(StageId);
     let places = [(When::Begin, Phase::Begin), (When::End, Phase::End)];

@@ -91,7 +91,7 @@ fn only_stages_that_began_the_step_abort_and_each_does_once() {
                 faults,
                 ..Settings::default()
             }));
-            // By the first stage's last backward all have begun.
+            // All stages have begun by the time of the first stage's last backward.
             let aborts = rig.engine.on_each(|_, stage| Ok(stage.aborts)).unwrap();
             assert_eq!(aborts, vec![round; 3]);
         }
@@ -150,7 +150,7 @@ fn settings_program_and_values_are_released_by_the_time_a_step_returns() {
     });
 }
 
-/// Long enough for an action of a few nanoseconds, on a busy machine too.
+/// Long enough for an action of a few nanoseconds, even on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 fn blocked(stage: usize, when: When) -> (Settings, Gate) {
@@ -166,8 +166,8 @@ fn blocked(stage: usize, when: When) -> (Settings, Gate) {
     (settings, gate)
 }
 
-/// A layer that waits for something that does not come: the caller waited for ever, without a
-/// word which one it was.
+/// Regression: when a layer waited for something that never came, the caller waited for ever and
+/// got no message that named the layer.
 #[test]
 fn a_stage_that_does_not_come_back_is_named_and_the_step_undone_when_it_does() {
     watched(|| {
@@ -198,7 +198,7 @@ fn a_stage_that_does_not_come_back_is_named_and_the_step_undone_when_it_does() {
                      is the patience that was set: it waits for something, or needs more time than that"
                 )
             );
-            // It still has not come back: the next call does not wait for ever, either.
+            // The stage is still blocked: the next call does not wait for ever, either.
             let again = rig.engine.on_each(|_, _| Ok(())).unwrap_err();
             assert_eq!(again.to_string(), error.to_string());
             gate.open();

@@ -1,5 +1,5 @@
-//! What a stage is told about activations before an action: what the device does after it, and
-//! what becomes of a forward's.
+//! Hints about activations that a stage gets before an action: the device's next use of them, and
+//! the treatment of a forward's activations.
 
 use crate::support::{chunked, recomputing, watched};
 use gpipe_engine::{ActivationHint, EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
@@ -9,10 +9,10 @@ use gpipe_partitioner::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// An action with the hints before it: of the action behind it, of a recompute of its own, and a
-/// second one that its activations stay.
+/// An action with the hints before it: use of activations by the next action, recompute of its own,
+/// and a second hint that its activations stay.
 type Heard = ([Option<ActivationHint>; 3], Action);
-/// For each device, what its stages heard.
+/// Actions and hints of each device's stages.
 type Told = Arc<Mutex<Vec<Vec<Heard>>>>;
 
 struct Listener {
@@ -94,8 +94,8 @@ fn told(schedule: &CheckedSchedule) -> Vec<Vec<Heard>> {
     std::mem::take(&mut *told.lock())
 }
 
-/// A hint comes exactly where the next action consumes activations. The forwards that keep
-/// theirs are those whose activations stay on the device in a simulation of the same schedule.
+/// A hint comes exactly where the next action consumes activations. Forwards with a `Keep` are
+/// those whose activations stay on the device in a simulation of the same schedule.
 #[test]
 fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
     watched(|| {
@@ -134,7 +134,7 @@ fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
     });
 }
 
-/// Where the schedule says what is offloaded, every other forward keeps its activations.
+/// Where the schedule lists the offloaded activations, every other forward keeps its own.
 #[test]
 fn a_schedule_that_says_what_is_offloaded_keeps_the_rest() {
     watched(|| {

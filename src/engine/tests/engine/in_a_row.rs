@@ -1,4 +1,4 @@
-//! Steps in a row without a barrier compute what steps with one compute.
+//! Steps in a row without a barrier compute the same results as steps with one.
 
 use crate::support::{Gate, watched};
 use anyhow::{Context, bail, ensure};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a stage fails.
+/// Place where a stage fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Run(usize, Action),
@@ -25,12 +25,12 @@ enum At {
 struct Settings {
     fault: Option<At>,
     panics: bool,
-    /// The stage that fails waits here instead.
+    /// The failing stage waits here instead, if there is a gate.
     gate: Option<Gate>,
 }
 
-/// Multiplies with a weight, which it learns: in wrapping integers, and so that every order of
-/// additions and updates gives another one.
+/// Multiplies by a weight, which it learns; in wrapping integers, such that every order of
+/// additions and updates gives a different weight.
 struct Learner {
     id: StageId,
     weight: i64,
@@ -77,7 +77,7 @@ impl Learner {
 
     fn learn(&mut self, micro: MicroId, gradient: i64) -> anyhow::Result<()> {
         let x = self.held.remove(&micro).context("no forward before")?;
-        // The order counts.
+        // The result depends on the order.
         self.gradient = self.gradient.wrapping_mul(7);
         self.gradient = self.gradient.wrapping_add(gradient.wrapping_mul(x));
         Ok(())
@@ -197,7 +197,7 @@ impl Rig {
         Ok((outcome.exits, outcome.gradients))
     }
 
-    /// The same with a barrier behind each step: the oracle.
+    /// The same with a barrier after each step: the oracle.
     fn with_barriers(&mut self, steps: usize) -> Numbers {
         let (mut exits, mut gradients) = (EdgeValues::new(), EdgeValues::new());
         let m = self.program.micro_batches();
@@ -255,7 +255,7 @@ proptest! {
         });
     }
 
-    /// Whatever fails, wherever the others are: all stages are what they were before the first step.
+    /// After any failure, wherever the others are, all stages are as before the first step.
     #[test]
     fn a_failure_undoes_all_of_them(
         (schedule, steps) in case(),

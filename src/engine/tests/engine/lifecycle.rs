@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts how many of its kind are alive.
+/// Counts the live values of its kind.
 #[derive(Debug)]
 struct Alive(Arc<AtomicUsize>);
 
@@ -32,7 +32,7 @@ thread_local! {
     static THREAD: RefCell<Vec<Alive>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Hands its value on, if there is one to hand on; fails and lingers on demand.
+/// Passes its value on, if there is one; fails and lingers on demand.
 struct Plain {
     fail_at: Option<Action>,
     panics_when_dropped: bool,
@@ -60,7 +60,7 @@ impl Stage for Plain {
             bail!("made to fail");
         }
         match action.kind {
-            // The last stage has no gradient to start from but its own.
+            // The last stage starts from its own gradient only.
             ActionKind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
             _ => Ok(inputs),
         }
@@ -73,7 +73,7 @@ impl Stage for Plain {
     fn abort(&mut self) {}
 }
 
-/// Everything that the engines of one test have alive.
+/// Counts of everything alive in the engines of one test.
 #[derive(Default)]
 struct Census {
     threads: Arc<AtomicUsize>,
@@ -150,7 +150,7 @@ fn after_a_failed_step_only_the_stages_are_alive_and_the_drop_joins() {
         for _ in 0..50 {
             let step = engine.step(&program, Arc::new(()), census.entries(4));
             assert_eq!(step.unwrap_err().stage_error().unwrap().stage, StageId(2));
-            // Values on their way and values never taken are gone.
+            // Values in flight and values never taken are gone.
             assert_eq!(census.now(), (3, 3));
         }
         drop(engine);
@@ -306,7 +306,7 @@ fn jobs_run_on_every_stage_or_on_one_and_report_in_stage_order() {
     });
 }
 
-/// A value that panics when it is dropped, if told so.
+/// Panics when dropped, if the flag is set.
 #[derive(Debug)]
 struct Bomb(bool);
 
@@ -318,7 +318,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Passes values on, and fails with micro-batch 1.
+/// Passes values on, and fails at micro-batch 1.
 struct Passing;
 
 impl Stage for Passing {
@@ -341,8 +341,8 @@ impl Stage for Passing {
     fn abort(&mut self) {}
 }
 
-/// The values for the caller of a step that failed were dropped where a panic ended the
-/// device's thread: the step's error was that the thread is gone, and the engine was lost.
+/// Regression: dropping a failed step's values for the caller could panic and end the device's
+/// thread; the error was then that the thread is gone, and the engine was lost.
 #[test]
 fn values_that_panic_when_dropped_do_not_end_a_thread() {
     watched(|| {
@@ -365,7 +365,7 @@ fn values_that_panic_when_dropped_do_not_end_a_thread() {
     });
 }
 
-/// Its `observer` panics if told so.
+/// Panics in `observer` if the flag is set.
 struct Observed(bool);
 
 impl Stage for Observed {
@@ -394,8 +394,8 @@ impl Stage for Observed {
     }
 }
 
-/// The panic of an `observer` went past the border of the stage and ended the thread: the
-/// error did not say why.
+/// Regression: the panic of an `observer` passed the border of the stage and ended the thread, and
+/// the error did not say why.
 #[test]
 fn an_observer_that_panics_is_an_error_of_its_device() {
     watched(|| {

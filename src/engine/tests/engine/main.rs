@@ -1,4 +1,4 @@
-//! The engine over stages that compute numbers: results, failures, the life of an engine.
+//! The engine over stages that compute numbers: results, failures, and the engine's life cycle.
 #![allow(
     missing_docs,
     missing_debug_implementations,

@@ -1,5 +1,4 @@
-//! Programs, entries and edges that do not fit are refused with a clear error, and
-//! nothing has run.
+//! Programs, entries and edges that do not fit are refused with a clear error before anything runs.
 
 use crate::support::{Affine, affine_engine, entries, schedule, watched};
 use gpipe_engine::{

@@ -1,5 +1,5 @@
-//! Several engines with a part of the devices each compute what one engine computes; a step
-//! counts in all of them or in none.
+//! Several engines, each with a part of the devices, compute the same as one engine; a step counts
+//! in all of them or in none.
 
 use crate::support::world::{Rank, Results, World, builder, in_world, together};
 use crate::support::{Fault, Gate, How, Settings, When, chunked, entries, recomputing, watched};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// In order and by turns, over 2 and over all ranks.
+/// Splits of the devices in order and alternating, over 2 and over all ranks.
 fn splits(devices: usize) -> Vec<Vec<usize>> {
     let halves = (0..devices).map(|device| 2 * device / devices);
     let by_turns = (0..devices).map(|device| device % 2);
@@ -83,7 +83,7 @@ fn slots_have_the_same_numbers_in_every_process() {
             assert_eq!(arrivals(&own), arrivals(&whole));
             let other = DeviceId((device.index() + 1) % 4);
             assert_eq!(own.arrivals(other).count(), 0);
-            // What the others send is what arrives, and every value has a number of its own.
+            // The values sent by the others are those that arrive; each has a unique number.
             let devices = (0..4).map(DeviceId);
             let mut sent: Vec<_> = devices.flat_map(|other| own.sends(other)).collect();
             sent.sort_by_key(|address| address.slot);
@@ -98,7 +98,7 @@ fn slots_have_the_same_numbers_in_every_process() {
     }
 }
 
-/// The failing rank's own error, and the others' of the same text.
+/// Checks that the failing rank has its own error, and the others one with the same text.
 fn check_failed(results: Results, failed: usize, text: &str) {
     for (rank, result) in results.into_iter().enumerate() {
         match result.unwrap_err() {
@@ -170,7 +170,7 @@ fn of_several_failures_every_process_says_its_own_or_the_lowest() {
                 _ => failing(StageId(rank), When::Begin, How::Error),
             });
             let errors: Vec<_> = results.into_iter().map(Result::unwrap_err).collect();
-            // One of the two may have been told before it began, but not both.
+            // One rank may have been told of the other's failure before it began, but not both.
             let failed = |error: &EngineError| error.stage_error().is_some();
             let lowest = errors.iter().position(failed).unwrap();
             let why = |rank| {
@@ -196,7 +196,7 @@ fn a_step_that_cannot_begin_in_one_process_begins_in_none() {
         chunked(ScheduleKind::OneFOneB, 2, 2),
         &[0, 1],
         |mut world| {
-            // Rank 0 has forgotten the caller's values.
+            // Rank 0 leaves out the caller's values.
             let results = together(
                 &mut world.ranks,
                 |_,
@@ -255,7 +255,7 @@ fn a_vote_brings_what_all_ranks_tell() {
     );
 }
 
-/// Nobody else would know what became of the step.
+/// Otherwise no process would know whether the step counts.
 #[test]
 fn an_engine_does_nothing_before_its_step_is_settled() {
     watched(|| {
@@ -338,7 +338,7 @@ fn a_rank_that_is_lost_ends_the_others() {
                 let expected = "rank 1 is lost: somebody pulled the plug";
                 assert_eq!(lost(result).to_string(), expected);
             }
-            // And they say so again.
+            // They return the same errors again.
             assert!(matches!(
                 world.step(7, |_| Settings::default())[0],
                 Err(EngineError::Broken)
@@ -402,7 +402,7 @@ fn a_stage_that_does_not_come_back_ends_all_processes() {
     );
 }
 
-/// Takes the door, and refuses to send where it is told to.
+/// Keeps the door, and refuses to send.
 #[derive(Default)]
 struct Refusing {
     door: Mutex<Option<Arc<dyn Door<i64>>>>,
@@ -415,7 +415,7 @@ impl Carrier<i64> for Refusing {
     }
 
     fn send(&self, to: Address, value: i64) -> anyhow::Result<()> {
-        // Whatever comes, only what the program wants goes in.
+        // The door accepts only values that the program expects.
         let door = self.door.lock().clone().unwrap();
         for (device, slot) in [(0, 1000), (0, 0), (1, 0), (7, 0)] {
             let device = DeviceId(device);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What a random schedule is made from; `choices` picks among what is ready.
+/// Parameters of a random schedule; `choices` picks among the ready actions.
 #[derive(Clone, Debug)]
 struct Recipe {
     devices: Vec<usize>,
@@ -120,7 +120,7 @@ impl Recipe {
             }
     }
 
-    /// Any edges at all that a topology accepts, in random order.
+    /// Random edges, in random order, without those that a topology refuses.
     fn topology(&self) -> Topology {
         let stages = self.stages();
         let edges = self.edges.iter().filter_map(|&(a, b, gradient)| {

@@ -1,4 +1,4 @@
-//! Whatever fails in one replica is named and undone in all, exchanges included.
+//! Any failure in one replica is named and undone in all, exchanges included.
 
 use crate::support::leafy::{Fault, Leafy, Settings, When};
 use crate::support::replicas::{Replicas, builder, shares};
@@ -18,7 +18,7 @@ fn stage_error(error: EngineError) -> StageError {
     }
 }
 
-/// The words for a fault.
+/// Phase and message expected for a fault.
 fn expected(fault: Fault) -> (Phase, String) {
     let Fault { stage, replica, .. } = fault;
     let at = format!("stage {stage} of replica {replica}, layer `leafy.{stage}`");
@@ -35,7 +35,7 @@ fn expected(fault: Fault) -> (Phase, String) {
     (phase, format!("{at}, {phase}: {what}"))
 }
 
-/// Every fault in turn, each with a good step after it; gives their number.
+/// Injects every fault in turn, each with a good step after it; returns their number.
 fn in_every_place(replicas: &mut Replicas) -> usize {
     replicas.good_step();
     let places = replicas.places().into_iter();
@@ -134,7 +134,7 @@ fn a_stage_that_stalls_in_an_exchange_is_named() {
     });
 }
 
-/// A stage that knows nothing of replicas.
+/// A stage that does not implement exchanges.
 struct Alone;
 
 impl Stage for Alone {
@@ -181,7 +181,7 @@ fn a_stage_without_an_exchange_cannot_train_as_one_of_several() {
     });
 }
 
-/// Has a device of another replica nowhere to send to.
+/// Carrier that cannot send to devices of other replicas.
 struct NoWay;
 
 impl<V> Carrier<V> for NoWay {

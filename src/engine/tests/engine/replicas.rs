@@ -1,4 +1,4 @@
-//! Replicas of a pipeline give what one pipeline gives, to the bit and in the same order of
+//! Replicas of a pipeline compute the same as one pipeline, to the bit and in the same order of
 //! additions, on one engine and on several.
 
 use crate::support::leafy::{Leafy, Value};
@@ -73,7 +73,7 @@ fn actions_that_others_wait_for_are_more_urgent_than_exchanges() {
     });
 }
 
-/// Ways to spread the devices of a mesh over processes.
+/// Several distributions of the devices of a mesh over processes.
 fn splits(mesh: Mesh) -> Vec<Vec<usize>> {
     let all = || (0..mesh.devices()).map(DeviceId);
     let mut splits: Vec<Vec<usize>> = vec![
@@ -166,7 +166,7 @@ fn what_comes_after_an_exchange_is_prefetched_during_the_action_before_it() {
     });
 }
 
-/// What each of two replicas with one device each does in a step after the begin.
+/// Checks the log of each of two replicas with one device each, after the begin of a step.
 fn did(replicas: &[Option<CheckedSchedule>], expected: [String; 2]) {
     let mut replicas = Replicas::whole(replicas, None);
     let settings = replicas.settings();
@@ -196,16 +196,16 @@ fn the_timeline_has_the_exchanges_beside_the_actions() {
         let place = |device, stage| (DeviceId(device), StageId(stage));
         assert_eq!(places, [place(0, 0), place(1, 0), place(2, 1), place(3, 1)]);
         for exchange in timeline.exchanges() {
-            // It ends when all copies have the sum, for which all of them have begun.
+            // It ends when all copies have the sum, for which all must have begun.
             let all = timeline.exchanges().iter();
             let mut copies = all.filter(|own| own.stage == exchange.stage);
             assert!(copies.all(|own| exchange.end >= own.start));
-            // The replica without micro-batches has none on this device.
+            // The replica without micro-batches has no spans on this device.
             for span in timeline.spans_on(exchange.device) {
                 assert!(span.end <= exchange.start);
             }
         }
-        // The only micro-batch is the second replica's.
+        // The only micro-batch belongs to the second replica.
         let busy: Vec<_> = outcome.events.iter().map(Vec::len).collect();
         assert_eq!(busy, [0, 2, 0, 2]);
     });
@@ -235,7 +235,7 @@ fn a_program_numbers_values_of_exchanges_alike_in_every_process() {
                 let here = arrivals.iter().filter(|(_, from)| *from == other).count();
                 let sends: Vec<_> = own.sends(other).collect();
                 assert_eq!(sends.len(), here);
-                // In order, whether the lists of that replica are known whole or not.
+                // In order, whether or not the full lists of that replica are known.
                 let beside = mesh.of_pipeline(other).index() ^ 1;
                 let beside = mesh.device(DeviceId(beside), mesh.replica_of(other));
                 let more = program(&[device, beside]);
@@ -274,7 +274,7 @@ fn a_replica_elsewhere_sends_in_the_order_of_its_own_schedule() {
         slots.collect::<Vec<_>>()
     };
     let alone = sends(&[DeviceId(0)]);
-    // Stage 2 is done before stage 0 there, and after it here.
+    // Stage 2 completes before stage 0 there, and after it here.
     assert_eq!(alone.len(), 4);
     assert!(alone[0] > alone[1] && alone[1..].is_sorted(), "{alone:?}");
     assert_eq!(sends(&[DeviceId(0), DeviceId(3)]), alone);
@@ -356,7 +356,7 @@ fn schedules_that_do_not_make_replicas_are_refused() {
     assert!(matches!(three, Err(TopologyError::Stages { .. })));
 }
 
-/// An engine of replicas that have these stages on their devices.
+/// Returns an engine of replicas with these stages on their devices.
 fn engine(replicas: usize, devices: &[&[usize]]) -> Result<Engine<Leafy>, EngineError> {
     let mesh = Mesh::new(1, replicas);
     let build = |(device, stages): (usize, &&[usize])| {

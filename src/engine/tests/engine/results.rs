@@ -1,4 +1,4 @@
-//! The engine computes what a plain loop over stages and micro-batches computes.
+//! The engine computes the same as a plain loop over stages and micro-batches.
 
 use crate::support::{
     Affine, Grads, Settings, affine_engine, chunked, entries, oracle, recomputing, schedule,
@@ -27,7 +27,7 @@ fn grads(engine: &mut Engine<Affine>) -> Vec<Grads> {
     engine.on_each(|_, stage| Ok(stage.grads)).unwrap()
 }
 
-/// Two steps with different inputs give what the oracle gives, and the log has the
+/// Checks that two steps with different inputs agree with the oracle, and that the log has the
 /// schedule's actions in the schedule's order.
 fn check(schedule: CheckedSchedule, topology: Topology) {
     let topology = Arc::new(topology);
@@ -118,7 +118,7 @@ fn tangled(stages: usize) -> Topology {
     Topology::new(stages, edges).unwrap()
 }
 
-/// Every built-in schedule for p = 1 to 4, with and without recomputes.
+/// Checks every built-in schedule for p = 1 to 4, with and without recomputes.
 fn check_every_schedule(micros: &[usize], topology: fn(usize) -> Topology) {
     for kind in ScheduleKind::ALL {
         for p in 1..=4 {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// What the stages saw together.
+/// Observations of all stages together.
 #[derive(Default)]
 struct Seen {
     working: AtomicUsize,
@@ -19,7 +19,7 @@ struct Seen {
 
 struct Watched {
     seen: Arc<Seen>,
-    /// Where it fails.
+    /// Action at which the stage fails.
     fails: Option<Action>,
 }
 
@@ -35,7 +35,7 @@ impl Stage for Watched {
         let working = self.seen.working.fetch_add(1, SeqCst) + 1;
         self.seen.most.fetch_max(working, SeqCst);
         self.seen.order.lock().unwrap().push(action);
-        // Others get every chance to work as well, if they may.
+        // Gives other threads every chance to work at the same time.
         (0..50).for_each(|_| std::thread::yield_now());
         self.seen.working.fetch_sub(1, SeqCst);
         anyhow::ensure!(self.fails != Some(action), "made to fail");
@@ -123,8 +123,8 @@ proptest! {
         prop_assert_eq!(rig.seen.order.lock().unwrap().len(), 2 * actions);
     }
 
-    /// Who wakes up late does not lose its turn: on one core all is done in the order
-    /// that is simulated, every time.
+    /// A thread that wakes up late does not lose its turn: on one core every run has the simulated
+    /// order.
     #[test]
     fn turns_go_as_simulated(
         kind in prop::sample::select(KINDS.to_vec()), p in 1_usize..6, m in 1_usize..6,
@@ -144,7 +144,7 @@ proptest! {
         }
     }
 
-    /// Whoever fails or not, the others get their turns and the next step its numbers.
+    /// Even if a stage fails, the others get their turns, and the next step its numbers.
     #[test]
     fn a_failure_gives_the_turn_back(p in 2_usize..5, m in 1_usize..4, place in 0_usize..64) {
         let schedule = ScheduleKind::OneFOneB.generate(Shape::new(p, m)).unwrap();

@@ -13,7 +13,7 @@ struct DropSignal(Sender<()>);
 
 impl Drop for DropSignal {
     fn drop(&mut self) {
-        // The test may be over already.
+        // The test may already be over.
         let _ = self.0.send(());
     }
 }
@@ -52,10 +52,10 @@ fn engine(devices: usize) -> (Engine<Silent>, Receiver<()>) {
     )
 }
 
-/// Kills the thread of `device` from within, past every border.
+/// Kills the thread of `device` from within, past every catch of panics.
 fn kill(engine: &mut Engine<Silent>, device: usize) -> EngineError {
     fn die(_: &mut DeviceStages<Silent>) {
-        // Unlike `panic!` this prints nothing.
+        // `resume_unwind` prints nothing, unlike `panic!`.
         std::panic::resume_unwind(Box::new("killed"))
     }
     let job: Job<Silent> = Box::new(die);

@@ -1,4 +1,4 @@
-//! A stage that keeps account of its micro-batches, and an engine of such stages.
+//! A stage that tracks its micro-batches, and an engine of such stages.
 
 use crate::engine::{
     EdgeId, Engine, EngineError, Entry, Program, Sharing, Stage, StageBuilder, Topology, Unpinned,
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A number that counts how many of its kind are alive.
+/// A number that counts the live values of its kind.
 pub struct Value(pub i64, Arc<AtomicUsize>);
 
 impl Value {
@@ -25,7 +25,7 @@ impl Drop for Value {
     }
 }
 
-/// Where a stage fails.
+/// Place where a stage fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum At {
     Begin(usize),
@@ -41,14 +41,14 @@ pub enum At {
 pub struct Settings {
     pub faults: Vec<At>,
     pub panics: bool,
-    /// Stages can be seen at work: others run in the middle of what they do.
+    /// Stages yield in the middle of their work, so that others can see them at it.
     pub lingers: bool,
 }
 
 /// Adds its number plus one on the way forward and doubles on the way back.
 pub struct Adder {
     id: StageId,
-    /// Which of how many copies.
+    /// This copy's index, and the number of copies.
     copy: (usize, usize),
     /// The last stage, whose backward takes nothing.
     last: bool,
@@ -63,13 +63,13 @@ pub struct Adder {
     /// Micro-batches whose B or W is done, in all good steps.
     pub done: usize,
     before: usize,
-    /// Rounds of an exchange that are over.
+    /// Number of rounds of an exchange that are over.
     rounds: usize,
-    /// Steps in a row that are closed.
+    /// Number of steps in a row that are closed.
     closed: usize,
 }
 
-/// Takes `micro` out of `list`, where it has to be.
+/// Takes `micro` out of `list`; an error if it is not there.
 fn take(list: &mut Vec<MicroId>, micro: MicroId) -> anyhow::Result<()> {
     ensure!(list.contains(&micro), "micro-batch {micro} is not there");
     list.retain(|other| *other != micro);
@@ -111,7 +111,7 @@ impl Adder {
         self.held.is_empty() && self.deferred.is_empty() && self.recomputed.is_empty()
     }
 
-    /// What the action gives, if anything.
+    /// Returns the output of the action, if any.
     fn act(&mut self, action: Action, first: i64) -> anyhow::Result<Option<i64>> {
         let micro = action.micro;
         match action.kind {
@@ -138,7 +138,7 @@ impl Adder {
     }
 }
 
-/// What a copy gives in a round, with a number: so that none is taken for another.
+/// Encodes a copy's message of a round with a number, such that no two are confused.
 fn note(round: usize, stage: StageId, replica: usize, number: usize) -> i64 {
     (1000 * (100 * round + 10 * stage.index() + replica) + number) as i64
 }
@@ -160,7 +160,7 @@ impl Stage for Adder {
             ActionKind::Forward => 1,
             kind => usize::from(kind.gives_input_gradient() && !self.last),
         };
-        // Even where the step is about to be given up.
+        // Even where the step is about to be abandoned.
         ensure!(inputs.len() == takes, "{} values", inputs.len());
         self.trip(At::Run(action))?;
         let first = inputs.first().map_or(1, |value| value.0);
@@ -169,7 +169,7 @@ impl Stage for Adder {
         Ok(value.into_iter().collect())
     }
 
-    /// All copies learn how many micro-batches are done: of each other, and again of each other.
+    /// Tells all copies the number of completed micro-batches of each, and then again.
     fn exchange(&mut self, round: usize, from: Vec<Value>) -> anyhow::Result<Vec<Value>> {
         let (own, copies) = self.copy;
         ensure!(
@@ -236,7 +236,7 @@ pub fn builder(
     copies(stages, (0, 1), count, alive)
 }
 
-/// The same for a replica of several.
+/// Same as `builder`, for one replica of several.
 pub fn copies(
     stages: Vec<StageId>,
     copy: (usize, usize),
@@ -256,7 +256,7 @@ pub struct Rig {
     alive: Arc<AtomicUsize>,
     stages: usize,
     micros: usize,
-    /// The caller has no patience: a stage that is seen at work has stalled.
+    /// The caller has no patience: a stage seen at work counts as stalled.
     impatient: bool,
 }
 
@@ -265,7 +265,7 @@ impl Rig {
         Self::build(schedule, Engine::new)
     }
 
-    /// `max_concurrent` of the devices may work at the same time.
+    /// Lets `max_concurrent` of the devices work at the same time.
     pub fn taking_turns(schedule: &CheckedSchedule, max_concurrent: usize) -> Self {
         let devices = schedule.schedule().devices();
         let sharing = Sharing {
@@ -299,7 +299,7 @@ impl Rig {
         }
     }
 
-    /// Steps are so many in a row from now on.
+    /// Makes each step `steps` in a row from now on.
     pub fn in_a_row(mut self, steps: usize) -> Self {
         self.program = Arc::new(self.program.in_a_row(steps).unwrap());
         self.micros *= steps;
@@ -313,8 +313,7 @@ impl Rig {
         self
     }
 
-    /// A step that must give the right numbers if it gives any, and of which no
-    /// value is left.
+    /// Runs a step, which must give the right numbers if any, and must leave no value alive.
     pub fn step(&mut self, faults: Vec<At>, panics: bool) -> Result<(), EngineError> {
         let entry = |micro| Entry {
             edge: EdgeId(0),
@@ -351,7 +350,7 @@ impl Rig {
         self.step(Vec::new(), false).unwrap();
     }
 
-    /// Every stage has gone through `steps` whole steps, and nothing else.
+    /// Checks that every stage has completed `steps` whole steps, and nothing else.
     pub fn check_done(&mut self, steps: usize) {
         let done = self.engine.on_each(|_, stage| Ok(stage.done)).unwrap();
         assert_eq!(done, vec![steps * self.micros; self.stages]);

@@ -1,11 +1,11 @@
-//! Runs a scenario under the model checker and says how often.
+//! Runs scenarios under the model checker and counts their interleavings.
 
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Walks per scheduler and case; `INTERLEAVINGS=20000 cargo test …` takes longer.
+/// Walks per scheduler and case; `INTERLEAVINGS=20000 cargo test …` explores more.
 fn walks() -> usize {
     std::env::var("INTERLEAVINGS")
         .ok()
@@ -13,7 +13,7 @@ fn walks() -> usize {
         .unwrap_or(400)
 }
 
-/// Runs `scenario` under `scheduler` and gives how many interleavings that were.
+/// Runs `scenario` under `scheduler` and returns the number of interleavings.
 fn explore(
     scheduler: impl Scheduler + 'static,
     scenario: impl Fn() + Send + Sync + 'static,
@@ -25,8 +25,8 @@ fn explore(
     Runner::new(scheduler, config).run(scenario)
 }
 
-/// Says how many interleavings were explored here and in all tests so far, even
-/// where the output of tests that pass is captured.
+/// Prints how many interleavings were explored here and in all tests so far, even where the output
+/// of passing tests is captured.
 fn say(name: &str, explored: usize) {
     static ALL: AtomicUsize = AtomicUsize::new(0);
     let all = ALL.fetch_add(explored, Ordering::SeqCst) + explored;
@@ -38,13 +38,13 @@ fn say(name: &str, explored: usize) {
     );
 }
 
-/// The first interleavings in order.
+/// Explores the first interleavings in depth-first order.
 pub fn depth_first(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
     let explored = explore(DfsScheduler::new(Some(4 * walks()), false), scenario);
     say(&format!("{name}, depth first"), explored);
 }
 
-/// Random walks, and walks by priorities.
+/// Explores by random walks and by priority-based walks.
 pub fn sample(name: &str, scenario: impl Fn() + Clone + Send + Sync + 'static) {
     let random = RandomScheduler::new_from_seed(7, walks());
     say(
@@ -55,7 +55,7 @@ pub fn sample(name: &str, scenario: impl Fn() + Clone + Send + Sync + 'static) {
     say(&format!("{name}, PCT"), explore(pct, scenario));
 }
 
-/// The same with each of `faults`, which share the walks.
+/// Same as `sample`, for each of `faults`, which share the walks.
 pub fn sample_each<F: Copy + Send + Sync + 'static>(
     name: &str,
     faults: &[F],

@@ -1,9 +1,9 @@
 //! The engine's protocol under many thousands of interleavings of its threads.
 //!
-//! A model checker runs the engine's own source with its own locks and threads,
-//! one thread at a time, and decides at every lock, wait and atomic access who
-//! goes on. It finds deadlocks and lost wake-ups by itself (all threads asleep);
-//! what is asserted on top are results, and that no value outlives its step.
+//! A model checker runs the engine's own source with its own locks and threads, one thread at a
+//! time, and decides at every lock, wait and atomic access which goes on. It finds deadlocks and
+//! lost wake-ups by itself (all threads asleep); the tests also assert the results, and that no
+//! value outlives its step.
 //!
 //! A depth-first search goes through the first interleavings of the smallest cases
 //! in order; random and priority-based (PCT) walks sample those of the larger ones.
@@ -145,8 +145,8 @@ fn several_stages_fail_at_once() {
     });
     sample("several failures of several stages a device", || {
         let mut rig = Rig::new(&vee(2));
-        // A weight pass, which nobody waits for, while its peers go on; a recompute
-        // ahead of its gradient; both halves on both devices at once.
+        // A weight pass that nobody waits for, while its peers go on; a recompute ahead of its
+        // gradient; both halves on both devices at once.
         rig.step(vec![run("3W0"), run("1R1")], false).unwrap_err();
         rig.step(vec![run("2I0"), run("3I1"), run("0W0")], true)
             .unwrap_err();
@@ -198,7 +198,7 @@ fn devices_that_take_turns() {
     });
 }
 
-/// Steps that may be given up at any moment at which a stage is at work, and then a whole one.
+/// Steps that may be abandoned at any moment at which a stage is at work, and then a whole one.
 #[test]
 fn a_caller_without_patience() {
     let steps = |rig: Rig, faults: fn() -> Vec<At>| {
@@ -225,7 +225,7 @@ fn the_end_of_an_engine_that_was_given_up() {
     let gpipe = schedule(ScheduleKind::GPipe, 3, 2);
     sample("the end after a stall", move || {
         let mut rig = Rig::new(&gpipe).impatient(true);
-        // Well or not: the engine goes while a stage may still be at work.
+        // Success or not: the engine is dropped while a stage may still be at work.
         let _ = rig.step(Vec::new(), false);
         drop(rig);
     });

@@ -1,5 +1,5 @@
-//! Several engines with a part of the devices each, under many interleavings of their threads
-//! and of those that carry values between them.
+//! Several engines, each with a part of the devices, under many interleavings of their threads and
+//! of the threads that carry values between them.
 
 use super::adder::{Adder, At, Settings, Value, copies};
 use super::engine::{
@@ -12,7 +12,7 @@ use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, ScheduleKind
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An engine per rank; each call is made by all of them, on a thread each.
+/// An engine per rank; each call is made by all of them, each on its own thread.
 pub struct World {
     pub ranks: Vec<Rank>,
     alive: Arc<AtomicUsize>,
@@ -24,7 +24,7 @@ pub struct Rank {
     engine: Engine<Adder>,
     program: Arc<Program>,
     pub carrier: Arc<InMemory<Value>>,
-    /// Micro-batches of the replicas of which it has the first stage.
+    /// Micro-batches of the replicas whose first stage this rank has.
     first: Vec<usize>,
 }
 
@@ -33,7 +33,7 @@ impl World {
         Self::replicated(&[Some(schedule.clone())], rank_of, turns)
     }
 
-    /// Of a replica for each of these schedules.
+    /// A world with one replica for each of these schedules.
     pub fn replicated(
         replicas: &[Option<CheckedSchedule>],
         rank_of: &[usize],
@@ -62,12 +62,12 @@ impl World {
         }
     }
 
-    /// What the step gave on each rank. No value outlives it.
+    /// Runs a step and returns its result on each rank. No value outlives the step.
     pub fn step(&mut self, faults: &[At]) -> Vec<Result<(), EngineError>> {
         self.step_untold(faults, &[])
     }
 
-    /// The same, where these ranks cannot tell what the step came to.
+    /// Same as `step`, where the ranks `untold` cannot report the result of the step.
     pub fn step_untold(&mut self, faults: &[At], untold: &[usize]) -> Vec<Result<(), EngineError>> {
         let count = self.ranks.len();
         let ranks = std::mem::take(&mut self.ranks).into_iter();
@@ -102,7 +102,7 @@ impl World {
             .for_each(|result| result.unwrap());
     }
 
-    /// A step that counts nowhere; the failing rank says its own error, the others the same.
+    /// Runs a step that counts nowhere; the failing rank returns its error, the others its text.
     pub fn bad_step(&mut self, faults: &[At]) {
         let errors = self.step(faults).into_iter().map(Result::unwrap_err);
         let errors: Vec<_> = errors.collect();
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Every stage has gone through `steps` whole steps, and nothing else.
+    /// Checks that every stage has completed `steps` whole steps, and nothing else.
     pub fn check_done(&mut self, steps: usize) {
         for rank in &mut self.ranks {
             let done = rank.engine.on_each(|_, stage| Ok(stage.done)).unwrap();
@@ -282,7 +282,7 @@ fn several_engines_fail_at_once() {
     });
 }
 
-/// A step that has come to its end everywhere counts nowhere if one rank cannot say what it came to.
+/// A step that completed everywhere counts nowhere if one rank cannot report its result.
 #[test]
 fn a_rank_cannot_tell() {
     let schedule = schedule(ScheduleKind::OneFOneB, 3, 2);
@@ -319,7 +319,7 @@ fn a_rank_is_lost() {
         for result in results {
             match result {
                 Err(EngineError::Lost(lost)) => assert_eq!(lost.rank, 1),
-                // It failed before, or is told again.
+                // The rank failed before, or is told again.
                 Err(
                     EngineError::Stage(_) | EngineError::Elsewhere { .. } | EngineError::Broken,
                 ) => {}

@@ -44,7 +44,7 @@ fn good_steps_of_replicas() {
         world.check_done(2);
     });
     sample("good steps of replicas that take turns", || {
-        // Copies share a core, and wait for what another process does meanwhile.
+        // Copies share a core, and meanwhile wait for values of another process.
         let replicas = [Some(vee(1)), Some(recomputing(ScheduleKind::Zbv, 2))];
         let mut world = World::replicated(&replicas, &[0, 0, 1, 1], true);
         world.good_step();
@@ -53,7 +53,7 @@ fn good_steps_of_replicas() {
     });
 }
 
-/// Stages whose last backwards come in another order in each replica.
+/// The last backwards of the stages come in a different order in each replica.
 #[test]
 fn exchanges_that_begin_in_another_order_in_each_replica() {
     let row = |row: &str| row.split(' ').map(|own| own.parse().unwrap()).collect();

@@ -38,7 +38,7 @@ fn a_failure_in_each_action_of_steps_in_a_row() {
     let all = step.schedule().iter().flat_map(|(_, list)| list);
     let actions: Vec<Action> = all.copied().collect();
     sample_each("a failure in a row", &actions, move |action| {
-        // In step 0, 1 or 2, as the threads have it.
+        // In step 0, 1 or 2, depending on the interleaving.
         let mut rig = Rig::new(&step).in_a_row(3);
         rig.good_step();
         rig.step(vec![At::Run(action)], false).unwrap_err();

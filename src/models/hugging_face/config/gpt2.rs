@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Fields, Sizes};
-use crate::models::zoo::Settings;
+use crate::zoo::Settings;
 
 /// Added to variances by every norm.
 const EPS: f64 = 1e-5;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Fields, Sizes};
-use crate::models::zoo::Settings;
+use crate::zoo::Settings;
 
 /// Models there that are all one here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Models of token sequences.
 
 use super::super::{Entry, Instance, Settings, Synthetic, token_cross_entropy};
-use crate::Sequential;
-use crate::models::{
+use crate::{
     Biases, Gpt, Llama, LossKind, Lstm, RopeScaling, Transformer, gpt, llama, lstm, transformer,
 };
+use gpipe_torch::Sequential;
 
 /// Tokens in; as many tokens as targets.
 fn of_tokens(model: Sequential, sizes: &Settings) -> Instance {

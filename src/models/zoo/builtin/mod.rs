@@ -4,7 +4,7 @@ mod language;
 mod vision;
 
 use super::{Entry, Instance, Settings, Synthetic, class_cross_entropy};
-use crate::models::{LossKind, Mlp, mlp};
+use crate::{LossKind, Mlp, mlp};
 
 pub(super) fn entries() -> Vec<Entry> {
     vec![

@@ -3,8 +3,8 @@
 use super::super::{
     Entry, Instance, Settings, Synthetic, binary_cross_entropy, class_cross_entropy,
 };
-use crate::Sequential;
-use crate::models::{AmoebaNetD, LossKind, ResNet, UNet, Vgg16, amoebanet_d, resnet, unet, vgg16};
+use crate::{AmoebaNetD, LossKind, ResNet, UNet, Vgg16, amoebanet_d, resnet, unet, vgg16};
+use gpipe_torch::Sequential;
 
 /// Images of three colours in, a class out.
 fn classifier(model: Sequential, sizes: &Settings) -> Instance {

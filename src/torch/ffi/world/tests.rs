@@ -73,7 +73,7 @@ fn a_store_that_is_not_there_is_an_error() {
     assert!(zero.message().contains("zero byte"), "{zero}");
 }
 
-/// It listened on all addresses, and by IPv6: others could reach it, and connections came from
+/// It once listened on all addresses, and by IPv6: others could reach it, and connections came from
 /// `::ffff:127.0.0.1`, whose name libtorch asks a name server for.
 #[test]
 fn a_store_at_a_loopback_address_is_there_alone() {
@@ -118,7 +118,7 @@ fn an_abort_frees_whoever_waits() {
     });
 }
 
-/// With the default a write to a closed connection ends the process, without a word.
+/// By default, a write to a closed connection silently ends the process.
 #[test]
 fn a_broken_pipe_is_an_error_and_no_end() {
     let handler = |handler| {
@@ -134,7 +134,7 @@ fn a_broken_pipe_is_an_error_and_no_end() {
     let sent = one.send(&tensor, 1, 0).unwrap();
     drop(two);
     assert!(sent.wait(LIMIT).is_err());
-    // Nobody reads any more: also what is posted now is no more than an error.
+    // Nobody reads any more: later sends must only give an error, too.
     let later = one.send(&tensor, 1, 1);
     assert!(later.and_then(|work| work.wait(LIMIT)).is_err());
 }

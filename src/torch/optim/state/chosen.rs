@@ -1,20 +1,20 @@
-//! Which parameters are updated, and what goes together.
+//! Selection of the parameters to update, and their grouping for the kernels.
 
 use tch::{Kind, Tensor};
 
 use super::Groups;
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 /// A parameter that is about to be updated.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// Its place among the stage's parameters.
+    /// Index among the stage's parameters.
     pub(super) place: usize,
     pub(super) parameter: Tensor,
     pub(super) grad: Tensor,
 }
 
-/// What goes to the kernels together: one update, and one type of numbers.
+/// Parameters for one kernel call: one update, and one number type.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) group: Option<usize>,
@@ -53,7 +53,7 @@ pub(super) fn batches(
     Ok(batches)
 }
 
-/// What the kernels would refuse, when other parameters are updated already.
+/// Refuses in advance gradients that the kernels would refuse after other parameters are updated.
 fn check(name: &str, kind: Kind, grad: &Tensor) -> Result<(), TorchError> {
     if grad.is_sparse() {
         return Err(TorchError::new(format!(

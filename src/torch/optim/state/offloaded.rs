@@ -1,17 +1,17 @@
-//! Optimizer states that are offloaded: in the host's memory between steps.
+//! Offloaded optimizer states, in host memory between steps.
 //!
-//! Updates then go window by window: while one window is updated, the states of the next are
-//! prefetched, and those of the one before are copied back. The memory for both ends of every
-//! copy is allocated before the first update, so that no update can stop half-way for want of
-//! memory. One that a copy has stopped goes on where it was: see [`Progress`].
+//! Updates go window by window: while one window is updated, the states of the next are prefetched,
+//! and those of the previous one are copied back. The memory for both ends of every copy is
+//! allocated before the first update, so that no update can stop half-way for lack of memory. An
+//! update interrupted by a failed copy resumes where it stopped: see [`Progress`].
 
 use tch::{Device, Tensor};
 
 use super::optimizer_slot::OptimizerSlot;
 use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Progress, Update};
-use crate::torch::error::TorchError;
-use crate::torch::sequential::bytes;
-use crate::torch::streams::{DeviceStreams, Event};
+use crate::error::TorchError;
+use crate::sequential::bytes;
+use crate::streams::{DeviceStreams, Event};
 
 /// The alignment of tensors in a window's memory, in bytes: the allocator's.
 const ALIGNMENT: u64 = 512;
@@ -31,7 +31,7 @@ pub(super) struct Staging {
 
 /// The states of a window's parameters, being prefetched.
 struct PendingWindow {
-    /// By parameter: its index, and pairs of host tensor and device tensor.
+    /// Index of each parameter, with pairs of host tensor and device tensor.
     slots: Vec<(usize, Vec<(Tensor, Tensor)>)>,
     ready: Option<Event>,
 }
@@ -59,7 +59,7 @@ impl Staging {
         })
     }
 
-    /// A tensor like another in the memory of a window, so many bytes from its beginning.
+    /// Makes a tensor like another in a window's memory, at this offset in bytes.
     fn place(&self, window: usize, offset: u64, like: &Tensor) -> Result<Tensor, TorchError> {
         let half = &self.halves[window % self.halves.len()];
         let flat = half.f_narrow(0, offset as i64, bytes(like) as i64)?;
@@ -83,7 +83,7 @@ fn all_windows<'a>(groups: &Groups, batches: &'a [Batch]) -> Vec<Window<'a>> {
     batches.iter().flat_map(of).collect()
 }
 
-/// Parts of a batch, in order, each of so many bytes at most.
+/// Splits a batch into parts, in order, each of at most `most` bytes.
 fn windows(chosen: &[Chosen], most: u64) -> Vec<&[Chosen]> {
     let mut windows = Vec::new();
     let mut rest = chosen;
@@ -157,8 +157,8 @@ impl OptimizerState {
         streams.end_action()
     }
 
-    /// All updates that are yet to be done, window by window. An error leaves the memory of the
-    /// windows in use by no copy, and `progress` says where to go on.
+    /// Makes all remaining updates, window by window. After an error no copy uses the windows'
+    /// memory, and `progress` says where to resume.
     pub(super) fn update_by_windows(
         &mut self,
         update: &Update,

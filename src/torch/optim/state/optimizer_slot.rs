@@ -2,9 +2,9 @@
 
 use tch::{Kind, Tensor};
 
-use crate::torch::copies;
-use crate::torch::error::TorchError;
-use crate::torch::optim::OptimizerKind;
+use crate::copies;
+use crate::error::TorchError;
+use crate::optim::OptimizerKind;
 
 /// The optimizer state of one parameter: tensors of its shape and type.
 #[doc(alias = "slot variable")]
@@ -42,7 +42,7 @@ impl OptimizerSlot {
         })
     }
 
-    /// Whether updates of this kind can continue with it.
+    /// Returns whether updates of this kind can continue with this state.
     pub(super) fn serves(&self, kind: &OptimizerKind) -> bool {
         match kind {
             OptimizerKind::Adam(_) | OptimizerKind::AdamW(_) => matches!(self, Self::AdamW { .. }),

@@ -1,5 +1,5 @@
-//! Optimizer states as named tensors: to be saved, and restored on any
-//! stage, whatever the partition.
+//! Optimizer states as named tensors, to be saved, and restored on any stage, whatever the
+//! partition.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use tch::{Kind, Tensor};
 
 use super::OptimizerState;
 use super::optimizer_slot::OptimizerSlot;
-use crate::torch::copies::like;
-use crate::torch::error::TorchError;
-use crate::torch::optim::OptimizerKind;
-use crate::torch::streams::DeviceStreams;
+use crate::copies::like;
+use crate::error::TorchError;
+use crate::optim::OptimizerKind;
+use crate::streams::DeviceStreams;
 
 const MEAN: &str = "mean";
 const SQUARE: &str = "square";
@@ -81,7 +81,7 @@ impl OptimizerKind {
     ///
     /// # Errors
     /// They belong to another kind of update, or do not fit the parameter; in words.
-    pub(crate) fn check_parts<'a>(
+    pub fn check_parts<'a>(
         &self,
         (kind, shape): (Kind, &[i64]),
         parts: impl Iterator<Item = (&'a str, Kind, &'a [i64])>,

@@ -181,7 +181,7 @@ fn getting_ready_changes_nothing_and_a_first_update_stays_a_first_one() {
     assert_same(&own, &other);
     assert!(state.parts(0).is_empty(), "remembered without an update");
     assert!(own.iter().all(|(_, p)| p.grad().defined()));
-    // Nothing is begun, so nothing is left to do.
+    // Nothing was begun, so nothing is left to do.
     state
         .apply(&groups, &own, &DeviceStreams::host(), None)
         .unwrap();

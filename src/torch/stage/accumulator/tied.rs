@@ -1,10 +1,10 @@
-//! Parameters by name, and those that are copies of another layer's: tied weights.
+//! Parameters by name, and tied copies of other layers' parameters.
 
 use tch::Tensor;
 
 use super::Accumulator;
-use crate::torch::error::TorchError;
-use crate::torch::ffi;
+use crate::error::TorchError;
+use crate::ffi;
 
 impl Accumulator {
     /// A parameter, also one that is a tied copy.
@@ -41,7 +41,7 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Whether gradients arrive at a tied copy.
+    /// Sets whether a tied copy gets gradients.
     pub(crate) fn set_tied_trainable(&self, name: &str, trainable: bool) -> anyhow::Result<()> {
         if let Some(copy) = self.tied_copy(name) {
             let _ = copy.f_set_requires_grad(trainable)?;

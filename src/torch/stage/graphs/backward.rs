@@ -1,27 +1,27 @@
-//! The graphs of a slot's backward: the whole, or its two halves.
+//! Graphs of a slot's backward: joint, or in two halves.
 
 use tch::Tensor;
 
 use super::copies::{copy, copy_list, copy_skips, fill, fill_list, poison};
 use super::shapes::{Shape, shape};
-use crate::torch::error::TorchError;
-use crate::torch::stage::accumulator::{Accumulator, Gradients};
-use crate::torch::stage::border::{BorderGradients, SkipList};
-use crate::torch::stage::live::{Half, Live};
-use crate::torch::streams::{CapturedGraph, DeviceStreams, GraphPool};
+use crate::error::TorchError;
+use crate::stage::accumulator::{Accumulator, Gradients};
+use crate::stage::border::{BorderGradients, SkipList};
+use crate::stage::live::{Half, Live};
+use crate::streams::{CapturedGraph, DeviceStreams, GraphPool};
 
 /// The graph of the backward, or of its first half.
 #[derive(Debug)]
 pub(super) struct BackwardGraph {
     graph: CapturedGraph,
     half: Half,
-    /// What it is given: gradients of skips that leave, then of the outputs.
+    /// Input gradients: of outgoing skips, then of the outputs.
     roots: Vec<Option<Tensor>>,
     shape: Shape,
-    /// Gradients of the inputs, and of skips that arrive.
+    /// Gradients of the inputs, and of arriving skips.
     main: Vec<Option<Tensor>>,
     skips: SkipList,
-    /// Those of parameters, where it is the whole backward.
+    /// Gradients of parameters, for the joint backward.
     gradients: Gradients,
 }
 
@@ -81,7 +81,7 @@ impl BackwardGraph {
         &self.graph
     }
 
-    /// Whether it can be replayed with these gradients.
+    /// Returns whether it can be replayed with these gradients.
     pub(super) fn fits(&self, roots: &[Option<&Tensor>]) -> bool {
         shape(roots.iter().copied()).as_ref() == Some(&self.shape)
     }
@@ -91,12 +91,12 @@ impl BackwardGraph {
         fill(self.roots.iter().map(Option::as_ref), roots.iter().copied())
     }
 
-    /// What the last replay read.
+    /// Returns copies of the last replay's inputs.
     pub(super) fn copied_roots(&self) -> Result<Vec<Option<Tensor>>, TorchError> {
         copy_list(&self.roots)
     }
 
-    /// What the last replay made: the parameters' gradients are added up.
+    /// Adds the last replay's gradients to the parameters'.
     pub(super) fn accumulate(&self, accumulator: &Accumulator) -> anyhow::Result<()> {
         accumulator.add_copies(&self.gradients)
     }
@@ -106,15 +106,15 @@ impl BackwardGraph {
         Ok((copy_list(&self.main)?, copy_skips(&self.skips)?))
     }
 
-    /// Where there is no device that could replay: goes back through an autograd graph from
-    /// what the replay would have read.
+    /// Without a device that can replay: runs the backward of an autograd graph from the inputs of
+    /// the replay.
     pub(super) fn run(&self, live: &mut Live) -> anyhow::Result<BorderGradients> {
         let mut grads = BorderGradients::from_roots(live.outgoing(), &self.roots);
         live.backward(self.half, &mut grads)?;
         Ok(grads)
     }
 
-    /// The same, and does with it what the graph holds.
+    /// Does the same, and stores the results as the graph would.
     pub(super) fn emulate(&self, live: &mut Live, accumulator: &Accumulator) -> anyhow::Result<()> {
         let (done, gradients) = accumulator.alone(|| self.run(live))?;
         let (main, mut skips) = done?.into_parts();
@@ -148,12 +148,12 @@ impl WeightGraph {
         &self.graph
     }
 
-    /// What the last replay made is added up.
+    /// Adds the last replay's gradients to the parameters'.
     pub(super) fn accumulate(&self, accumulator: &Accumulator) -> anyhow::Result<()> {
         accumulator.add_copies(&self.gradients)
     }
 
-    /// Where there is no device that could replay: does what the graph holds.
+    /// Without a device that can replay: does the graph's work.
     pub(super) fn emulate(&self, live: &mut Live, accumulator: &Accumulator) -> anyhow::Result<()> {
         let (done, gradients) = accumulator.alone(|| live.backward_weight())?;
         done?;

@@ -1,12 +1,12 @@
-//! Tensors like others: the same form, memory of their own.
+//! Tensors like others: the same form in new memory.
 
 use tch::Tensor;
 
-use crate::torch::copies::{self, same_strides};
-use crate::torch::error::TorchError;
-use crate::torch::stage::border::SkipList;
-use crate::torch::stage::inputs::Inputs;
-use crate::torch::values::Values;
+use crate::copies::{self, same_strides};
+use crate::error::TorchError;
+use crate::stage::border::SkipList;
+use crate::stage::inputs::Inputs;
+use crate::values::Values;
 
 /// A copy with the same strides.
 pub(super) fn copy(tensor: Option<&Tensor>) -> Result<Option<Tensor>, TorchError> {
@@ -18,18 +18,18 @@ pub(super) fn copy_values(values: &Values) -> Result<Values, TorchError> {
     values.iter().map(copy).collect()
 }
 
-/// The same of gradients.
+/// Copies gradients.
 pub(super) fn copy_list(list: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>, TorchError> {
     list.iter().map(|one| copy(one.as_ref())).collect()
 }
 
-/// The same of skips' values.
+/// Copies skip values.
 pub(super) fn copy_skips(skips: &[(usize, Option<Tensor>)]) -> Result<SkipList, TorchError> {
     let copy = |(skip, value): &(usize, Option<Tensor>)| Ok((*skip, copy(value.as_ref())?));
     skips.iter().map(copy).collect()
 }
 
-/// The same of all that a segment is given.
+/// Copies all inputs of a segment.
 pub(super) fn copy_inputs(inputs: &Inputs) -> Result<Inputs, TorchError> {
     let main = copy_values(inputs.main())?;
     Ok(Inputs::new(main, copy_skips(inputs.skips())?))
@@ -54,7 +54,7 @@ pub(super) fn fill<'a>(
     Ok(())
 }
 
-/// The same of gradients.
+/// Fills gradients.
 pub(super) fn fill_list(to: &[Option<Tensor>], from: &[Option<Tensor>]) -> Result<(), TorchError> {
     let (to, from) = (to.iter(), from.iter());
     fill(to.map(Option::as_ref), from.map(Option::as_ref))

@@ -3,17 +3,17 @@
 use tch::Tensor;
 
 use super::copies::{copy_inputs, copy_skips, copy_values, fill, poison};
-use crate::torch::error::TorchError;
-use crate::torch::stage::border::SkipList;
-use crate::torch::stage::buffers::restore;
-use crate::torch::stage::compute::Compute;
-use crate::torch::stage::inputs::Inputs;
-use crate::torch::stage::layers::SegmentOutput;
-use crate::torch::stage::live::Live;
-use crate::torch::stage::pass::Pass;
-use crate::torch::stage::segment::RunUnit;
-use crate::torch::streams::{CapturedGraph, DeviceStreams, GraphPool};
-use crate::torch::values::{Values, hand_over};
+use crate::error::TorchError;
+use crate::stage::border::SkipList;
+use crate::stage::buffers::restore;
+use crate::stage::compute::Compute;
+use crate::stage::inputs::Inputs;
+use crate::stage::layers::SegmentOutput;
+use crate::stage::live::Live;
+use crate::stage::pass::Pass;
+use crate::stage::segment::RunUnit;
+use crate::streams::{CapturedGraph, DeviceStreams, GraphPool};
+use crate::values::{Values, hand_over};
 
 /// The stage's only segment: stages that recompute have no graphs.
 pub(super) const SEGMENT: usize = 0;
@@ -25,7 +25,7 @@ pub(super) struct ForwardGraph {
     graph: CapturedGraph,
     inputs: Inputs,
     outputs: Values,
-    /// Those that leave.
+    /// Outgoing skips.
     skips: SkipList,
 }
 
@@ -41,7 +41,7 @@ impl ForwardGraph {
     ) -> anyhow::Result<(Self, Live)> {
         let mut inputs = copy_inputs(inputs)?;
         let writes = compute.segments().get(UNIT).writes();
-        // Where to capture is to compute, buffers move.
+        // If capturing means computing, buffers change.
         let emulated = streams.emulates_graphs();
         let layers = compute.segments().get(UNIT).layers();
         let buffers = emulated.then(|| compute.buffers().copies(layers));
@@ -73,7 +73,7 @@ impl ForwardGraph {
             outputs: values.try_move(|tensor| hand_over(&tensor))?,
             skips,
         };
-        // What cannot be copied is found out here.
+        // Detects values that cannot be copied.
         forward.output(false)?;
         if emulated {
             poison(forward.outputs.iter().chain(forward.leaving()))?;
@@ -98,8 +98,8 @@ impl ForwardGraph {
         fill(self.inputs.all(), inputs.all())
     }
 
-    /// What leaves with the last replay: copies, to be kept by others, of the outputs unless
-    /// they are used before the slot is.
+    /// Returns the last replay's outputs: copies, unless they are used before the slot is replayed
+    /// again.
     pub(super) fn output(&self, outputs_used_here: bool) -> Result<SegmentOutput, TorchError> {
         let values = if outputs_used_here {
             self.outputs.shallow_clone()
@@ -113,8 +113,7 @@ impl ForwardGraph {
         self.skips.iter().map(|(_, value)| value.as_ref())
     }
 
-    /// Where there is no device that could replay: does what the graph holds. Gives the
-    /// autograd graph.
+    /// Without a device that can replay: does the graph's work. Returns the autograd graph.
     pub(super) fn emulate(
         &mut self,
         compute: &mut Compute,

@@ -1,9 +1,8 @@
 //! Forward and backward passes that are captured once and replayed.
 //!
-//! On a CUDA device a stage's layers can be put into a *graph*: the kernels that they launch
-//! are recorded once, and from then on launched as one piece, which costs the host next to
-//! nothing. What is replayed is the same kernels over the same memory, so
-//! the numbers are those of the run without graphs, to the bit. How it goes:
+//! On a CUDA device a stage's layers can be put into a *graph*: their kernels are recorded once and
+//! then launched as one piece, at almost no cost for the host. A replay runs the same kernels over
+//! the same memory, so the numbers are those of the run without graphs, to the bit. The steps are:
 //!
 //! 1. The first steps run as ever, and warm up what libtorch and its libraries set up at
 //!    first use. What could not be replayed is found out meanwhile: layers that draw
@@ -47,7 +46,7 @@ use super::layers::SegmentOutput;
 use super::live::{Half, Live};
 use super::own_tensors::Address;
 use super::pass::Pass;
-use crate::torch::streams::DeviceStreams;
+use crate::streams::DeviceStreams;
 use forward::{SEGMENT, UNIT};
 use shapes::{Shapes, shape};
 pub(super) use slot::Slot;
@@ -58,34 +57,34 @@ pub(crate) use usage::Graphing;
 #[derive(Debug)]
 pub(super) struct Graphs {
     streams: Rc<DeviceStreams>,
-    /// Whether the stage's outputs go into its own loss, and nowhere else.
+    /// Whether the stage's outputs go only into its own loss.
     has_loss: bool,
     audit: Rc<GraphAudit>,
     shapes: Shapes,
-    /// How micro-batches come back: by their number and how many there are.
+    /// Kind of backward of micro-batches, by their index and count.
     halves: HashMap<(usize, usize), Half>,
-    /// Slots that no micro-batch is in.
+    /// Slots without a micro-batch.
     #[expect(clippy::vec_box, reason = "flights have them in boxes")]
     free: Vec<Box<Slot>>,
     captured: u64,
     replayed: u64,
-    /// Where the stage's own tensors were when graphs were captured, and which were trained.
+    /// Addresses of the stage's own tensors when graphs were captured, and which were trained.
     addresses: Vec<Address>,
 }
 
-/// How a forward went.
+/// Result of a forward.
 #[derive(Debug)]
 pub(super) enum Forward {
     Run(SegmentOutput),
     Replayed(SegmentOutput, Box<Slot>),
 }
 
-/// How a backward through a slot went.
+/// Result of a backward through a slot.
 #[derive(Debug)]
 pub(super) enum Backward {
-    /// It cannot be replayed: the caller goes back through this graph.
+    /// It cannot be replayed: the caller runs the backward of this graph.
     Run(Live),
-    /// It is done; the slot, where the weight pass needs it.
+    /// It is done; with the slot, if the weight pass needs it.
     Replayed(Option<Box<Slot>>),
 }
 
@@ -118,7 +117,7 @@ impl Graphs {
         }
     }
 
-    /// What became of them.
+    /// Returns statistics of graph use.
     pub(super) fn usage(&self) -> GraphUse {
         GraphUse {
             captured: self.captured,
@@ -187,8 +186,7 @@ impl Graphs {
         Ok(Forward::Replayed(output, slot))
     }
 
-    /// One for a micro-batch of these inputs, filled with them; none where it is to run
-    /// without graphs.
+    /// Returns a slot filled with these inputs; `None` if the micro-batch must run without graphs.
     fn slot(
         &mut self,
         compute: &mut Compute,
@@ -198,7 +196,7 @@ impl Graphs {
         if self.audit.is_refused() || compute.segments().len() != 1 {
             return Ok(None);
         }
-        // A graph has memory of its own for each value that it is given.
+        // A graph has separate memory for each input value.
         if inputs.main().share_memory()? {
             self.refuse(|| "its inputs share memory with each other".to_owned())?;
             return Ok(None);
@@ -239,7 +237,7 @@ impl Graphs {
         let outgoing = compute.segments().get(UNIT).outgoing();
         let roots = grads.roots(outgoing);
         if roots.iter().all(Option::is_none) {
-            // Of a micro-batch that counts nothing: nothing goes back.
+            // A micro-batch that counts nothing: no gradients flow back.
             drop(roots);
             drop(grads.take_roots(outgoing));
             let inputs = slot.inputs().main().iter();
@@ -309,8 +307,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// What the slot's forward would have left without graphs: the forward once more,
-    /// from the inputs that the slot still has.
+    /// Recomputes the slot's forward without graphs, from the inputs that the slot still has.
     fn eager_fallback(
         &self,
         compute: &mut Compute,
@@ -326,7 +323,7 @@ impl Graphs {
         self.addresses = compute.layers().own().addresses();
     }
 
-    /// Has all that comes run without graphs, and says why.
+    /// Makes everything run without graphs from now on, for this reason.
     fn refuse(&mut self, why: impl FnOnce() -> String) -> anyhow::Result<()> {
         self.audit.refuse(why);
         self.drop_free_slots()
@@ -334,7 +331,7 @@ impl Graphs {
 
     fn drop_free_slots(&mut self) -> anyhow::Result<()> {
         if !self.free.is_empty() {
-            // What is still to run must find its memory.
+            // Kernels still to run need their memory.
             self.streams.synchronize()?;
             self.free.clear();
         }

@@ -1,14 +1,14 @@
-//! The shapes of micro-batches, of which the frequent ones are captured.
+//! Shapes of micro-batches; the frequent ones are captured.
 
 use tch::{Device, Kind, Tensor};
 
-/// Steps that a shape of micro-batches is there before it is captured.
+/// Steps with a shape of micro-batches before it is captured.
 const WARM_UP: u32 = 3;
 
 /// The number of shapes that are remembered; micro-batches of others run without graphs.
 const SHAPES: usize = 4;
 
-/// What graphs are captured for: everything about a list of values but the numbers.
+/// Key of captured graphs: everything about a list of values except the numbers.
 pub(super) type Shape = Vec<Option<Form>>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Form {
     requires_grad: bool,
 }
 
-/// None where a value has no strides.
+/// Returns the shape; `None` if a value has no strides.
 pub(super) fn shape<'a>(values: impl Iterator<Item = Option<&'a Tensor>>) -> Option<Shape> {
     let form = |value: Option<&Tensor>| {
         let Some(tensor) = value else {
@@ -76,7 +76,7 @@ impl Shapes {
         false
     }
 
-    /// Whether this is a step after which shapes are captured.
+    /// Returns whether shapes are captured after this step.
     pub(super) fn in_last_warm_up(&self) -> bool {
         self.0.iter().any(|known| known.steps + 1 == WARM_UP)
     }

@@ -1,29 +1,29 @@
-//! The graphs of one micro-batch at a time.
+//! Graphs for one micro-batch at a time.
 
 use tch::Tensor;
 
 use super::backward::{BackwardGraph, WeightGraph};
 use super::forward::{ForwardGraph, SEGMENT, UNIT};
 use super::shapes::Shape;
-use crate::torch::error::TorchError;
-use crate::torch::stage::accumulator::Accumulator;
-use crate::torch::stage::border::BorderGradients;
-use crate::torch::stage::compute::Compute;
-use crate::torch::stage::inputs::Inputs;
-use crate::torch::stage::layers::SegmentOutput;
-use crate::torch::stage::live::{Half, Live};
-use crate::torch::stage::pass::Pass;
-use crate::torch::streams::{DeviceStreams, GraphPool};
+use crate::error::TorchError;
+use crate::stage::accumulator::Accumulator;
+use crate::stage::border::BorderGradients;
+use crate::stage::compute::Compute;
+use crate::stage::inputs::Inputs;
+use crate::stage::layers::SegmentOutput;
+use crate::stage::live::{Half, Live};
+use crate::stage::pass::Pass;
+use crate::streams::{DeviceStreams, GraphPool};
 
-/// One micro-batch's place in a stage's graphs.
+/// Place of one micro-batch in a stage's graphs.
 #[derive(Debug)]
-pub(in crate::torch::stage) struct Slot {
+pub(in crate::stage) struct Slot {
     shape: Shape,
-    /// How its micro-batches come back.
+    /// Kind of backward of its micro-batches.
     half: Half,
     pool: GraphPool,
     forward: ForwardGraph,
-    /// What the capture of the backward goes back through.
+    /// Autograd graph that the capture of the backward runs through.
     live: Option<Live>,
     backward: Option<BackwardGraph>,
     weight: Option<WeightGraph>,
@@ -52,7 +52,7 @@ impl Slot {
         })
     }
 
-    /// Whether it is for micro-batches of this shape that come back in this way.
+    /// Returns whether it fits micro-batches of this shape and kind of backward.
     pub(super) fn serves(&self, shape: &Shape, half: Half) -> bool {
         self.half == half && self.shape == *shape
     }
@@ -61,17 +61,17 @@ impl Slot {
         self.half
     }
 
-    /// Whether all that a micro-batch needs has been captured.
+    /// Returns whether everything that a micro-batch needs has been captured.
     pub(super) fn is_whole(&self) -> bool {
         self.backward.is_some() && (self.half == Half::Joint || self.weight.is_some())
     }
 
-    /// What its forward reads.
+    /// Returns the inputs of its forward.
     pub(super) fn inputs(&self) -> &Inputs {
         self.forward.inputs()
     }
 
-    /// The same, for another run without graphs.
+    /// Moves out the inputs, for another run without graphs.
     pub(super) fn into_inputs(self) -> Inputs {
         self.forward.into_inputs()
     }
@@ -104,7 +104,7 @@ impl Slot {
         self.backward.is_some()
     }
 
-    /// Whether its backward can be replayed with these gradients.
+    /// Returns whether its backward can be replayed with these gradients.
     pub(super) fn fits(&self, roots: &[Option<&Tensor>]) -> bool {
         let backward = self.backward.as_ref();
         backward.is_some_and(|backward| backward.fits(roots))
@@ -160,7 +160,7 @@ impl Slot {
         Ok(())
     }
 
-    /// What the last replay of the backward read.
+    /// Returns copies of the inputs of the last backward replay.
     pub(super) fn copied_roots(&self) -> Result<Vec<Option<Tensor>>, TorchError> {
         match &self.backward {
             Some(backward) => backward.copied_roots(),
@@ -210,7 +210,7 @@ impl Slot {
         Ok(())
     }
 
-    // Where there is no device that could replay.
+    // For use without a device that can replay.
 
     /// The autograd graph of the slot's forward, which the capture of its backward has used
     /// up.
@@ -221,7 +221,7 @@ impl Slot {
         }
     }
 
-    /// The same after the first half of the backward.
+    /// Does the same after the first half of the backward.
     fn emulated_halfway(&mut self, compute: &mut Compute, pass: Pass<'_>) -> anyhow::Result<Live> {
         if let Some(live) = self.live.take() {
             return Ok(live);

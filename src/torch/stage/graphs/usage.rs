@@ -1,20 +1,20 @@
-//! Whether a stage is to use CUDA graphs, and what became of them.
+//! Requests for CUDA graphs on a stage, and statistics of their use.
 
 use std::rc::Rc;
 
-use crate::torch::stage::graph_audit::GraphAudit;
+use crate::stage::graph_audit::GraphAudit;
 
-/// Whether a stage is to capture graphs.
+/// Whether a stage captures graphs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Graphing {
     #[default]
     Off,
     On,
-    /// It would be, but cannot; why.
+    /// Requested but impossible, for this reason.
     Refused(String),
 }
 
-/// What became of CUDA graphs on a stage; see
+/// Use of CUDA graphs on a stage; see
 /// [`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -23,14 +23,14 @@ pub struct GraphUse {
     pub captured: u64,
     /// Graphs that were replayed.
     pub replayed: u64,
-    /// Why the stage computes without graphs (and will not try again); none while nothing
-    /// stands against them.
+    /// Reason why the stage computes without graphs (and will not try again); `None` if there is no
+    /// obstacle.
     pub eager: Option<String>,
 }
 
 impl Graphing {
-    /// What is known to stand against graphs, where they are asked for.
-    pub(in crate::torch::stage) fn audit(&self) -> Option<Rc<GraphAudit>> {
+    /// Returns the audit of obstacles, if graphs are requested.
+    pub(in crate::stage) fn audit(&self) -> Option<Rc<GraphAudit>> {
         let refused = match self {
             Self::Off => return None,
             Self::On => None,

@@ -1,12 +1,12 @@
-//! Graph captures of a recorder: which thread captures on which device, and whether every
-//! replayed graph was captured.
+//! Graph captures of a recorder: the capturing thread of each device, and whether every replayed
+//! graph was captured.
 
 use std::collections::HashSet;
 use std::thread::{self, ThreadId};
 
 use super::Recorder;
 use super::log_entry::Disorder;
-use crate::torch::error::TorchError;
+use crate::error::TorchError;
 
 /// The captures under way, and those that have ended.
 #[derive(Debug, Default)]
@@ -29,24 +29,24 @@ struct UnderWay {
 }
 
 impl Recorder {
-    /// Has the capture of a graph fail when it ends, as a device does when something in it
-    /// cannot be captured: number `number` of them, from 0.
+    /// Makes capture number `number`, from 0, fail when it ends, as a device does if something in
+    /// it cannot be captured.
     pub fn refuse_capture(&self, number: u64) {
         self.log.state.lock().captures.refused = Some(number);
     }
 
     /// The calling thread captures a graph from now on.
-    pub(in crate::torch::streams) fn begin_capture(&self, device: usize) -> u64 {
+    pub(in crate::streams) fn begin_capture(&self, device: usize) -> u64 {
         self.log.state.lock().captures.begin(device)
     }
 
     /// The calling thread ends its capture.
-    pub(in crate::torch::streams) fn end_capture(&self, number: u64) -> Result<(), TorchError> {
+    pub(in crate::streams) fn end_capture(&self, number: u64) -> Result<(), TorchError> {
         self.log.state.lock().captures.end(number)
     }
 
     /// Records that a graph is submitted to the main stream.
-    pub(in crate::torch::streams) fn replay(&self, number: u64, device: usize) {
+    pub(in crate::streams) fn replay(&self, number: u64, device: usize) {
         self.log.state.lock().captures.replay(number, device);
     }
 }

@@ -1,14 +1,14 @@
-//! The entries of a record, and the error that a check of them gives.
+//! Entries of a record, and the error of a check.
 
 use std::thread::ThreadId;
 
-use crate::torch::streams::ids::Stream;
+use crate::streams::ids::Stream;
 
 /// One block of memory that has crossed a stage's border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Buffer(pub(super) u64);
 
-/// What executes a piece of work: a stream, or a thread of the host.
+/// Executor of a piece of work: a stream, or a thread of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Worker {
     Stream(Stream),

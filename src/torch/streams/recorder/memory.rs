@@ -1,10 +1,10 @@
-//! The memory that is allocated now.
+//! Memory that is currently allocated.
 
 use tch::Tensor;
 
 use super::log_entry::Buffer;
 use super::{Recorder, State, address};
-use crate::torch::streams::ids::MemorySpace;
+use crate::streams::ids::MemorySpace;
 
 /// A piece of memory.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Live {
 
 impl Recorder {
     /// The memory space that a tensor would be in.
-    pub(in crate::torch::streams) fn space_of(&self, tensor: &Tensor) -> MemorySpace {
+    pub(in crate::streams) fn space_of(&self, tensor: &Tensor) -> MemorySpace {
         let live = self.log.state.lock().live(address(tensor));
         let device = live.and_then(|live| live.device);
         device.map_or(MemorySpace::Host, MemorySpace::Accelerator)

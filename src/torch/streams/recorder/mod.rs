@@ -1,4 +1,4 @@
-//! A device backend without devices: it records what devices would be told, and checks it.
+//! A device backend without devices: records the operations for devices, and checks them.
 
 mod captures;
 mod failures;
@@ -17,16 +17,16 @@ use tch::Tensor;
 
 use super::capture_lock::CaptureLocks;
 use super::ids::{DEFAULT, MemorySpace, Stream};
-use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, Watcher};
+use crate::error::TorchError;
+use crate::ffi::{self, Watcher};
 use log_entry::{Buffer, LogEntry, Worker};
 use memory::Live;
 
 pub use log_entry::Disorder;
 pub use order::Summary;
 
-/// Stands in for the accelerators of a pipeline and records what they would have been told:
-/// work, copies, events, waits, and when memory was freed.
+/// Stands in for the accelerators of a pipeline and records their operations: work, copies, events,
+/// waits, and when memory was freed.
 ///
 /// Stages compute on the CPU, with the same numbers. The record can be checked for every
 /// order that the events allow ([`Recorder::check`]), and played with made-up times
@@ -57,7 +57,7 @@ pub struct Recorder {
     log: Arc<Log>,
 }
 
-/// What has been recorded.
+/// Record of operations.
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<State>,
@@ -72,9 +72,9 @@ struct State {
     buffers: u64,
     /// Current streams of threads that have entered one.
     current: HashMap<(ThreadId, usize), Stream>,
-    /// Memory that is there now, by where it begins.
+    /// Live memory, by address.
     live: BTreeMap<usize, Live>,
-    /// What a stage was given for a micro-batch and may read again.
+    /// Buffers that a stage received for a micro-batch and may read again.
     kept: HashMap<(StageId, usize), Vec<Buffer>>,
     captures: captures::Captures,
     failures: failures::Failures,
@@ -97,7 +97,7 @@ impl Recorder {
         self.log.state.lock().entries.len()
     }
 
-    /// Whether nothing has been recorded.
+    /// Returns whether nothing has been recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -218,7 +218,7 @@ impl Recorder {
     ) {
         let addresses: Vec<usize> = reads.map(address).collect();
         let mut state = self.log.state.lock();
-        // It may read again what it was given earlier for the same micro-batch.
+        // It may read inputs of the same micro-batch again.
         let key = (action.stage, action.micro.index());
         let mut reads = state.kept.remove(&key).unwrap_or_default();
         reads.retain(|buffer| state.live.values().any(|live| live.buffer == *buffer));
@@ -251,12 +251,12 @@ impl Recorder {
         self.watched(tensor, |buffer| LogEntry::Made { buffer, stream })
     }
 
-    /// As [`made`](Self::made), for memory that others have handles to already; memory that is
-    /// known is left alone.
+    /// Registers memory as [`made`](Self::made) that others may have handles to already; known
+    /// memory is left alone.
     pub(super) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
         let stream = self.current(device);
         let begin = address(tensor);
-        let bytes = crate::torch::tensor_bytes(tensor) as usize;
+        let bytes = crate::tensor_bytes(tensor) as usize;
         let buffer = {
             let mut state = self.log.state.lock();
             if bytes == 0 || state.buffer(begin).is_some() {
@@ -346,7 +346,7 @@ impl Recorder {
         };
         let copy = ffi::watched_copy(tensor, &self.log, buffer.0)?;
         let begin = address(&copy);
-        let bytes = crate::torch::tensor_bytes(&copy) as usize;
+        let bytes = crate::tensor_bytes(&copy) as usize;
         if bytes > 0 {
             let live = Live {
                 end: begin + bytes,

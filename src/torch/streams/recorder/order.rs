@@ -1,17 +1,17 @@
 //! Checks that uses of memory are ordered by events, however long each piece of work takes.
 //!
-//! Each piece of work in a stream gets a number, and each stream a *clock*: of every
-//! stream, the last number that is sure to be over before what comes next. An event
-//! keeps the clock of its stream, a wait joins it to that of another; what the host has
-//! waited for joins the clock of all that its thread puts into streams after it.
+//! Each piece of work in a stream gets a number, and each stream a *clock*: for every stream, the
+//! last number that is certainly over before the next work. An event keeps its stream's clock, a
+//! wait joins that to another stream's; clocks that the host has waited for join the clock of
+//! everything that its thread submits later.
 
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
 use super::log_entry::{Buffer, Disorder, LogEntry, Worker};
-use crate::torch::streams::ids::{DEFAULT, Stream};
+use crate::streams::ids::{DEFAULT, Stream};
 
-/// What was checked.
+/// Numbers of checked operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -58,13 +58,12 @@ struct MemoryBlock {
 struct Order {
     streams: HashMap<Stream, Clock>,
     hosts: HashMap<ThreadId, Clock>,
-    /// What any thread of the host has waited for: values that one thread passes to another in
-    /// the host's memory are complete by then.
+    /// Work that any thread of the host has waited for: values passed between threads in host
+    /// memory are complete by then.
     host: Clock,
     events: HashMap<u64, Clock>,
     blocks: HashMap<Buffer, MemoryBlock>,
-    /// By stream, uses of memory that was freed there: the next allocation in the stream may
-    /// get that memory.
+    /// Uses of freed memory, by stream: the next allocation in the stream may get that memory.
     pending: HashMap<Stream, Vec<Pending>>,
     summary: Summary,
 }
@@ -212,8 +211,8 @@ impl Order {
         Ok(())
     }
 
-    /// As libtorch copies: in the source's stream, behind the destination's and before
-    /// what comes next there.
+    /// Copies as libtorch does: in the source's stream, after the destination's work and before its
+    /// next work.
     fn copy(
         &mut self,
         from: Option<Buffer>,

@@ -1,23 +1,23 @@
-//! Plays a record with a made-up duration for every piece of work.
+//! Simulates a record with a made-up duration for every piece of work.
 //!
-//! The host submits one thing after the other, each a moment after the one before. Work
-//! begins when it has been submitted, the work before it in its stream is over, and the
-//! events that its stream waits for have happened. The allocator is the greediest one that
-//! the rules allow: an allocation in a stream gets the block that was freed there last, as
-//! soon as the streams that the allocator was told of are through with it.
+//! The host submits operations one after the other, each a moment after the previous one. Work
+//! begins when it has been submitted, the previous work in its stream is over, and the events that
+//! its stream waits for have happened. The allocator is the greediest one that the rules allow: an
+//! allocation in a stream gets the block that was freed there last, as soon as the streams recorded
+//! for it have finished.
 
 use std::collections::HashMap;
 
 use super::log_entry::{Buffer, Disorder, LogEntry, Worker};
-use crate::torch::rng;
-use crate::torch::streams::ids::Stream;
+use crate::rng;
+use crate::streams::ids::Stream;
 
 /// A place in memory, which one block after the other has.
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
     /// When the last reader or writer of any block in it is done.
     used_until: u64,
-    /// When the allocator may give it out again.
+    /// When the allocator may hand it out again.
     free_from: u64,
 }
 
@@ -25,7 +25,7 @@ struct Room {
 struct MemoryBlock {
     owner: Option<Stream>,
     room: usize,
-    /// When its values are there.
+    /// When its values are ready.
     written: u64,
     told: Vec<Stream>,
 }
@@ -34,7 +34,7 @@ struct Clockwork {
     seed: u64,
     /// The host's time.
     now: u64,
-    /// When a stream is through with what is in it.
+    /// When each stream finishes its current work.
     streams: HashMap<Stream, u64>,
     events: HashMap<u64, u64>,
     rooms: Vec<Room>,
@@ -73,7 +73,7 @@ impl Clockwork {
         match entry {
             LogEntry::Work { on, what, reads } => self.work(*on, what, reads)?,
             LogEntry::Made { buffer, stream } => {
-                // Its memory was taken by now, for the last kernel of the work.
+                // Its memory has been taken by now, for the last kernel of the work.
                 let end = self.through(*stream).max(self.now);
                 self.streams.insert(*stream, end);
                 self.take(*buffer, Some(*stream), end, end)?;
@@ -167,7 +167,7 @@ impl Clockwork {
         }
     }
 
-    /// A block is written anew.
+    /// Overwrites a block.
     fn overwrite(&mut self, buffer: Buffer, begin: u64, end: u64) -> Result<(), Disorder> {
         let Some(block) = self.blocks.get_mut(&buffer) else {
             return Ok(());
@@ -229,7 +229,7 @@ impl Clockwork {
         let Some(owner) = block.owner else {
             return;
         };
-        // What the streams that were told have in them now.
+        // Current work of the streams recorded for the block.
         let told = block.told.iter().filter(|stream| **stream != owner);
         let through = told.map(|stream| self.through(*stream)).max();
         self.rooms[block.room].free_from = through.unwrap_or(0);

@@ -96,7 +96,7 @@ proptest! {
     }
 }
 
-/// What can be read lies within its memory, and no memory is larger than the limit.
+/// Checks that a readable value lies within its memory, and no memory exceeds the limit.
 fn fits(bytes: &[u8]) {
     const SMALL: u64 = 1 << 20;
     let Ok(header) = Header::read(bytes, SMALL) else {
@@ -116,8 +116,8 @@ fn fits(bytes: &[u8]) {
     );
 }
 
-/// As many bytes as `WIRE_FUZZ` seconds allow, each of a header that was right: one byte after
-/// another becomes anything. A quick round without.
+/// Runs for `WIRE_FUZZ` seconds: changes valid headers byte by byte to random values. A quick round
+/// without the variable.
 #[test]
 fn changed_headers_for_a_while() {
     let seconds = std::env::var("WIRE_FUZZ").ok();

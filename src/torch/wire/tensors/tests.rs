@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::torch::ffi::identity;
-use crate::torch::wire::Incoming;
+use crate::ffi::identity;
+use crate::wire::Incoming;
 
-/// As it would be in another process: sent as bytes.
+/// Sends and receives values as bytes, as between processes.
 fn there(values: &Values) -> Values {
     const MARK: [u8; 3] = [1, 2, 3];
     let outgoing = Outgoing::new(values, None).unwrap();
@@ -35,7 +35,7 @@ fn there(values: &Values) -> Values {
         let cut = Tensor::from_slice(&first[..first.len() - 1]);
         let empty = first.len() == MARK.len() + length;
         assert!(empty || incoming.fill(&cut, MARK.len() + length).is_err());
-        // What the buffer of a message has behind a short one is nobody's.
+        // The buffer after a short message has undefined content.
         let long = Tensor::from_slice(&[&first[..], &[7; 9]].concat());
         incoming.fill(&long, MARK.len() + length).unwrap();
     } else {
@@ -197,8 +197,8 @@ fn headers_of_many_values_need_a_second_message() {
     check_same(&values, &there(&values));
 }
 
-/// As the gradients of a stage: many small ones of several kinds, some of them absent, one without
-/// elements, one that is the same as another, and large ones between them.
+/// Like a stage's gradients: many small ones of several kinds, some absent, one empty, one
+/// identical to another, and large ones between them.
 #[test]
 fn many_small_tensors_go_together_and_large_ones_apart() {
     let mut values = Values::new();

@@ -41,13 +41,13 @@ pub enum How {
     Error,
     Panic,
     TooManyValues,
-    /// It waits until the gate of the settings is opened.
+    /// Waits until the gate of the settings is opened.
     Blocks,
     /// An error, once another stage is blocked.
     ErrorBeside,
 }
 
-/// Something to wait for, which is closed at first.
+/// A gate to wait at, closed at first.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -140,7 +140,7 @@ impl Affine {
                 bail!("made to fail")
             }
             Some(How::Error) => bail!("made to fail"),
-            // Unlike `panic!` this prints nothing.
+            // `resume_unwind` prints nothing, unlike `panic!`.
             Some(How::Panic) => std::panic::resume_unwind(Box::new("made to panic")),
         }
     }
@@ -256,7 +256,7 @@ impl Stage for Affine {
 
     fn end(&mut self) -> anyhow::Result<()> {
         self.trip(When::End)?;
-        self.held.clear(); // What inference leaves behind.
+        self.held.clear(); // Inputs left over from inference.
         ensure!(self.deferred.is_empty(), "a W is missing");
         Ok(())
     }

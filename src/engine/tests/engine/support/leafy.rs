@@ -1,9 +1,9 @@
 //! A stage that sums in the order of a tree, and exchanges its sums with its copies.
 //!
-//! A sum is a number whose last bits depend on the order of the additions, and that order in
-//! words. A step's M micro-batches are in k leaves: leaf j is the serial sum of the micro-batches
-//! jM/k to (j+1)M/k, and the leaves are added in a balanced binary tree. Replica r of d has the
-//! k/d leaves below one node of it.
+//! A sum is a number whose last bits depend on the order of additions, and a string that spells
+//! that order. A step's M micro-batches are in k leaves: leaf j is the serial sum of micro-batches
+//! jM/k to (j+1)M/k, and the leaves are added in a balanced binary tree. Replica r of d has the k/d
+//! leaves below one node of the tree.
 
 use anyhow::{Context, bail, ensure};
 use gpipe_engine::{ActivationHint, Observer, Stage};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{Gate, How};
 
-/// Slices of a stage's gradients: one is summed by each replica.
+/// Slices of a stage's gradients; the replicas divide them among themselves.
 pub const SLICES: usize = 4;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Sum {
     words: String,
 }
 
-/// No sum of anything is none: nothing is added then.
+/// Adds two sums; an empty sum is `None`, and nothing is added for it.
 pub fn plus(left: Option<Sum>, right: Option<Sum>) -> Option<Sum> {
     match (left, right) {
         (Some(left), Some(right)) => Some(Sum {
@@ -33,7 +33,7 @@ pub fn plus(left: Option<Sum>, right: Option<Sum>) -> Option<Sum> {
     }
 }
 
-/// The sum at a node above these.
+/// Returns the sum at the node above `sums`.
 pub fn node(sums: &[Option<Sum>]) -> Option<Sum> {
     if let [sum] = sums {
         return sum.clone();
@@ -42,7 +42,7 @@ pub fn node(sums: &[Option<Sum>]) -> Option<Sum> {
     plus(node(left), node(right))
 }
 
-/// What a micro-batch adds to a slice of a stage's gradients.
+/// Returns the gradient that a micro-batch adds to a slice of a stage.
 pub fn gradient(stage: StageId, micro: MicroId, slice: usize) -> Sum {
     let scale = [1.0e-4, 3.7, 512.3, -0.77, 1.0e5][(micro.index() + slice) % 5];
     Sum {
@@ -56,7 +56,7 @@ pub fn leaf(j: usize, k: usize, micros: usize) -> impl Iterator<Item = MicroId> 
     (j * micros / k..(j + 1) * micros / k).map(MicroId)
 }
 
-/// What travels.
+/// Value that travels between stages or copies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Between stages.
@@ -65,7 +65,7 @@ pub enum Value {
     Slices(Vec<Option<Sum>>),
 }
 
-/// What a stage is told to fail in.
+/// Call in which a stage is made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Begin,
@@ -84,14 +84,14 @@ pub struct Fault {
 
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Of all replicas.
+    /// Micro-batches of all replicas.
     pub micros: usize,
     pub training: bool,
     pub fault: Option<Fault>,
     pub gate: Gate,
-    /// What stages did: stage, replica, what.
+    /// Log of the stages' work: stage, replica, description.
     pub log: Arc<Mutex<Vec<(StageId, usize, String)>>>,
-    /// What they were told to prefetch: replica, what, and what it had done last.
+    /// Log of prefetch hints: replica, and the hint with the stage's last action.
     pub prefetched: Arc<Mutex<Vec<(usize, String)>>>,
 }
 
@@ -103,9 +103,9 @@ pub struct Leafy {
     settings: Arc<Settings>,
     /// Micro-batches whose gradients were added, in order.
     added: Vec<MicroId>,
-    /// The own replica's sum, by slice, in an exchange.
+    /// This replica's sum, by slice, during an exchange.
     own: Vec<Option<Sum>>,
-    /// Whether the sum of all replicas is there.
+    /// Whether the sum of all replicas is complete.
     whole: bool,
     /// The sums of good steps.
     pub steps: Vec<Vec<Option<Sum>>>,
@@ -130,7 +130,7 @@ impl Leafy {
         }
     }
 
-    /// Whether to spoil what is returned.
+    /// Logs `what` and injects a fault that is due; true means to return too many values.
     fn trip(&self, now: When, what: String) -> anyhow::Result<bool> {
         let mut log = self.settings.log.lock();
         log.push((self.id, self.replica, what));
@@ -148,7 +148,7 @@ impl Leafy {
         }
     }
 
-    /// The sum of the own leaves.
+    /// Returns the sum of this replica's leaves.
     fn sum_leaves(&self, slice: usize) -> anyhow::Result<Option<Sum>> {
         let (k, d) = (self.leaves, self.replicas);
         let mut added = self.added.iter();
@@ -178,7 +178,7 @@ impl Leafy {
         (0..self.replicas).filter(move |other| *other != own)
     }
 
-    /// Round 0: to each other replica its slices of the own sum.
+    /// Round 0: sends each other replica its slices of this replica's sum.
     fn give(&mut self) -> anyhow::Result<Vec<Value>> {
         let sums = (0..SLICES).map(|slice| self.sum_leaves(slice));
         self.own = sums.collect::<anyhow::Result<_>>()?;
@@ -186,7 +186,7 @@ impl Leafy {
         Ok(self.others().map(of).collect())
     }
 
-    /// What each replica has given, by replica; nothing of its own.
+    /// Returns the slices from each replica, by replica; empty for this one.
     fn given(&self, from: Vec<Value>) -> anyhow::Result<Vec<Vec<Option<Sum>>>> {
         ensure!(from.len() + 1 == self.replicas, "{} values", from.len());
         let mut all = vec![Vec::new(); self.replicas];
@@ -199,7 +199,7 @@ impl Leafy {
         Ok(all)
     }
 
-    /// Round 1: the own slices of all replicas, to all others.
+    /// Round 1: sends the total of this replica's slices to all others.
     fn reduce(&mut self, from: Vec<Value>) -> anyhow::Result<Vec<Value>> {
         let mut all = self.given(from)?;
         let own = self.slices_of(self.replica);
@@ -212,7 +212,7 @@ impl Leafy {
         Ok(self.others().map(|_| sums.clone()).collect())
     }
 
-    /// Round 2: the slices of all others.
+    /// Round 2: takes the total slices of all others.
     fn gather(&mut self, from: Vec<Value>) -> anyhow::Result<()> {
         let all = self.given(from)?;
         for other in self.others() {

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use affine::{Affine, Fault, Gate, Grads, How, Settings, When};
 pub use oracle::oracle;
 
-/// Fails the test instead of blocking when `f` does not end within a minute.
+/// Fails the test instead of blocking if `f` does not end within a minute.
 pub fn watched<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, finished) = channel();
     let thread = std::thread::spawn(move || {
@@ -57,7 +57,7 @@ pub fn recomputing(schedule: &CheckedSchedule) -> CheckedSchedule {
     plain.with_recomputes(|_, _| true).check().unwrap()
 }
 
-/// Writes a line even where the output of tests that pass is captured.
+/// Writes a line even where the output of passing tests is captured.
 pub fn say(line: &str) {
     // A closed standard output is no reason to fail.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
@@ -77,7 +77,7 @@ pub fn affine_engine(schedule: &CheckedSchedule, topology: &Arc<Topology>) -> En
     Engine::new((0..devices).map(builder).collect()).unwrap()
 }
 
-/// What the caller posts: a different number for every edge and micro-batch.
+/// Returns the entries that the caller posts: a different number for every edge and micro-batch.
 pub fn entries(program: &Program, seed: i64) -> Vec<Entry<i64>> {
     let micros = program.schedule().schedule().micro_batches();
     let edges = program.topology().outgoing(gpipe_engine::End::Caller);
@@ -91,7 +91,7 @@ pub fn entries(program: &Program, seed: i64) -> Vec<Entry<i64>> {
         .collect()
 }
 
-/// The caller's value for an edge and micro-batch.
+/// Returns the caller's value for an edge and micro-batch.
 pub fn input(edge: usize, micro: MicroId, seed: i64) -> i64 {
     seed + 100 * edge as i64 + micro.index() as i64
 }

@@ -1,5 +1,5 @@
-//! What a step over affine stages must give: computed without an engine, stage by
-//! stage and micro-batch by micro-batch.
+//! Expected results of a step over affine stages, computed without an engine, stage by stage and
+//! micro-batch by micro-batch.
 
 use super::affine::{Grads, bias, combine, weight};
 use super::input;
@@ -15,7 +15,7 @@ pub struct Expected {
     pub grads: Vec<Grads>,
 }
 
-/// One step over `topology` with the caller's values of `seed`.
+/// Computes one step over `topology` with the caller's values of `seed`.
 pub fn oracle(topology: &Topology, micros: usize, training: bool, seed: i64) -> Expected {
     let mut expected = Expected {
         exits: EdgeValues::new(),

@@ -18,7 +18,7 @@ pub type Results = Vec<Result<StepOutcome<Value>, EngineError>>;
 pub struct Replicas {
     pub ranks: Vec<Rank>,
     pub mesh: Mesh,
-    /// The first schedule that there is.
+    /// The schedule of the first replica that has one.
     pub schedule: CheckedSchedule,
     /// Good steps so far.
     steps: usize,
@@ -29,7 +29,7 @@ pub struct Rank {
     pub program: Arc<Program>,
 }
 
-/// A schedule for each of d replicas with M micro-batches together, as the leaves divide them.
+/// Returns a schedule for each of d replicas with M micro-batches together, divided at leaves.
 pub fn shares(
     kind: ScheduleKind,
     p: usize,
@@ -46,7 +46,7 @@ pub fn builder(stages: Vec<StageId>, replica: usize, replicas: usize) -> StageBu
     Box::new(move || Ok(stages.into_iter().map(stage).collect()))
 }
 
-/// The sum of a stage's gradients over a step, as the tree is defined.
+/// Returns the sum of a stage's gradients over a step, by the definition of the tree.
 pub fn defined(stage: StageId, micros: usize) -> Vec<Option<Sum>> {
     let of = |slice: usize| {
         let sum = |j: usize| {
@@ -59,7 +59,7 @@ pub fn defined(stage: StageId, micros: usize) -> Vec<Option<Sum>> {
 }
 
 impl Replicas {
-    /// On one engine.
+    /// All replicas on one engine.
     pub fn whole(replicas: &[Option<CheckedSchedule>], turns: Option<usize>) -> Self {
         let (mesh, schedule) = mesh(replicas);
         let builders = (0..mesh.devices()).map(|device| of_device(mesh, &schedule, device).1);
@@ -139,7 +139,7 @@ impl Replicas {
         })
     }
 
-    /// A step that gives what one pipeline gives.
+    /// Runs a step and checks it against one pipeline.
     pub fn good_step(&mut self) {
         let settings = self.settings();
         self.good_step_of(&settings);
@@ -178,7 +178,7 @@ impl Replicas {
         self.check_sums();
     }
 
-    /// Every copy of every stage has the sums of the good steps, and nothing else.
+    /// Checks that every copy of every stage has the sums of the good steps, and nothing else.
     fn check_sums(&mut self) {
         let (micros, steps) = (self.micros(), self.steps);
         let mut copies = 0;
@@ -201,8 +201,8 @@ impl Replicas {
         self.ranks.iter().position(has).unwrap()
     }
 
-    /// A step that fails in `fault`; gives the error of the rank that has it, and checks those
-    /// of the others.
+    /// Runs a step that fails in `fault`; returns the error of the rank of the fault, and checks
+    /// the errors of the others.
     pub fn bad_step(&mut self, fault: Fault) -> EngineError {
         let settings = Settings {
             fault: Some(fault),
@@ -226,7 +226,7 @@ impl Replicas {
         own
     }
 
-    /// Every place in which a copy of a stage can fail.
+    /// Returns every place in which a copy of a stage can fail.
     pub fn places(&self) -> Vec<(StageId, usize, When)> {
         let mut places = Vec::new();
         let program = &self.ranks[0].program;
@@ -251,7 +251,7 @@ impl Replicas {
     }
 }
 
-/// The stages of a device of the mesh, and what builds them.
+/// Returns a device of the mesh with the builder of its stages.
 fn of_device(
     mesh: Mesh,
     schedule: &CheckedSchedule,

@@ -1,4 +1,4 @@
-//! An engine that is made to fail and then has to be as good as new.
+//! An engine that is made to fail and must then work as if new.
 
 use super::affine::{Affine, Grads, Settings};
 use super::{affine_engine, entries, oracle};
@@ -11,12 +11,12 @@ const SEED: i64 = 77;
 pub struct Rig {
     pub engine: Engine<Affine>,
     pub program: Arc<Program>,
-    /// What every stage must have accumulated: the good steps, and nothing else.
+    /// Gradients that every stage must have accumulated: those of the good steps, and nothing else.
     sum: Vec<Grads>,
 }
 
 impl Rig {
-    /// Stages in a chain, which have done one good step.
+    /// Creates an engine of stages in a chain, and runs one good step.
     pub fn new(schedule: CheckedSchedule) -> Self {
         let stages = schedule.schedule().stages();
         let topology = Arc::new(Topology::chain(stages));
@@ -31,7 +31,7 @@ impl Rig {
         rig
     }
 
-    /// A step that must fail, with other inputs than the good ones.
+    /// Runs a step that must fail, with inputs other than the good ones.
     pub fn fail(&mut self, settings: Settings) -> EngineError {
         let entries = entries(&self.program, SEED + 1);
         self.engine
@@ -39,7 +39,7 @@ impl Rig {
             .unwrap_err()
     }
 
-    /// The next step gives what it would have given without the failed ones.
+    /// Checks that the next step gives the same result as without the failed ones.
     pub fn check_unharmed(&mut self) {
         let entries = entries(&self.program, SEED);
         let outcome = self
@@ -56,7 +56,7 @@ impl Rig {
             sum.weight = sum.weight.wrapping_add(step.weight);
             sum.bias = sum.bias.wrapping_add(step.bias);
             for micro in (0..micros).map(MicroId).filter(|_| training) {
-                // Adds to the order alone.
+                // Changes only the order.
                 sum.add(0, 0, micro);
             }
         }
@@ -65,7 +65,7 @@ impl Rig {
     }
 }
 
-/// The failure of a stage, which this must be.
+/// Returns the failure of a stage; panics for any other error.
 pub fn stage_error(error: EngineError) -> StageError {
     match error {
         EngineError::Stage(error) => error,

@@ -9,14 +9,14 @@ use gpipe_engine::{
 use gpipe_partitioner::{CheckedSchedule, DeviceId, StageId};
 use std::sync::Arc;
 
-/// What each rank's step gave.
+/// Results of a step, by rank.
 pub type Results = Vec<Result<StepOutcome<i64>, EngineError>>;
 
 pub struct World {
     pub ranks: Vec<Rank>,
     schedule: CheckedSchedule,
     topology: Arc<Topology>,
-    /// What every stage must have accumulated.
+    /// Gradients that every stage must have accumulated.
     sum: Vec<Grads>,
 }
 
@@ -32,7 +32,7 @@ pub fn builder(stages: Vec<StageId>, topology: &Arc<Topology>) -> StageBuilder<A
     Box::new(move || Ok(stages.into_iter().map(stage).collect()))
 }
 
-/// Does this for each rank, all at the same time.
+/// Runs `work` for each item, all at the same time.
 pub fn together<T: Send, R: Send>(
     all: impl IntoIterator<Item = T>,
     work: impl Fn(usize, T) -> R + Sync,
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// A step; `settings` are every rank's.
+    /// Runs a step; `settings` gives those of each rank.
     pub fn step(&mut self, seed: i64, settings: impl Fn(usize) -> Settings + Sync) -> Results {
         together(
             &mut self.ranks,
@@ -125,7 +125,7 @@ impl World {
         )
     }
 
-    /// A step that must go well and give what one engine gives.
+    /// Runs a step that must succeed and agree with one engine.
     pub fn good_step(&mut self, seed: i64) {
         let results = self.step(seed, |_| Settings::default());
         let (micros, training) = (
@@ -156,7 +156,7 @@ impl World {
         assert_eq!(now, sum);
     }
 
-    /// A step has counted.
+    /// Notes that a step has counted.
     pub fn counts(&mut self, seed: i64) {
         let micros = self.schedule.schedule().micro_batches();
         let expected = oracle(&self.topology, micros, self.schedule.is_training(), seed);
@@ -173,7 +173,7 @@ impl World {
     }
 }
 
-/// As [`watched`], with a world.
+/// Same as [`watched`], with a world.
 pub fn in_world(
     schedule: CheckedSchedule,
     rank_of: &[usize],

@@ -1,4 +1,4 @@
-//! The model checker's locks and threads behind the engine's own door.
+//! The model checker's locks and threads, in place of the engine's own.
 
 use super::spin::Spin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,13 +25,13 @@ pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Time does not pass here: any limit may be over at any moment.
+/// Time does not pass here: any limit may expire at any moment.
 pub(super) fn wait_at_most<T>(_: &Condvar, guard: MutexGuard<'_, T>, _: Duration) {
     drop(guard);
     shuttle::thread::yield_now();
 }
 
-/// The checker runs all threads on one: a variable of the thread would be that of all.
+/// The checker runs all threads on one, where a thread-local variable would be shared by all.
 pub(super) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(body)).map_err(|payload| {
         let text = payload.downcast_ref::<&str>().copied();
@@ -43,5 +43,5 @@ pub(super) fn survived(body: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(body));
 }
 
-/// Watching the clock means nothing where time does not pass.
+/// No spinning: time does not pass here.
 pub(super) const SPIN: Spin = Spin::NONE;

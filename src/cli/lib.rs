@@ -1,0 +1,142 @@
+//! The whole command line: one file or folder a verb, from arguments to options to one library
+//! call. The verbs that need no tensors are in [`decide`], and so is what all verbs share.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+mod command;
+mod config;
+mod env;
+mod eval;
+mod export;
+mod failure;
+mod feed;
+mod generate;
+mod input;
+mod limit;
+mod model;
+mod models;
+mod predict;
+mod profile;
+mod room;
+mod simulated;
+mod train;
+mod trained;
+mod world;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use command::Verb;
+use gpipe_decide::{Failure, ended, output, plan, said, say, table};
+use gpipe_models::zoo::{Zoo, ZooError};
+
+pub use config::ConfigKey;
+use failure::{failure, no_run};
+
+/// Runs the command line of this process with the built-in models alone.
+pub fn main() -> ExitCode {
+    run(|_| Ok(()))
+}
+
+/// Runs the command line of this process with models of one's own beside the built-in
+/// ones: all of a program's `main`.
+///
+/// ```no_run
+/// use gpipe::models::zoo::{Entry, Instance, Synthetic, class_cross_entropy};
+/// use gpipe::{Sequential, tch::nn};
+///
+/// fn main() -> std::process::ExitCode {
+///     gpipe::cli::run(|zoo| {
+///         let entry = Entry::new("perceptron", |sizes| {
+///             let width = sizes.count("width");
+///             let model = Sequential::new()
+///                 .layer("in", move |p| nn::linear(p, 16, width, Default::default()))
+///                 .layer("out", move |p| nn::linear(p, width, 4, Default::default()));
+///             let (x, y) = (Synthetic::normal([16]), Synthetic::classes([], 4));
+///             Ok(Instance::new(model, x, y, class_cross_entropy))
+///         });
+///         zoo.add(entry.about("two linear layers").count("width", 64, "features between"))
+///     })
+/// }
+/// ```
+///
+/// Then `program profile --model perceptron --width 256` measures it, `program train` trains
+/// it, and `program --help` shows the other verbs.
+///
+/// The process then ends without the destructors of C++ libraries, libtorch's above all: they take
+/// longer than its start, and nothing of the files that a verb writes waits for them.
+///
+/// *Returns* the exit code: 0, 1 for a run that failed, 2 for wrong use, which models
+/// whose names are taken are too.
+pub fn run<F>(add: F) -> ExitCode
+where
+    F: FnOnce(&mut Zoo) -> Result<(), ZooError>,
+{
+    gpipe_torch::end_at_once();
+    let mut zoo = Zoo::builtin();
+    match add(&mut zoo) {
+        Ok(()) => run_with(std::env::args_os(), &zoo),
+        Err(error) => ended(Err(Failure::Usage(error.to_string()))),
+    }
+}
+
+/// Runs a command line with these models; the first argument is the program's name.
+///
+/// *Returns* as [`run`].
+pub fn run_with<I>(args: I, zoo: &Zoo) -> ExitCode
+where
+    I: IntoIterator<Item: Into<OsString>>,
+{
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    match command::build(&args, zoo) {
+        Ok(command) => {
+            let parsed = command::parse(command.clone(), &args);
+            // Devices are counted where flags are read, and simulated ones are not there yet.
+            if let Err(error) = &parsed
+                && error.kind() == clap::error::ErrorKind::ValueValidation
+                && let Some(settings) = simulated::asked(&args)
+            {
+                return ended(Err(simulated::execute_again(&settings, &args)));
+            }
+            gpipe_decide::execute(parsed, |cli| {
+                if let Some(settings) = &cli.simulate_gpus {
+                    return Err(simulated::execute_again(settings, &args));
+                }
+                simulated::check()?;
+                dispatch(cli.verb, zoo, command)
+            })
+        }
+        Err(why) => ended(Err(Failure::Usage(why))),
+    }
+}
+
+/// The command line with these models, as clap has it: for completions, manual pages, and
+/// whatever else is made from it.
+///
+/// # Errors
+/// A size of a model has the name of another flag.
+pub fn command(zoo: &Zoo) -> anyhow::Result<clap::Command> {
+    command::build(&[], zoo).map_err(anyhow::Error::msg)
+}
+
+/// The keys that a configuration of `train` with these models may have, table by table.
+pub fn config_keys(zoo: &Zoo) -> Vec<ConfigKey> {
+    train::keys(zoo)
+}
+
+fn dispatch(verb: Verb, zoo: &Zoo, command: clap::Command) -> Result<(), Failure> {
+    world::check(&verb)?;
+    match verb {
+        Verb::Env(args) => env::run(&args),
+        Verb::Eval(args) => eval::run(&args, zoo),
+        Verb::Export(args) => export::run(&args, zoo),
+        Verb::Generate(args) => generate::run(&args, zoo),
+        Verb::Models(args) => models::run(&args, zoo),
+        Verb::Predict(args) => predict::run(&args, zoo),
+        Verb::Profile(args) => profile::run(&args, zoo),
+        Verb::Train(args) => train::run(&args, zoo),
+        Verb::Decide(verb) => {
+            gpipe_decide::run(&verb, command, |command| command::with_values(command, zoo))
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Receives posted before the next step is known.
+//!
+//! A message moves once its receiver has announced itself, which costs a message. Most steps run
+//! the program of the previous step: so the receives of a remote device's values are posted again
+//! when its last value has arrived, while the processes wait for other things.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use parking_lot::Mutex;
+
+use super::super::{Group, Lost, Transfer};
+use super::arrivals::{MARK, Place};
+use crate::wire::FIRST;
+use tch::Kind;
+
+/// Most receives posted ahead, for all devices together: each has memory for a small value.
+const MOST: usize = 512;
+
+/// Receives of first messages, by rank and tag of the sender.
+#[derive(Debug, Default)]
+pub(super) struct Posted(Mutex<HashMap<(usize, u32), Transfer>>);
+
+impl Posted {
+    /// Returns the receive of a value's first message; begins it if it was not posted.
+    pub(super) fn take(&self, group: &Group, from: usize, tag: u32) -> Result<Transfer, Lost> {
+        let begun = self.0.lock().remove(&(from, tag));
+        begun.map_or_else(|| begin(group, from, tag), Ok)
+    }
+
+    /// Posts receives for these places again.
+    pub(super) fn again(&self, group: &Group, from: usize, places: &[Place]) -> Result<(), Lost> {
+        for place in places {
+            let mut all = self.0.lock();
+            if all.len() >= MOST {
+                break;
+            }
+            if let Entry::Vacant(own) = all.entry((from, place.tag)) {
+                own.insert(begin(group, from, place.tag)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn begin(group: &Group, from: usize, tag: u32) -> Result<Transfer, Lost> {
+    let length = MARK + FIRST;
+    group.receive(&[length as i64], Kind::Uint8, from, tag)
+}

@@ -1,0 +1,288 @@
+//! What can go wrong with a checkpoint, and what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use gpipe_torch::Role;
+use gpipe_torch::world::Lost;
+
+/// Why a checkpoint was not written, or cannot be used.
+///
+/// Whatever it is, training goes on from where it was, and checkpoints that were
+/// whole before are whole still.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A file or folder cannot be written.
+    #[error("cannot {action} {}: {source}; {}", .path.display(), advice(.source))]
+    Write {
+        /// What was to be done: `write`, `create`, `rename`, …
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Error of the system.
+        r#source: io::Error,
+    },
+    /// Another process is writing checkpoints there.
+    #[error(
+        "{}: another process is writing checkpoints here; wait for it to end, or choose another \
+         folder", .folder.display()
+    )]
+    InUse {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+    },
+    /// The folder is not the one any more that this process has locked.
+    #[error(
+        "{}: the folder that this process wrote its checkpoints into has been removed, moved or \
+         replaced, or its file .lock has: nothing more is written there; give each run a folder of \
+         its own, and leave it where it is while it trains", .folder.display()
+    )]
+    Lost {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+    },
+    /// There are weights that training cannot go on from.
+    #[error(
+        "{}: {what} `{name}` is not finite: some of its numbers are NaN or infinite, and nothing can \
+         be trained from them", .path.display()
+    )]
+    NotFinite {
+        /// The shard.
+        path: PathBuf,
+        /// What it is: a parameter, or what an optimizer remembers of one.
+        what: &'static str,
+        /// The parameter.
+        name: String,
+    },
+    /// A file or folder cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// Error of the system.
+        r#source: io::Error,
+    },
+    /// There is nothing to go on from.
+    #[error("{}: no checkpoint here (a folder named like step-00000100)", .folder.display())]
+    None {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+    },
+    /// A file of the checkpoint is not there.
+    #[error("{}: the file is missing, so the checkpoint is incomplete; use another one", .path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file has another size than the manifest says.
+    #[error(
+        "{}: the file has {found} bytes, but the manifest says {expected}: it was cut off, or \
+         replaced; use another checkpoint", .path.display()
+    )]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the manifest says.
+        expected: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// A file's content is not what was written.
+    #[error(
+        "{}: the checksum is wrong: the file has been damaged or changed since it was written; \
+         use another checkpoint", .path.display()
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is something else than a part of this checkpoint.
+    #[error("{}: not a file of this checkpoint: {why}", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Error of the list.
+        why: String,
+    },
+    /// A manifest of another version of the format.
+    #[error(
+        "{}: a checkpoint of version {found}, but this program reads version {known}; use the \
+         program that wrote it, or a newer one", .path.display()
+    )]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that can be read.
+        known: u64,
+    },
+    /// The checkpoint is another model's or another optimizer's.
+    #[error("{}: the checkpoint does not fit: {why}", .path.display())]
+    Fit {
+        /// The shard, or the folder where something is in none of the shards.
+        path: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// A tensor has a type of numbers that safetensors files do not know.
+    #[error("`{name}` has numbers of type {kind}, which a checkpoint cannot hold")]
+    Kind {
+        /// The parameter or buffer.
+        name: String,
+        /// Its type, as libtorch calls it.
+        kind: String,
+    },
+    /// The writing thread ended without a result.
+    #[error("writing {} broke off: {why}", .folder.display())]
+    Broken {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+        /// What the thread said.
+        why: String,
+    },
+    /// The pipeline could not do its part.
+    #[error(transparent)]
+    Pipeline(#[from] gpipe_torch::Error),
+    /// Processes that write together do not see one folder.
+    #[error(
+        "{}: all processes must write their checkpoints to one folder, and {why}; choose one on a \
+         file system that all hosts share", .folder.display()
+    )]
+    NotShared {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+        /// Who does not see what.
+        why: String,
+    },
+    /// One of several processes failed: all return this.
+    #[error("rank {rank} on `{host}`: {error}")]
+    Elsewhere {
+        /// The lowest rank that failed.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What it has met: see [`CheckpointError::cause`].
+        error: Box<CheckpointError>,
+    },
+    /// What another process has met, in its words.
+    #[error("{why}")]
+    Told {
+        /// Its error.
+        why: String,
+        /// As [`CheckpointError::is_damage`] says of it.
+        damage: bool,
+        /// As [`CheckpointError::is_wrong_use`] says of it.
+        wrong_use: bool,
+    },
+    /// A process is lost, and what it had to do for the checkpoint with it.
+    #[error(transparent)]
+    World(#[from] Lost),
+}
+
+impl CheckpointError {
+    /// Whether the checkpoint itself is no good, so that an older one may help.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self.cause(),
+            Self::Read { .. }
+                | Self::Missing { .. }
+                | Self::Size { .. }
+                | Self::Checksum { .. }
+                | Self::Foreign { .. }
+                | Self::NotFinite { .. }
+                | Self::Told { damage: true, .. }
+        )
+    }
+
+    /// What happened, in whichever process.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Elsewhere { error, .. } => error.cause(),
+            error => error,
+        }
+    }
+
+    /// Who is lost, if that is why.
+    pub fn lost(&self) -> Option<&Lost> {
+        match self {
+            Self::World(lost) => Some(lost),
+            _ => None,
+        }
+    }
+
+    /// Whether the caller asked for something that cannot be, rather than something
+    /// failed on the way.
+    pub fn is_wrong_use(&self) -> bool {
+        match self.cause() {
+            Self::None { .. }
+            | Self::Fit { .. }
+            | Self::Version { .. }
+            | Self::InUse { .. }
+            | Self::NotShared { .. }
+            | Self::Told {
+                wrong_use: true, ..
+            } => true,
+            Self::Pipeline(error) => error.is_wrong_use(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn write(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Write {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        if source.kind() == io::ErrorKind::NotFound {
+            return Self::Missing { path };
+        }
+        Self::Read { path, source }
+    }
+
+    pub(super) fn not_finite(path: &Path, role: &Role, name: String) -> Self {
+        Self::NotFinite {
+            path: path.to_owned(),
+            what: role.in_words(),
+            name,
+        }
+    }
+
+    pub(super) fn foreign(path: &Path, why: impl Into<String>) -> Self {
+        Self::Foreign {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    pub(super) fn fit(path: &Path, why: impl Into<String>) -> Self {
+        Self::Fit {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::StorageFull => {
+            "free some space, keep fewer checkpoints, or choose a folder on another disk"
+        }
+        Kind::QuotaExceeded | Kind::FileTooLarge => {
+            "raise the limit, or choose a folder that has none"
+        }
+        Kind::PermissionDenied | Kind::ReadOnlyFilesystem => {
+            "choose a folder that you may write to"
+        }
+        Kind::NotADirectory | Kind::AlreadyExists => "choose another folder",
+        _ => "checkpoints from before are as they were",
+    }
+}

@@ -1,0 +1,299 @@
+//! A checkpoint that is there, and has been verified.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use super::choose::Search;
+use super::error::CheckpointError;
+use super::extras::Extras;
+use super::folder;
+use super::header::{self, Header};
+use super::manifest::{self, Manifest};
+use super::needs::{self, Needs};
+use super::shard_file::ShardFile;
+use super::together::Together;
+use gpipe_torch::Role;
+use gpipe_torch::pipeline::Draws;
+use gpipe_torch::world::World;
+
+/// A checkpoint whose every byte has been verified; of one that several processes have open, what
+/// each [needs](Needs). Its files stay open, so that it can be
+/// used also when whoever writes newer ones has removed it.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    path: PathBuf,
+    extras: Extras,
+    draws: Draws,
+    shards: Vec<(ShardFile, Header)>,
+    /// The manifest's checksum.
+    sum: String,
+    /// Who else has it open, and what this process has verified.
+    together: Together,
+    needs: Needs,
+}
+
+/// A checkpoint that a folder seems to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// Steps that its run had done, as its name says.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+impl Checkpoint {
+    /// The checkpoint in a folder such as `checkpoints/step-00000100`.
+    ///
+    /// All of its files are read, and believed only when sizes and checksums are
+    /// those of the manifest and the manifest's own checksum is right.
+    ///
+    /// # Errors
+    /// A file is missing, cut off, damaged, of something else or of another version;
+    /// which, and what to do.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
+        Self::open_part(&path.into(), &Together::alone(), &Needs::Share)
+    }
+
+    /// The same, of which this process verifies its part only.
+    pub(super) fn open_part(
+        path: &Path,
+        together: &Together,
+        needs: &Needs,
+    ) -> Result<Self, CheckpointError> {
+        let path = path.to_owned();
+        let (manifest, sum) = read_manifest(&path)?;
+        let files = manifest.shards.iter();
+        let files = files.map(|entry| ShardFile::open(&path, entry));
+        let files: Vec<_> = files.collect::<Result<_, _>>()?;
+        let headers = needs::headers(&files, together, needs)?;
+        let draws = manifest.draws();
+        let shards: Vec<_> = files.into_iter().zip(headers).collect();
+        check_names(&shards)?;
+        Ok(Self {
+            extras: manifest.extras(),
+            path,
+            draws,
+            shards,
+            sum,
+            together: together.clone(),
+            needs: needs.clone(),
+        })
+    }
+
+    /// The newest checkpoint of a folder of checkpoints, also while others are written
+    /// there, and old ones removed.
+    ///
+    /// # Errors
+    /// There is none, or it is no good: see [`Checkpoint::open`]. Then
+    /// [`Checkpoint::newest_intact`] finds an older one.
+    pub fn newest(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Self::newest_of(folder.as_ref(), &mut || ())
+    }
+
+    /// `listed` is called between looking what there is and opening it.
+    pub(super) fn newest_of(
+        folder: &Path,
+        listed: &mut dyn FnMut(),
+    ) -> Result<Self, CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::alone(),
+            needs: Needs::Share,
+            newest: true,
+            good: &|_| Ok(()),
+            listed,
+        };
+        search.run().map(|(newest, _)| newest)
+    }
+
+    /// The newest checkpoint that is intact, and what is wrong with each newer one.
+    ///
+    /// # Errors
+    /// There is no checkpoint. Where none is intact: what is wrong with the newest.
+    pub fn newest_intact(
+        folder: impl AsRef<Path>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        Self::newest_that(folder.as_ref(), |_| Ok(()))
+    }
+
+    /// The same of those that are `good` besides.
+    pub(crate) fn newest_that(
+        folder: &Path,
+        good: impl Fn(&Self) -> Result<(), CheckpointError>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::alone(),
+            needs: Needs::Share,
+            newest: false,
+            good: &good,
+            listed: &mut || (),
+        };
+        search.run()
+    }
+
+    /// The newest checkpoint of a folder, for all processes of a world: each verifies what it
+    /// [needs](Needs), and all take it or none. All must call this, in the same order.
+    ///
+    /// # Errors
+    /// As of [`Checkpoint::newest`], in all the same, with the rank that has found it;
+    /// [`CheckpointError::World`].
+    pub fn newest_in_world(
+        folder: impl AsRef<Path>,
+        world: &World,
+        needs: Needs,
+    ) -> Result<Self, CheckpointError> {
+        let found = Self::search_in_world(folder.as_ref(), world, needs, true, &|_| Ok(()));
+        found.map(|(newest, _)| newest)
+    }
+
+    /// The newest checkpoint of which every process of a world finds its part intact, and what is
+    /// wrong with each newer one: as [`Checkpoint::newest_in_world`].
+    ///
+    /// # Errors
+    /// As of [`Checkpoint::newest_intact`], in all the same; [`CheckpointError::World`].
+    pub fn newest_intact_in_world(
+        folder: impl AsRef<Path>,
+        world: &World,
+        needs: Needs,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        Self::search_in_world(folder.as_ref(), world, needs, false, &|_| Ok(()))
+    }
+
+    /// The same of those that are `good` besides, as each process sees it; `newest` says that
+    /// no older one will do.
+    pub(crate) fn search_in_world(
+        folder: &Path,
+        world: &World,
+        needs: Needs,
+        newest: bool,
+        good: &dyn Fn(&Self) -> Result<(), CheckpointError>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::all(world)?,
+            needs,
+            newest,
+            good,
+            listed: &mut || (),
+        };
+        search.run()
+    }
+
+    /// All checkpoints of a folder, oldest first, without a look inside.
+    ///
+    /// # Errors
+    /// The folder cannot be read. One that does not exist has no checkpoints.
+    pub fn list(folder: impl AsRef<Path>) -> Result<Vec<Listed>, CheckpointError> {
+        let all = folder::list(folder.as_ref())?.into_iter();
+        Ok(all.map(|(step, path)| Listed { step, path }).collect())
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was saved beside tensors.
+    pub fn extras(&self) -> &Extras {
+        &self.extras
+    }
+
+    /// Stages of the pipeline that wrote it: a shard each, and one more for each replica that has
+    /// something of the stage alone.
+    pub fn stages(&self) -> usize {
+        let files = self.shards.iter().map(|(file, _)| &file.entry.file);
+        files.filter(|file| manifest::is_of_stage(file)).count()
+    }
+
+    /// Parameters and buffers by name, as [`Pipeline::load`](gpipe_torch::Pipeline::load)
+    /// takes them: for use without the optimizer.
+    ///
+    /// # Errors
+    /// The files have been changed since they were verified.
+    pub fn weights(&self) -> Result<Vec<(String, Tensor)>, CheckpointError> {
+        let mut all = Vec::new();
+        for (file, _) in &self.shards {
+            let tensors = header::tensors(file)?;
+            let weights = tensors
+                .into_iter()
+                .filter(|one| matches!(one.role, Role::Parameter | Role::Buffer));
+            all.extend(weights.map(|one| (one.name, one.tensor)));
+        }
+        all.sort_by(|(left, _), (right, _)| left.cmp(right));
+        Ok(all)
+    }
+
+    /// That training can go on from it: no parameter is NaN or infinite, nor what the
+    /// optimizer remembers of it. Reads all of it once more; one of several processes what it
+    /// [needs](Needs).
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFinite`]: which. The files have been changed since they were
+    /// verified.
+    pub fn check_finite(&self) -> Result<(), CheckpointError> {
+        let mut own = self.needs.shards(&self.together, &self.shards);
+        own.try_for_each(|(file, _)| header::check_finite(file))
+    }
+
+    pub(super) fn together(&self) -> &Together {
+        &self.together
+    }
+
+    pub(super) fn sum(&self) -> &str {
+        &self.sum
+    }
+
+    pub(super) fn draws(&self) -> Draws {
+        self.draws
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = &(ShardFile, Header)> {
+        self.shards.iter()
+    }
+}
+
+/// The manifest and its checksum.
+fn read_manifest(folder: &Path) -> Result<(Manifest, String), CheckpointError> {
+    let path = folder.join(manifest::FILE);
+    let failed = |error| CheckpointError::read(&path, error);
+    let about = std::fs::metadata(&path).map_err(failed)?;
+    if !about.is_file() || about.len() > manifest::MOST_BYTES {
+        let why = format!(
+            "a manifest is a file of at most {} bytes",
+            manifest::MOST_BYTES
+        );
+        return Err(CheckpointError::foreign(&path, why));
+    }
+    let mut bytes = Vec::new();
+    let mut file = File::open(&path).map_err(failed)?.take(about.len());
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    let manifest = Manifest::from_bytes(&bytes, &path)?;
+    let name = folder.file_name().and_then(|name| name.to_str());
+    match name.and_then(folder::step_of) {
+        Some(step) if step != manifest.step => {
+            let why = format!(
+                "it is of step {}, though its folder is named after step {step}",
+                manifest.step
+            );
+            Err(CheckpointError::foreign(&path, why))
+        }
+        _ => Ok((manifest, blake3::hash(&bytes).to_hex().to_string())),
+    }
+}
+
+/// Refuses a tensor that stands twice.
+fn check_names(shards: &[(ShardFile, Header)]) -> Result<(), CheckpointError> {
+    let mut seen = std::collections::BTreeSet::new();
+    for (file, header) in shards {
+        if let Some((_, name)) = header.keys().find(|key| !seen.insert(*key)) {
+            let why = format!("`{name}` is in another shard as well");
+            return Err(CheckpointError::foreign(&file.path, why));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! TensorBoard's event files: protocol buffers in TFRecord frames.
+
+mod cut;
+mod message;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::MetricsError;
+use gpipe_data::tf_record::frame;
+use message::What;
+
+/// What the names of event files begin with; then come seconds since 1970, by which
+/// TensorBoard orders them.
+const PREFIX: &str = "events.out.tfevents.";
+
+/// Writes scalars for TensorBoard.
+#[derive(Debug)]
+pub struct EventFile {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole records.
+    whole: u64,
+}
+
+impl EventFile {
+    /// A new file in a folder, which TensorBoard reads after those that are there.
+    ///
+    /// # Errors
+    /// [`MetricsError::Io`].
+    pub fn create(folder: &Path) -> Result<Self, MetricsError> {
+        let now = now();
+        let newest = existing(folder)?.last().and_then(|path| seconds_of(path));
+        let seconds = newest.map_or(now as u64, |newest| (now as u64).max(newest + 1));
+        let process = std::process::id();
+        let path = folder.join(format!("{PREFIX}{seconds:010}.{process}.gpipe-rs"));
+        let mut options = OpenOptions::new();
+        let file = options.create_new(true).append(true).open(&path);
+        let mut events = Self {
+            file: file.map_err(MetricsError::io("make", &path))?,
+            path,
+            whole: 0,
+        };
+        events.write(&message::event(now, 0, &What::Version))?;
+        Ok(events)
+    }
+
+    /// Goes on after `step` in a file of its own: events of later steps are cut off the
+    /// files that are there, with records that were not written to their end, and a
+    /// TensorBoard that has read them already is told to forget them.
+    ///
+    /// # Errors
+    /// [`MetricsError::Record`] for a record that is not what was written.
+    pub fn resume(folder: &Path, step: u64) -> Result<Self, MetricsError> {
+        for path in existing(folder)? {
+            cut::after(&path, step)?;
+        }
+        let mut events = Self::create(folder)?;
+        events.write(&message::event(now(), step + 1, &What::Start))?;
+        Ok(events)
+    }
+
+    /// Appends scalars of a step, by their names. They are in the file when this returns.
+    ///
+    /// # Errors
+    /// [`MetricsError::Io`]; then none of them is.
+    pub fn scalars(&mut self, step: u64, values: &[(String, f64)]) -> Result<(), MetricsError> {
+        self.write(&message::event(now(), step, &What::Scalars(values)))
+    }
+
+    /// Has the operating system write what it holds back.
+    ///
+    /// # Errors
+    /// [`MetricsError::Io`].
+    pub fn sync(&self) -> Result<(), MetricsError> {
+        let synced = self.file.sync_data();
+        synced.map_err(MetricsError::io("write", &self.path))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn write(&mut self, event: &[u8]) -> Result<(), MetricsError> {
+        let record = frame::record(event);
+        if let Err(error) = self.file.write_all(&record) {
+            // Half a record would hide all that follow. The first error is the one to tell.
+            let _ = self.file.set_len(self.whole);
+            return Err(MetricsError::io("write", &self.path)(error));
+        }
+        self.whole += record.len() as u64;
+        Ok(())
+    }
+}
+
+/// Whether it is an event file, by its name.
+pub(crate) fn is_event_file(path: &Path) -> bool {
+    seconds_of(path).is_some()
+}
+
+/// Event files in a folder, in the order in which TensorBoard reads them.
+fn existing(folder: &Path) -> Result<Vec<PathBuf>, MetricsError> {
+    let entries = fs::read_dir(folder).map_err(MetricsError::io("read", folder))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(MetricsError::io("read", folder))?.path();
+        if seconds_of(&path).is_some() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn seconds_of(path: &Path) -> Option<u64> {
+    let rest = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    rest.split('.').next()?.parse().ok()
+}
+
+/// Seconds since 1970; 0 where the clock stands before.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}
