@@ -9,7 +9,7 @@ mod profile_support;
 
 use gpipe::partitioner::{Partition, Plan, ScheduleKind, simulate};
 use gpipe::tch::Device;
-use gpipe::{Pipeline, Profiled};
+use gpipe::{Pipeline, profile::Profiled};
 use profile_support::{Measured, Runner, SUBJECTS, Subject, stage_costs};
 
 const SCHEDULE: ScheduleKind = ScheduleKind::OneFOneB;

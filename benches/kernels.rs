@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use gpipe::Kernels;
+use gpipe::settings::Kernels;
 use gpipe::tch::{self, Device, Kind, Tensor};
 
 /// So often each is run; the least time counts, since others can only add to it.

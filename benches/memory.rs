@@ -11,7 +11,7 @@ use gpipe::memory::{self, Account};
 use gpipe::models::{Mlp, mlp};
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::tch::{self, Device, Kind, Reduction, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+use gpipe::{Optimizer, Pipeline, optim::AdamW, settings::Recompute};
 use report_support::Report;
 
 /// Of the fastest of so many rounds it is told: others were disturbed.

@@ -7,7 +7,7 @@ mod profile_support;
 
 use gpipe::partitioner::{Plan, ScheduleKind, simulate};
 use gpipe::tch::Device;
-use gpipe::{Pipeline, Profiled};
+use gpipe::{Pipeline, profile::Profiled};
 use profile_support::{Measured, Runner, SUBJECTS, Subject, median, stage_costs};
 
 const SCHEDULES: [ScheduleKind; 3] = [

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use gpipe::data::{Dataset, Idx, Source};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
+use gpipe::{Optimizer, Pipeline, Sequential, optim::AdamW};
 
 #[derive(Parser)]
 struct Args {

@@ -3,7 +3,7 @@
 
 use gpipe::partitioner::render;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
+use gpipe::{Optimizer, Pipeline, Sequential, optim::AdamW};
 
 fn main() -> anyhow::Result<()> {
     let linear = |p: &nn::Path<'_>, _: usize| {

@@ -6,7 +6,11 @@ use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
 use gpipe::tch::{Device, Reduction, Tensor, nn};
 use gpipe::train::{LogLines, Trainer};
-use gpipe::{AdamW, LrSchedule, Optimizer, Pipeline, ProfileOptions, Sample, Sequential, profile};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::{AdamW, LrSchedule},
+    profile::{ProfileOptions, Sample, profile},
+};
 
 /// A point of time as eight waves see it, and the chord that they play then.
 fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {

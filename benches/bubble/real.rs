@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use gpipe::models::{Mlp, mlp};
 use gpipe::tch::{Device, Kind, Reduction, Tensor};
-use gpipe::{Pipeline, StepReport};
+use gpipe::{Pipeline, report::StepReport};
 use gpipe_partitioner::{ScheduleKind, Shape};
 
 use super::cases::closed_form;

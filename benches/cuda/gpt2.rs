@@ -5,7 +5,11 @@ use gpipe::models::zoo::token_cross_entropy;
 use gpipe::models::{Gpt, gpt};
 use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Precision, Recompute};
+use gpipe::{
+    Optimizer, Pipeline, PipelineBuilder,
+    optim::AdamW,
+    settings::{Precision, Recompute},
+};
 use serde_json::{Value, json};
 
 use super::{median, timed};

@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         return write(path, &here(name));
     }
     let mut all = Map::new();
-    if let Err(why) = gpipe::cuda_available() {
+    if let Err(why) = gpipe::device::cuda_available() {
         println!("the CUDA benchmarks are skipped: {why}");
         all.insert("skipped".into(), json!(why.to_string()));
     } else {

@@ -5,7 +5,10 @@ use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::partitioner::{Costs, Machine, Plan, PlanOptions, Problem, ScheduleKind, When, plan};
 use gpipe::tch::Device;
 use gpipe::{
-    AdamW, Optimizer, Pipeline, ProfileOptions, Profiled, Sample, StepReport, Values, profile,
+    Optimizer, Pipeline, Values,
+    optim::AdamW,
+    profile::{ProfileOptions, Profiled, Sample, profile},
+    report::StepReport,
 };
 
 /// Model, sizes, and samples of a mini-batch.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use gpipe::models::Gpt;
 use gpipe::partitioner::{PlanOptions, When, plan};
 use gpipe::tch::Device;
-use gpipe::{Profiled, memory};
+use gpipe::{memory, profile::Profiled};
 use serde_json::{Value, json};
 
 use super::job::{GPT_1B3, Job};

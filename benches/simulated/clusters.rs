@@ -1,12 +1,12 @@
 //! What is chosen for a cluster of two nodes, beside the choices that the plan names next.
 
 use anyhow::{Context as _, Result};
-use gpipe::Profiled;
 use gpipe::models::Gpt;
 use gpipe::partitioner::{
     AllReduce, Alternative, Bytes, Card, Cluster, ClusterOptions, Link, Micros, Neighbours,
     NodeKind, Plan, When, plan_cluster,
 };
+use gpipe::profile::Profiled;
 use gpipe::tch::Device;
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! Whether copies between devices are behind kernels.
 
 use anyhow::Result;
-use gpipe::Recompute;
 use gpipe::partitioner::ScheduleKind;
+use gpipe::settings::Recompute;
 use serde_json::{Value, json};
 
 use super::job::{GPT_1B3, GPT_ON_EIGHT as JOB};

@@ -5,7 +5,11 @@ use gpipe::models::zoo::token_cross_entropy;
 use gpipe::models::{Gpt, gpt};
 use gpipe::partitioner::{Bytes, Machine, Plan, PlanOptions, Timeline};
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{Pipeline, PipelineBuilder, Precision, ProfileOptions, Profiled, Sample, profile};
+use gpipe::{
+    Pipeline, PipelineBuilder,
+    profile::{ProfileOptions, Profiled, Sample, profile},
+    settings::Precision,
+};
 
 use super::report_support::median;
 

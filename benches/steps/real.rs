@@ -3,7 +3,11 @@
 use std::time::Instant;
 
 use gpipe::tch::{Device, Tensor};
-use gpipe::{NonFinite, Optimizer, Pipeline, StepInARow, StepsInARow};
+use gpipe::{
+    Optimizer, Pipeline,
+    error::NonFinite,
+    report::{StepInARow, StepsInARow},
+};
 use gpipe_partitioner::ScheduleKind;
 use serde::Serialize;
 

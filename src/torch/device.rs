@@ -179,7 +179,7 @@ fn find_cuda() -> Result<usize, TorchError> {
              `CUDA_VISIBLE_DEVICES`), and is the driver new enough for CUDA 13.0?"
         } else {
             "libtorch was asked for CUDA before its CUDA half was there, and remembers that there \
-             was none: call `gpipe::cuda_available()` first thing in `main`, before a seed is set, \
+             was none: call `gpipe::device::cuda_available()` first thing in `main`, before a seed is set, \
              a device is looked for or anything is computed"
         };
         return Err(TorchError::new(

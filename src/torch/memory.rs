@@ -18,7 +18,7 @@
 //! std::thread::spawn(|| drop(y)).join().unwrap();
 //! assert_eq!(account.current(), 4096);
 //! # drop(x);
-//! # Ok::<(), gpipe::TorchError>(())
+//! # Ok::<(), gpipe::error::TorchError>(())
 //! ```
 //!
 //! The bytes that libtorch asks for are counted, without padding. Allocations by libtorch's

@@ -10,7 +10,7 @@ use crate::metrics::{Interval, StepMetrics};
 /// Is told how a run gets on; every method does nothing by default.
 ///
 /// ```
-/// use gpipe::metrics::StepMetrics;
+/// use gpipe::train::metrics::StepMetrics;
 /// use gpipe::train::Hook;
 ///
 /// /// Keeps the smallest loss.

@@ -9,7 +9,7 @@
 //! use gpipe::data::{Dataset, Made};
 //! use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
 //! use gpipe::train::{LogLines, Trainer};
-//! use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
+//! use gpipe::{Optimizer, Pipeline, Sequential, optim::AdamW};
 //!
 //! # let temporary = tempfile::tempdir()?;
 //! # let folder = temporary.path().join("run");

@@ -156,7 +156,7 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
     assert!(found.contains(site), "{found}");
     // What to install for GPUs is for pip, not for a clone.
     let told = succeeds(environment.command().arg("env"));
-    let has_gpu = gpipe::cuda_available().is_ok();
+    let has_gpu = gpipe::device::cuda_available().is_ok();
     assert!(
         has_gpu || told.contains("pip install --force-reinstall"),
         "{told}"

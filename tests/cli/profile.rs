@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use gpipe::Kernels;
 use gpipe::partitioner::{Plan, Profile};
+use gpipe::settings::Kernels;
 use serde_json::Value;
 
 use crate::run::{command, config, gpipe, succeeded};

@@ -317,7 +317,7 @@ fn faults_of_calls_say_that_they_were_asked_for() {
 
 #[test]
 fn without_a_gpu_a_run_is_told_of_simulated_ones() {
-    if gpipe::cuda_available().is_ok() {
+    if gpipe::device::cuda_available().is_ok() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use gpipe::data::{Dataset, Made};
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
-use gpipe::{Optimizer, Pipeline, Sequential, Sgd};
+use gpipe::{Optimizer, Pipeline, Sequential, optim::Sgd};
 use serde_json::Value;
 
 use crate::apart;

@@ -1,7 +1,7 @@
 //! Programs that were exported on a CPU.
 
 use gpipe::tch::{Device, Reduction, Tensor};
-use gpipe::{AdamW, Loss, Optimizer, Pipeline, Values, models, on_values};
+use gpipe::{Loss, Optimizer, Pipeline, Values, models, optim::AdamW, settings::on_values};
 
 use crate::harness::{Test, note};
 use crate::support::{assert_same_bits, snapshot};

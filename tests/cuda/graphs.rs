@@ -2,7 +2,10 @@
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, GraphUse, Optimizer, Pipeline, PipelineBuilder, Precision, Sequential};
+use gpipe::{
+    Optimizer, Pipeline, PipelineBuilder, Sequential, optim::AdamW, report::GraphUse,
+    settings::Precision,
+};
 
 use crate::harness::{Test, note};
 use crate::rounds;

@@ -9,7 +9,7 @@ use std::fmt;
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Device, Tensor};
-use gpipe::{Pipeline, Recompute};
+use gpipe::{Pipeline, settings::Recompute};
 
 use crate::harness::Test;
 use crate::support::covering;

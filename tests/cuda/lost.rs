@@ -12,7 +12,7 @@ use std::time::Duration;
 use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Sequential};
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, Sequential, optim::AdamW};
 
 use crate::apart::{self, Ended};
 use crate::harness::{LIMIT, Test};

@@ -3,7 +3,7 @@
 use gpipe::memory::{limit_device, of_device, reset_device_peak, room_on};
 use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, OutOfMemory, Pipeline, Sequential};
+use gpipe::{Optimizer, Pipeline, Sequential, error::OutOfMemory, optim::AdamW};
 
 use crate::harness::{Test, mib, skip};
 use crate::support::{assert_same_bits, cross_entropy, snapshot};

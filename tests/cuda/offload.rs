@@ -3,7 +3,7 @@
 use gpipe::memory::{of_device, reset_device_peak};
 use gpipe::partitioner::{Bytes, MicroId, ScheduleKind, Shape, StageId};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Recompute, Sequential};
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, Sequential, optim::AdamW, settings::Recompute};
 
 use crate::harness::{Test, note};
 use crate::rounds;

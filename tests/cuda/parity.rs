@@ -2,7 +2,11 @@
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, OptimizerKind, Pipeline, Precision, Recompute, Sequential, Sgd};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::{AdamW, OptimizerKind, Sgd},
+    settings::{Precision, Recompute},
+};
 
 use crate::harness::{Test, note, skip};
 use crate::rounds;
@@ -167,7 +171,7 @@ fn near_the_cpu(devices: &[Device]) {
 }
 
 fn two_gpus() {
-    if gpipe::cuda_available().unwrap() < 2 {
+    if gpipe::device::cuda_available().unwrap() < 2 {
         skip("one device: nothing to compare");
     }
     let model = models::transformer(0.1);

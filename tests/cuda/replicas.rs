@@ -2,7 +2,7 @@
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Device;
-use gpipe::{AdamW, Optimizer, Pipeline, Precision};
+use gpipe::{Optimizer, Pipeline, optim::AdamW, settings::Precision};
 
 use crate::harness::Test;
 use crate::support::models::{self, Model};
@@ -63,7 +63,7 @@ fn trained(
 }
 
 fn same_as_one(precision: Precision) {
-    let other = match gpipe::cuda_available().unwrap() {
+    let other = match gpipe::device::cuda_available().unwrap() {
         0 | 1 => GPU,
         _ => Device::Cuda(1),
     };

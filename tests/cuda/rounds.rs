@@ -32,7 +32,7 @@ pub(crate) fn has_turn(case: usize) -> bool {
 pub(crate) const PROBE: Test = ("rounds::there_are_devices", probe);
 
 fn probe() {
-    match gpipe::cuda_available().map_err(|why| why.to_string()) {
+    match gpipe::device::cuda_available().map_err(|why| why.to_string()) {
         Ok(_) => {}
         Err(why) if why.contains("not built") => harness::skip(&why),
         Err(why) => panic!("{why}"),
@@ -48,11 +48,11 @@ pub(crate) fn here(seeds: u64) -> Result<Vec<Round>, Outcome> {
     };
     if let Ok(settings) = std::env::var(VARIABLE) {
         let one = vec![first(Some(settings))];
-        return gpipe::cuda_available()
+        return gpipe::device::cuda_available()
             .map(|_| one)
             .map_err(|why| Outcome::Failed(why.to_string()));
     }
-    let Err(no_gpu) = gpipe::cuda_available() else {
+    let Err(no_gpu) = gpipe::device::cuda_available() else {
         return Ok(vec![first(None)]);
     };
     let delayed = (1..=seeds).map(|seed| Round {

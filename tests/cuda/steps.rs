@@ -3,7 +3,9 @@
 use gpipe::data::{Dataset, Made};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Recompute, Sequential,
+    Optimizer, Pipeline, PipelineBuilder, Sequential,
+    optim::AdamW,
+    settings::{LossScale, Precision, Recompute},
 };
 
 use crate::apart;

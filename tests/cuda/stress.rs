@@ -8,7 +8,7 @@ use std::thread;
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Sequential};
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, Sequential, optim::AdamW};
 
 use crate::harness::Test;
 use crate::support::{cross_entropy, snapshot};
@@ -99,7 +99,7 @@ fn assert_same(expected: &Trained, trained: &Trained, case: &str) {
 
 /// The second card, where there is one.
 fn other_card() -> Device {
-    Device::Cuda(gpipe::cuda_available().unwrap().min(2) - 1)
+    Device::Cuda(gpipe::device::cuda_available().unwrap().min(2) - 1)
 }
 
 fn two_pipelines() {

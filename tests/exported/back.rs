@@ -4,7 +4,7 @@ use std::process::Command;
 
 use gpipe::models::{ExportedModel, LossKind};
 use gpipe::tch::{Kind, Reduction, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, Values};
+use gpipe::{Optimizer, Pipeline, Values, optim::AdamW};
 
 use crate::fixture::{ALL, Fixture, assert_near, path, script, told_path};
 use crate::support::single_threaded;

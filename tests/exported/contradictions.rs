@@ -2,7 +2,7 @@
 //! anything is read or written beyond a tensor.
 
 use gpipe::tch::{Reduction, Tensor};
-use gpipe::{Loss, Pipeline, Values, models, on_values};
+use gpipe::{Loss, Pipeline, Values, models, settings::on_values};
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;

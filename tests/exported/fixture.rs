@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use gpipe::tch::{Kind, Reduction, Tensor};
-use gpipe::{Loss, Pipeline, PipelineBuilder, Sequential, Values, models, on_values};
+use gpipe::{Loss, Pipeline, PipelineBuilder, Sequential, Values, models, settings::on_values};
 
 use crate::support::cpus;
 

@@ -5,7 +5,7 @@
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+use gpipe::{Optimizer, Pipeline, optim::AdamW, settings::Recompute};
 
 use crate::fixture::{DRAWS, Fixture, assert_as_told, assert_near, every};
 use crate::support::{assert_same_bits, gradients, single_threaded, snapshot};

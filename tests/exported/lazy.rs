@@ -12,7 +12,7 @@ use std::sync::Arc;
 use gpipe::models;
 use gpipe::tch::{Device, Kind, Reduction, Tensor};
 use gpipe::world::World;
-use gpipe::{Optimizer, Pipeline, Sgd};
+use gpipe::{Optimizer, Pipeline, optim::Sgd};
 use serde_json::{Value, json};
 
 use crate::fixture;

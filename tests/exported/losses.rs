@@ -2,7 +2,7 @@
 
 use gpipe::models::{ExportedModel, LossKind, NamedLoss};
 use gpipe::tch::{Kind, Reduction, Tensor};
-use gpipe::{Loss, LossFn, Pipeline, Sequential, Values};
+use gpipe::{Loss, Pipeline, Sequential, Values, settings::LossFn};
 
 use crate::fixture::path;
 use crate::support::{cpus, single_threaded};

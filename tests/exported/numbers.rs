@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use gpipe::models::ExportedModel;
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{Loss, Pipeline, Values, on_values};
+use gpipe::{Loss, Pipeline, Values, settings::on_values};
 
 use crate::fixture::every;
 use crate::forged::{Draws, Zip};

@@ -6,7 +6,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{ProfileOptions, Sample, Sequential, Values, models, profile};
+use gpipe::{
+    Sequential, Values, models,
+    profile::{ProfileOptions, Sample, profile},
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! What no comparison with eager shows: draws, and other kinds of numbers.
 
-use gpipe::Precision;
+use gpipe::settings::Precision;
 
 use crate::fixture::{DRAWS, Fixture};
 use crate::support::single_threaded;

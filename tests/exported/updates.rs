@@ -1,7 +1,7 @@
 //! Training goes where it goes in eager PyTorch, over any number of stages and by any schedule.
 
 use gpipe::partitioner::ScheduleKind;
-use gpipe::{AdamW, Optimizer};
+use gpipe::{Optimizer, optim::AdamW};
 
 use crate::fixture::{DRAWS, Fixture, are_of_this_machine, every};
 use crate::grid::{DEVICES, SCHEDULES, stages};

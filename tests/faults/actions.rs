@@ -11,7 +11,8 @@ use gpipe::engine::Phase;
 use gpipe::partitioner::{ActionKind, CheckedSchedule, MicroId, ScheduleKind, StageId};
 use gpipe::tch::{self, Tensor, nn};
 use gpipe::{
-    AdamW, Context, Error, Layer, NonFinite, Optimizer, Pipeline, Recompute, Sequential, Values,
+    Error, Layer, Optimizer, Pipeline, Sequential, Values, error::NonFinite, layers::Context,
+    optim::AdamW, settings::Recompute,
 };
 
 const DEVICES: usize = 3;

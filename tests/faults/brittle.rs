@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Tensor, nn};
-use gpipe::{AdamW, Context, Error, Layer, Optimizer, Pipeline, Sequential, Values};
+use gpipe::{Error, Layer, Optimizer, Pipeline, Sequential, Values, layers::Context, optim::AdamW};
 
 use crate::support::*;
 

@@ -4,7 +4,9 @@ use crate::support::{cpus, mlp, sequential};
 use gpipe::partitioner::{Bytes, PartitionError, ScheduleKind, Shape};
 use gpipe::tch::{Device, nn};
 use gpipe::{
-    Error, Pipeline, PipelineBuilder, Recompute, Sequential, Setting, SettingsRule, StageCount,
+    Error, Pipeline, PipelineBuilder, Sequential,
+    error::{Setting, SettingsRule, StageCount},
+    settings::Recompute,
 };
 
 fn refusal(builder: PipelineBuilder) -> String {

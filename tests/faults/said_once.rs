@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow};
 use gpipe::checkpoint::CheckpointError;
 use gpipe::data::{DataError, Place, TextError};
-use gpipe::metrics::MetricsError;
 use gpipe::models::zoo::ZooError;
 use gpipe::partitioner::{self, Schedule, ScheduleError};
 use gpipe::tch::{Kind, Tensor, nn};
-use gpipe::{BatchError, Context, Error, Layer, Pipeline, Sequential, Values};
+use gpipe::train::metrics::MetricsError;
+use gpipe::{Error, Layer, Pipeline, Sequential, Values, error::BatchError, layers::Context};
 
 use crate::support::cpus;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpipe::engine::EngineError;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Context, Error, Layer, Pipeline, Recompute, Sequential, Values};
+use gpipe::{Error, Layer, Pipeline, Sequential, Values, layers::Context, settings::Recompute};
 
 use crate::support::*;
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, OptimizerKind, Pipeline, Sequential, Sgd};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::{AdamW, OptimizerKind, Sgd},
+};
 
 use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::*;

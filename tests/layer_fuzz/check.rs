@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpipe::{Kernels, tch};
+use gpipe::{settings::Kernels, tch};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 

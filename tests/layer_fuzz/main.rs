@@ -27,7 +27,7 @@ mod schedule;
 mod sums;
 mod ways;
 
-use gpipe::Kernels;
+use gpipe::settings::Kernels;
 
 /// So many programs belong to the suite.
 const PROGRAMS: u64 = 300;

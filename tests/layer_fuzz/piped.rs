@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use gpipe::partitioner::{Bytes, ScheduleKind, Shape};
 use gpipe::tch::{self, Tensor};
 use gpipe::{
-    Context, Layer, Loss as PipedLoss, Pipeline, Recompute, Sequential, Values, on_values,
+    Layer, Loss as PipedLoss, Pipeline, Sequential, Values,
+    layers::Context,
+    settings::{Recompute, on_values},
 };
 
 use crate::batch::{Given, loss};

@@ -8,13 +8,16 @@ use std::rc::Rc;
 
 use gpipe::checkpoint::Checkpoint;
 use gpipe::data::{Batches, Dataset, Made, Source};
-use gpipe::metrics::StepMetrics;
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
+use gpipe::train::metrics::StepMetrics;
 use gpipe::train::{
     Ended, Feed, Hook, LogLines, NoRun, Outcome, Remedy, Resume, ResumeOptions, Stop, TrainError,
     Trainer, TrainerBuilder,
 };
-use gpipe::{AdamW, LrKind, LrSchedule, Optimizer, Pipeline, Sequential, Values};
+use gpipe::{
+    Optimizer, Pipeline, Sequential, Values,
+    optim::{AdamW, LrKind, LrSchedule},
+};
 use serde_json::{Value, json};
 
 type Pair = (Tensor, Tensor);

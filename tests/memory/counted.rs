@@ -10,8 +10,11 @@ use gpipe::memory::{self, Account};
 use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind, Shape};
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
 use gpipe::{
-    AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, PipelineBuilder, ProfileOptions,
-    Recompute, Sample, Sequential, profile,
+    Optimizer, Pipeline, PipelineBuilder, Sequential,
+    optim::AdamW,
+    profile::{ProfileOptions, Sample, profile},
+    report::{MemoryReport, MemoryUse},
+    settings::Recompute,
 };
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{OutOfMemory, Pipeline, Sequential};
+use gpipe::{Pipeline, Sequential, error::OutOfMemory};
 
 use crate::alone;
 use crate::support::apart::apart;
@@ -113,7 +113,7 @@ fn a_limit_without_a_gpu_is_refused_in_words() {
 #[test]
 fn a_device_that_is_not_there_is_told_with_what_to_install() {
     let _alone = alone();
-    if gpipe::cuda_available().is_ok() {
+    if gpipe::device::cuda_available().is_ok() {
         return;
     }
     let told = Arc::new(AtomicBool::new(false));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, Pipeline, Recompute, memory};
+use gpipe::{Optimizer, Pipeline, memory, optim::AdamW, settings::Recompute};
 
 use crate::alone;
 use crate::support::{cpus, cross_entropy, models};

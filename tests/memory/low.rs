@@ -6,7 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Context, Layer, ProfileOptions, Sample, Sequential, Values, profile};
+use gpipe::{
+    Layer, Sequential, Values,
+    layers::Context,
+    profile::{ProfileOptions, Sample, profile},
+};
 
 use crate::alone;
 
@@ -111,7 +115,7 @@ impl Layer for Counting {
 }
 
 /// How often each layer of a brief profile ran forward, and the profile.
-fn counted(build: fn(usize) -> (i64, bool)) -> (Vec<usize>, gpipe::Profiled) {
+fn counted(build: fn(usize) -> (i64, bool)) -> (Vec<usize>, gpipe::profile::Profiled) {
     let counters: Vec<_> = (0..5).map(|_| Arc::new(AtomicUsize::new(0))).collect();
     let mut model = Sequential::new();
     for (number, forwards) in counters.iter().cloned().enumerate() {

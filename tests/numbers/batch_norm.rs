@@ -9,7 +9,10 @@ use crate::support::*;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
 use gpipe::{
-    Context, Layer, NonFinite, Pipeline, PipelineBuilder, Recompute, Sequential, Values, layers,
+    Layer, Pipeline, PipelineBuilder, Sequential, Values,
+    error::NonFinite,
+    layers::{self, Context},
+    settings::Recompute,
 };
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);

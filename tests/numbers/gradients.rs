@@ -4,7 +4,10 @@
 use crate::support::*;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Kind, Tensor, nn};
-use gpipe::{AdamW, Error, Optimizer, Pipeline, Sequential, Sgd};
+use gpipe::{
+    Error, Optimizer, Pipeline, Sequential,
+    optim::{AdamW, Sgd},
+};
 
 const SCHEDULES: [ScheduleKind; 3] = [
     ScheduleKind::GPipe,

@@ -3,7 +3,10 @@
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
-use gpipe::{Kernels, Pipeline, PipelineBuilder, Recompute};
+use gpipe::{
+    Pipeline, PipelineBuilder,
+    settings::{Kernels, Recompute},
+};
 
 use crate::support::*;
 

@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use gpipe::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Extras};
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, Error, Loss, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Sequential,
-    Setting, layers,
+    Error, Loss, Optimizer, Pipeline, PipelineBuilder, Sequential,
+    error::Setting,
+    layers,
+    optim::AdamW,
+    settings::{LossScale, Precision},
 };
 
 use crate::support::*;

@@ -4,7 +4,7 @@
 use crate::support::*;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Kernels, Pipeline};
+use gpipe::{Pipeline, settings::Kernels};
 
 const MICRO_BATCHES: usize = 3;
 const WIDTH: i64 = 128;

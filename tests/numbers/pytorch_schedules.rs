@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::support::*;
 use gpipe::partitioner::{ActionKind, CheckedSchedule, Schedule, ScheduleKind};
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder};
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, optim::AdamW};
 
 /// File, PyTorch's name for it, ours, devices, micro-batches.
 const CASES: [(&str, ScheduleKind, usize, usize); 8] = [

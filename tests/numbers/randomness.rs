@@ -5,7 +5,7 @@ use crate::support::apart::apart;
 use crate::support::*;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Optimizer, Pipeline, Sequential, Sgd, layers};
+use gpipe::{Optimizer, Pipeline, Sequential, layers, optim::Sgd};
 
 /// Our dropout, tch's own, and a layer that draws noise by itself.
 fn noisy() -> Sequential {

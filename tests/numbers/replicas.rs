@@ -12,8 +12,11 @@ use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::partitioner::{ActionKind, DeviceId, ScheduleKind, Shape, StageId};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, Context, Error, Layer, Loss, LossScale, NonFinite, Optimizer, Pipeline, PipelineBuilder,
-    Precision, Recompute, Sequential, Setting, StepState, Values, layers,
+    Error, Layer, Loss, Optimizer, Pipeline, PipelineBuilder, Sequential, Values,
+    error::{NonFinite, Setting},
+    layers::{self, Context, StepState},
+    optim::AdamW,
+    settings::{LossScale, Precision, Recompute},
 };
 
 use crate::support::*;

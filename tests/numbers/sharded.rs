@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Adam, AdamW, Optimizer, OptimizerKind, Pipeline, Sequential, Sgd};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::{Adam, AdamW, OptimizerKind, Sgd},
+};
 
 use crate::support::*;
 

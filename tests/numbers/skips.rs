@@ -6,7 +6,7 @@ use crate::support::everywhere::{
 };
 use crate::support::*;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Context, Pipeline, Sequential, Values};
+use gpipe::{Pipeline, Sequential, Values, layers::Context};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 

@@ -6,7 +6,9 @@ use crate::support::reference::{Numbers, pipeline_numbers};
 use crate::support::*;
 use gpipe::partitioner::{Action, ActionKind, CheckedSchedule, Schedule, ScheduleKind};
 use gpipe::tch::{self, Tensor, nn};
-use gpipe::{Context, Layer, Pipeline, PipelineBuilder, Recompute, Sequential, Values};
+use gpipe::{
+    Layer, Pipeline, PipelineBuilder, Sequential, Values, layers::Context, settings::Recompute,
+};
 
 const MICRO_BATCHES: usize = 4;
 const UPDATES: usize = 3;

@@ -9,7 +9,10 @@ use std::thread;
 use crate::support::*;
 use gpipe::partitioner::{Partition, ScheduleKind};
 use gpipe::tch::{self, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, Sequential, Sgd};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::{AdamW, Sgd},
+};
 
 const SCHEDULES: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
 const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 4, 7, 8];

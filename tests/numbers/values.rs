@@ -4,7 +4,7 @@
 use crate::support::*;
 use gpipe::ndarray::{Array2, ArrayD, array, s};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Context, Layer, Pipeline, Sequential, Values, on_values};
+use gpipe::{Layer, Pipeline, Sequential, Values, layers::Context, settings::on_values};
 
 /// One tensor to: a transposed view, an absent value, integers, a second branch.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Where in memory numbers lie changes no bit.
 
 use gpipe::tch::{self, Kind, Tensor, nn};
-use gpipe::{Context, Kernels, Sequential, Values};
+use gpipe::{Sequential, Values, layers::Context, settings::Kernels};
 
 use crate::operators::{Operator, operators};
 use crate::support::batch;

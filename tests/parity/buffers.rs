@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
-use gpipe::{Context, Pipeline, PipelineBuilder, Recompute, Sequential, Values};
+use gpipe::{Pipeline, PipelineBuilder, Sequential, Values, layers::Context, settings::Recompute};
 
 use crate::support::everywhere::{Closure, batch8, plain_linear};
 use crate::support::{assert_same_bits, cross_entropy, gradients, single_threaded, snapshot};

@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use std::fmt;
 
 use gpipe::partitioner::{ScheduleKind, Shape};
-use gpipe::{Kernels, Pipeline, PipelineBuilder, Recompute};
+use gpipe::{
+    Pipeline, PipelineBuilder,
+    settings::{Kernels, Recompute},
+};
 
 use crate::support::models::Model;
 use crate::support::{covering, cpus};

@@ -29,8 +29,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use case::{Case, cases, covering, with_kernels};
-use gpipe::Kernels;
 use gpipe::partitioner::ScheduleKind;
+use gpipe::settings::Kernels;
 use gpipe::tch::Tensor;
 use support::models::{self, Model, Plainly};
 use support::reference::{Named, Numbers, Reference, pipeline_numbers, sizes};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
-use gpipe::{Pipeline, Recompute};
+use gpipe::{Pipeline, settings::Recompute};
 
 use crate::case::{Case, cases, with_kernels};
 use crate::processes::ranks;

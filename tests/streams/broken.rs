@@ -1,8 +1,8 @@
 //! The checks find what they are there to find.
 
-use gpipe::Recompute;
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
+use gpipe::settings::Recompute;
+use gpipe::torch::streams::Recorder;
 
 use crate::setup::Setup;
 use crate::support::models;

@@ -2,9 +2,13 @@
 
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Recompute};
+use gpipe::torch::streams::Recorder;
+use gpipe::{
+    Optimizer, Pipeline,
+    optim::AdamW,
+    settings::{LossScale, Precision, Recompute},
+};
 
 use crate::setup::Setup;
 use crate::support::cpus;

@@ -1,8 +1,13 @@
 //! Steps join what comes before and after: the caller, and steps that fail.
 
-use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{AdamW, GradNorm, Loss, Optimizer, Pipeline, Recompute, StepReport};
+use gpipe::torch::streams::Recorder;
+use gpipe::{
+    Loss, Optimizer, Pipeline,
+    optim::AdamW,
+    report::{GradNorm, StepReport},
+    settings::Recompute,
+};
 
 use crate::support::everywhere::failing_at;
 use crate::support::{batch, cpus, cross_entropy, single_threaded};

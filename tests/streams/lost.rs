@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, DeviceLost, Optimizer, Pipeline, PipelineBuilder, Sequential};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, Sequential, error::DeviceLost, optim::AdamW};
 
 use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::{batch, cpus, cross_entropy};

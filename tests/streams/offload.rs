@@ -1,8 +1,8 @@
 //! What stages keep for their backwards may be in the host's memory meanwhile.
 
 use gpipe::partitioner::{Bytes, MicroId, Plan, ScheduleKind, Shape, StageId};
-use gpipe::streams::Recorder;
-use gpipe::{Pipeline, PipelineBuilder, Recompute, Sequential};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Pipeline, PipelineBuilder, Sequential, settings::Recompute};
 
 use crate::setup::{Numbers, Setup, train};
 use crate::support::everywhere::{failing_at, plain_linear, with_linear};

@@ -2,8 +2,11 @@
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::partitioner::Bytes;
-use gpipe::streams::Recorder;
-use gpipe::{AdamW, Optimizer, OptimizerKind, Pipeline, Sgd};
+use gpipe::torch::streams::Recorder;
+use gpipe::{
+    Optimizer, Pipeline,
+    optim::{AdamW, OptimizerKind, Sgd},
+};
 
 use crate::setup::Numbers;
 use crate::support::models::{self, Model};

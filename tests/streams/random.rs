@@ -1,7 +1,7 @@
 //! Random schedules, places and times.
 
-use gpipe::Recompute;
 use gpipe::partitioner::ScheduleKind;
+use gpipe::settings::Recompute;
 use proptest::prelude::*;
 
 use crate::setup::Setup;

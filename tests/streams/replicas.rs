@@ -1,8 +1,8 @@
 //! Replicas of a pipeline: what their stages exchange is in order, on the same devices and on
 //! others.
 
-use gpipe::streams::Recorder;
-use gpipe::{AdamW, NonFinite, Optimizer, Pipeline};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Optimizer, Pipeline, error::NonFinite, optim::AdamW};
 
 use crate::support::{cpus, cross_entropy, mlp, mlp_batch, sequential, single_threaded, snapshot};
 

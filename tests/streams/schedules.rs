@@ -1,9 +1,9 @@
 //! Every schedule, over accelerators of several kinds of neighbourhood.
 
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Pipeline, Recompute, Sequential};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Pipeline, Sequential, settings::Recompute};
 
 use crate::setup::{Setup, train};
 use crate::support::models::{self, Model};

@@ -1,9 +1,9 @@
 //! Pipelines that are recorded.
 
 use gpipe::partitioner::{ScheduleKind, Shape};
-use gpipe::streams::Recorder;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Recompute};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, optim::AdamW, settings::Recompute};
 
 use crate::support::models::Model;
 use crate::support::{cpus, single_threaded, snapshot};

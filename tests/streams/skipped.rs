@@ -1,11 +1,15 @@
 //! Steps of which only the devices know whether they count: the numbers are those of
 //! pipelines whose host looks at each.
 
-use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor, nn};
+use gpipe::torch::streams::Recorder;
 use gpipe::{
-    Adam, AdamW, Context, Layer, Loss, LossScale, NonFinite, Optimizer, OptimizerKind, Pipeline,
-    PipelineBuilder, Precision, Sequential, Sgd, StepReport, Values, layers,
+    Layer, Loss, Optimizer, Pipeline, PipelineBuilder, Sequential, Values,
+    error::NonFinite,
+    layers::{self, Context},
+    optim::{Adam, AdamW, OptimizerKind, Sgd},
+    report::StepReport,
+    settings::{LossScale, Precision},
 };
 
 use crate::support::{

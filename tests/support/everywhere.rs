@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Context, Error, Layer, Pipeline, PipelineBuilder, Recompute, Sequential, Values};
+use gpipe::{
+    Error, Layer, Pipeline, PipelineBuilder, Sequential, Values, layers::Context,
+    settings::Recompute,
+};
 
 use super::reference::{Named, optimizer};
 use super::{assert_same_bits, batch, cpus, cross_entropy, gradients, snapshot};

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use gpipe::tch::{self, Device, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
+use gpipe::{Optimizer, Pipeline, Sequential, optim::AdamW};
 
 use super::models::{Forward, Model, Pass};
 use super::{gradients, snapshot};

@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use gpipe::models::zoo::{Entry, Instance, Synthetic, Zoo};
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
-use gpipe::{Context, Layer, Sequential, Values};
+use gpipe::{Layer, Sequential, Values, layers::Context};
 
 use super::job::{Ended, Job};
 use super::kills::told;

@@ -13,7 +13,11 @@ use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::engine::EngineError;
 use gpipe::tch::{self, Device, Kind, Reduction, Tensor, nn};
 use gpipe::world::{Times, Words, World};
-use gpipe::{AdamW, Context, Error, Layer, Optimizer, OptimizerKind, Pipeline, Sequential, Values};
+use gpipe::{
+    Error, Layer, Optimizer, Pipeline, Sequential, Values,
+    layers::Context,
+    optim::{AdamW, OptimizerKind},
+};
 
 use super::parts::{PATIENCE, print};
 

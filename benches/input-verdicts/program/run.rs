@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use gpipe::TorchError;
 use gpipe::data::{
     Batches, DataError, Dataset, Each, InputMeasures, OnDevice, Phase, Place, Source,
 };
-use gpipe::streams::Recorder;
+use gpipe::error::TorchError;
 use gpipe::tch::{Device, Kind, Tensor};
+use gpipe::torch::streams::Recorder;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::bottlenecks::Bottleneck;

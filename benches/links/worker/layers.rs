@@ -26,7 +26,7 @@ pub fn run(world: &Arc<World>, steps: &Steps) -> anyhow::Result<()> {
         .micro_batches(steps.micro_batches)
         .threads_per_stage(1)
         .build()?;
-    let mut optimizer = Optimizer::new(gpipe::Sgd::default());
+    let mut optimizer = Optimizer::new(gpipe::optim::Sgd::default());
     let rows = steps.bytes as i64 / 4 / WIDTH * steps.micro_batches as i64;
     let data = Tensor::ones([rows, WIDTH], (Kind::Float, Device::Cpu)) * 0.01;
     let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);

@@ -1,7 +1,7 @@
 //! The layers of `workloads.py`, operation by operation.
 
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Context, Layer, Values};
+use gpipe::{Layer, Values, layers::Context};
 
 use super::numbers::Parameters;
 

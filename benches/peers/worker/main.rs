@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device};
 use gpipe::world::{Launcher, Words, World};
-use gpipe::{Kernels, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, settings::Kernels};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use workloads::Workload;

@@ -2,7 +2,10 @@
 
 use anyhow::Context as _;
 use gpipe::tch::{Reduction, Tensor};
-use gpipe::{AdamW, OptimizerKind, Sequential, Sgd, models};
+use gpipe::{
+    Sequential, models,
+    optim::{AdamW, OptimizerKind, Sgd},
+};
 
 use super::layers::{Block, Bottleneck, Classes, Dense, Embed, Head, Stem, numbered};
 use super::numbers::{INPUT, TARGET, integers, symmetric};

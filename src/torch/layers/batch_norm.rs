@@ -32,7 +32,7 @@ use crate::{Context, GatheredParts, Layer, StepState, Values};
 /// variances combined as by Chan, Golub & LeVeque 1979.
 ///
 /// ```
-/// use gpipe::{Pipeline, Sequential, layers, tch::{Device, nn}};
+/// use gpipe::{Pipeline, Sequential, tch::{Device, nn}, layers};
 ///
 /// let model = Sequential::new()
 ///     .layer("conv", |p| nn::conv2d(p, 3, 8, 3, Default::default()))

@@ -201,10 +201,7 @@ fn the_class_of_the_cuda_allocator_begins_as_it_did() {
         "class CUDAAllocator : public DeviceAllocator {",
     );
     let own = functions(
-        concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/shim/cuda_allocator.h"
-        ),
+        concat!(env!("CARGO_MANIFEST_DIR"), "/shim/cuda_allocator.h"),
         "struct CudaAllocator : c10::DeviceAllocator {",
     );
     assert_eq!(own.len(), 16);

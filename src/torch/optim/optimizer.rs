@@ -17,7 +17,7 @@ use crate::error::{Error, Setting, SettingsError};
 /// Parameters may be updated in different ways, by name:
 ///
 /// ```
-/// use gpipe::{AdamW, Optimizer};
+/// use gpipe::{Optimizer, optim::AdamW};
 ///
 /// let base = AdamW { lr: 4e-4, weight_decay: 0.1, ..AdamW::default() };
 /// let mut optimizer = Optimizer::new(base)

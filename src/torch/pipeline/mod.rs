@@ -57,7 +57,7 @@ use wiring::Purpose;
 /// A model cut into stages, each on its own device, that trains as one.
 ///
 /// ```
-/// use gpipe::{AdamW, Optimizer, Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}};
+/// use gpipe::{Optimizer, Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}, optim::AdamW};
 ///
 /// let model = Sequential::new()
 ///     .layer("hidden", |p| nn::linear(p, 8, 32, Default::default()))

@@ -68,7 +68,7 @@ pub struct Profiled {
 /// its halves and a recompute, at several sizes of micro-batches, and bytes.
 ///
 /// ```
-/// use gpipe::{ProfileOptions, Sample, Sequential, profile, tch::{Device, Kind, Tensor, nn}};
+/// use gpipe::{Sequential, tch::{Device, Kind, Tensor, nn}, profile::{ProfileOptions, Sample, profile}};
 ///
 /// let model = Sequential::new()
 ///     .layer("hidden", |p| nn::linear(p, 8, 32, Default::default()))

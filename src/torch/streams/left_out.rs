@@ -107,7 +107,10 @@ mod tests {
         ("ffi::record_stream(", &[BACKEND]),
         ("ffi::enter_stream(", &[BACKEND]),
         // The profiler measures with events, on one stream.
-        ("RawEvent::record(", &[BACKEND, "src/torch/profile/stopwatch.rs"]),
+        (
+            "RawEvent::record(",
+            &[BACKEND, "src/torch/profile/stopwatch.rs"],
+        ),
         ("event.block(", &[BACKEND]),
         ("event.synchronize(", &[BACKEND]),
         ("gp_record_stream(", &["src/torch/ffi/streams.rs", SHIM]),

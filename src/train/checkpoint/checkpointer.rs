@@ -31,7 +31,7 @@ use gpipe_torch::{Optimizer, Pipeline};
 ///
 /// ```
 /// use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
-/// # use gpipe::{AdamW, Optimizer, Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}};
+/// # use gpipe::{Optimizer, Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}, optim::AdamW};
 /// # let folder = tempfile::tempdir()?;
 /// # let model = Sequential::new().layer("head", |p| nn::linear(p, 8, 2, Default::default()));
 /// # let mut pipe = Pipeline::new(model, &[Device::Cpu], 2)?;

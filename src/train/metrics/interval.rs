@@ -5,7 +5,7 @@ use super::StepMetrics;
 /// Adds up steps, and tells how fast they were together: samples over elapsed time.
 ///
 /// ```
-/// use gpipe::metrics::{Interval, StepMetrics};
+/// use gpipe::train::metrics::{Interval, StepMetrics};
 ///
 /// let step = |elapsed_ms: f64| StepMetrics {
 ///     elapsed_ms,

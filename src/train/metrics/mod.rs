@@ -2,7 +2,7 @@
 //! on a terminal.
 //!
 //! ```
-//! use gpipe::metrics::{RunMetrics, StepMetrics, read};
+//! use gpipe::train::metrics::{RunMetrics, StepMetrics, read};
 //!
 //! # let temporary = tempfile::tempdir()?;
 //! # let folder = temporary.path();

@@ -38,7 +38,7 @@ const KNOWN: [(&str, f64, f64); 17] = [
 /// is a known one (a product and a sum are two).
 ///
 /// ```
-/// use gpipe::metrics::{Arithmetic, gpu_peak_flops};
+/// use gpipe::train::metrics::{Arithmetic, gpu_peak_flops};
 ///
 /// assert_eq!(gpu_peak_flops("NVIDIA A100-SXM4-80GB", Arithmetic::Half), Some(312e12));
 /// assert_eq!(gpu_peak_flops("a GPU of tomorrow", Arithmetic::F32), None);

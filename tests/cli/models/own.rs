@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Output};
 
 use gpipe::models::zoo::{Entry, Instance, Settings, Synthetic, Zoo};
 use gpipe::tch::{Reduction, Tensor, nn};
-use gpipe::{Context, Layer, Sequential, Values, on_values};
+use gpipe::{Layer, Sequential, Values, layers::Context, settings::on_values};
 use serde_json::Value;
 
 /// An example's program, as fresh as its source. Built as `make test` builds it: with other

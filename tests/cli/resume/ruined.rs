@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer};
 use gpipe::models::zoo::Zoo;
-use gpipe::{AdamW, Optimizer, Pipeline, tch};
+use gpipe::{Optimizer, Pipeline, optim::AdamW, tch};
 
 use super::{fails, gpt, losses, newest, place, trained};
 

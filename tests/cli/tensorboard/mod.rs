@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpipe::metrics::{RunMetrics, StepMetrics};
+use gpipe::train::metrics::{RunMetrics, StepMetrics};
 
 use crate::run::printed;
 

@@ -110,9 +110,9 @@ fn a_cut_that_the_step_waits_for_is_told() {
     let folder = tempfile::tempdir().unwrap();
     // It named two devices' command to a run of three, and the plan was refused.
     // And without the kernels and threads of the run, where they are not what `profile` takes anyway.
-    let kernels = match gpipe::Kernels::auto() {
-        gpipe::Kernels::Libtorch => "onednn",
-        gpipe::Kernels::OneDnn { .. } => "libtorch",
+    let kernels = match gpipe::settings::Kernels::auto() {
+        gpipe::settings::Kernels::Libtorch => "onednn",
+        gpipe::settings::Kernels::OneDnn { .. } => "libtorch",
     };
     let flags = format!(
         "--layers 12 --balance 12,1,1 --steps 6 --devices cpu*3 --precision bf16 --kernels {kernels}"

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use gpipe::Kernels;
+use gpipe::settings::Kernels;
 use serde_json::Value;
 
 use super::SMALL;

@@ -66,7 +66,7 @@ fn where_it_came_too_late_the_words_say_so() {
     let (output, _) = run(folder.path(), Some(""), "env");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(
-        told.contains("call `gpipe::cuda_available()` first thing in `main`"),
+        told.contains("call `gpipe::device::cuda_available()` first thing in `main`"),
         "{told}"
     );
 }

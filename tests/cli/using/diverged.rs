@@ -3,7 +3,7 @@
 use gpipe::checkpoint::{Checkpoint, Checkpointer};
 use gpipe::data::Tokens;
 use gpipe::models::hugging_face;
-use gpipe::{AdamW, Optimizer, tch};
+use gpipe::{Optimizer, optim::AdamW, tch};
 
 use super::trained::{checkpoints, copy, pipeline, spec};
 use super::{gpipe, printed, refused};

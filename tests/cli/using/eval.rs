@@ -4,7 +4,7 @@ use std::fs;
 
 use gpipe::checkpoint::{Checkpoint, Extras};
 use gpipe::data::{Split, TextSet, Tokens};
-use gpipe::{AdamW, Optimizer};
+use gpipe::{Optimizer, optim::AdamW};
 use serde_json::Value;
 
 use super::trained::{TEXT, checkpoints, config, copy, held_out_loss, pipeline, run, save};

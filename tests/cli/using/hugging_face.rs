@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use gpipe::models::hugging_face::{self, HuggingFaceError};
 use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, optim::AdamW};
 use safetensors::SafeTensors;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::data::{Sampler, Split, TextSet};
 use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::tch::Device;
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, optim::AdamW};
 use tempfile::TempDir;
 
 /// Repeated, so that a small model can tell what comes next.

@@ -5,7 +5,7 @@ use std::fs;
 use gpipe::checkpoint::Extras;
 use gpipe::models::zoo::Zoo;
 use gpipe::tch::Device;
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, optim::AdamW};
 
 use super::trained::{config, copy, pipeline, run, save};
 use super::{gpipe, printed, refused};

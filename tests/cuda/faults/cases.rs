@@ -2,7 +2,9 @@
 
 use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, NonFinite, Optimizer, PipelineBuilder, Recompute, Sequential};
+use gpipe::{
+    Optimizer, PipelineBuilder, Sequential, error::NonFinite, optim::AdamW, settings::Recompute,
+};
 
 use crate::support::cross_entropy;
 use crate::support::models::{self, Model};

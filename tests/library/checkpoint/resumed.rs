@@ -1,7 +1,7 @@
 //! A run that is taken up again has the same bits as one that was not interrupted.
 
-use gpipe::Sgd;
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
+use gpipe::optim::Sgd;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor};
 

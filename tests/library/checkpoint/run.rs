@@ -6,7 +6,9 @@ use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, Context, Layer, Optimizer, OptimizerKind, Pipeline, Sequential, Sgd, Values, layers,
+    Layer, Optimizer, Pipeline, Sequential, Values,
+    layers::{self, Context},
+    optim::{AdamW, OptimizerKind, Sgd},
 };
 
 use crate::support::{batch, cpus, cross_entropy, snapshot};

@@ -2,7 +2,10 @@
 
 use gpipe::checkpoint::{Checkpoint, CheckpointError};
 use gpipe::tch::nn;
-use gpipe::{Optimizer, OptimizerKind, Pipeline, Sequential, Sgd};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::{OptimizerKind, Sgd},
+};
 
 use super::run::{adamw, momentum, small};
 use crate::support::{assert_same_bits, cpus, snapshot};

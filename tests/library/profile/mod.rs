@@ -9,8 +9,10 @@ use gpipe::partitioner::{
 };
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, Context, Error, Optimizer, Pipeline, ProfileOptions, ProfileProgress, Profiled, Sample,
-    Sequential, Values, profile, profile_watched,
+    Error, Optimizer, Pipeline, Sequential, Values,
+    layers::Context,
+    optim::AdamW,
+    profile::{ProfileOptions, ProfileProgress, Profiled, Sample, profile, profile_watched},
 };
 
 use crate::support::apart::apart;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use gpipe::data::{Batches, Dataset, Made, Source};
-use gpipe::metrics::read;
 use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::train::metrics::read;
 use gpipe::train::{
     BEST, Ended, Evaluation, Hook, Outcome, RunFolder, Stop, TrainError, Trainer, TrainerBuilder,
 };
@@ -143,7 +143,7 @@ impl Told {
 }
 
 impl Hook for Told {
-    fn step(&mut self, metrics: &gpipe::metrics::StepMetrics) {
+    fn step(&mut self, metrics: &gpipe::train::metrics::StepMetrics) {
         self.look(false, metrics.step);
     }
 

@@ -3,7 +3,7 @@
 
 use gpipe::partitioner::ScheduleKind::{self, OneFOneB, ZbH1};
 use gpipe::tch::{Device, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, optim::AdamW};
 
 use super::small;
 

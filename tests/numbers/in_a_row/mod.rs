@@ -11,8 +11,12 @@ use gpipe::engine::EngineError;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Tensor, nn};
 use gpipe::{
-    AdamW, Context, Error, Layer, NonFinite, Optimizer, Pipeline, Precision, Sequential, Setting,
-    StepInARow, StepsInARow, Values,
+    Error, Layer, Optimizer, Pipeline, Sequential, Values,
+    error::{NonFinite, Setting},
+    layers::Context,
+    optim::AdamW,
+    report::{StepInARow, StepsInARow},
+    settings::Precision,
 };
 use proptest::prelude::*;
 

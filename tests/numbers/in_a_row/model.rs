@@ -3,8 +3,12 @@
 use gpipe::partitioner::{ActionKind, ScheduleKind};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, Context, Error, Layer, LossScale, NonFinite, Optimizer, Pipeline, Precision, Sequential,
-    Sgd, StepInARow, StepNumbers, StepsInARow, Values, layers,
+    Error, Layer, Optimizer, Pipeline, Sequential, Values,
+    error::NonFinite,
+    layers::{self, Context},
+    optim::{AdamW, Sgd},
+    report::{StepInARow, StepNumbers, StepsInARow},
+    settings::{LossScale, Precision},
 };
 
 use crate::support::*;

@@ -5,9 +5,9 @@
 //! of one changes the other, and where one was copied the other did not change.
 
 use gpipe::partitioner::{Bytes, ScheduleKind};
-use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor, nn};
-use gpipe::{Pipeline, PipelineBuilder, Recompute, Sequential, Values};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Pipeline, PipelineBuilder, Sequential, Values, settings::Recompute};
 
 use super::plain::{Body, Parts, as_plain, sequential};
 use crate::support::everywhere::{
@@ -324,7 +324,7 @@ fn stashing(in_place: bool) -> Sequential {
     let model = model.stashes("whole").stashes("part");
     // What arrives, and two snapshots of it: none of them is another.
     let model = model.layer("pop", move |_| {
-        Closure(move |x: Values, ctx: &gpipe::Context| {
+        Closure(move |x: Values, ctx: &gpipe::layers::Context| {
             let x = x.into_one()?;
             let (whole, part) = (popped(ctx, "whole")?, popped(ctx, "part")?);
             Ok(vec![part, x, whole].into())
@@ -332,7 +332,7 @@ fn stashing(in_place: bool) -> Sequential {
     });
     let model = model.pops("whole").pops("part");
     let model = model.layer("write", move |_| {
-        Closure(move |x: Values, _: &gpipe::Context| {
+        Closure(move |x: Values, _: &gpipe::layers::Context| {
             let x: Vec<Tensor> = x.into_iter().flatten().collect();
             let [part, x, whole] = <[Tensor; 3]>::try_from(x).unwrap();
             let x = double(x);

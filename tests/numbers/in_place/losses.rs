@@ -5,7 +5,7 @@
 //! had saved.
 
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Context, Pipeline, Sequential, Values, on_values};
+use gpipe::{Pipeline, Sequential, Values, layers::Context, settings::on_values};
 
 use crate::support::everywhere::{Closure, batch8, everywhere, plain_linear, with_linear};
 use crate::support::*;

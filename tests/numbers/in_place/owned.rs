@@ -5,7 +5,7 @@
 //! depended on the cut.
 
 use gpipe::tch::Tensor;
-use gpipe::{Context, Sequential, Values};
+use gpipe::{Sequential, Values, layers::Context};
 
 use crate::support::everywhere::{
     Closure, batch8, plain_linear, popped, same_everywhere, with_linear,

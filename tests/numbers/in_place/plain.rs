@@ -1,7 +1,7 @@
 //! Models as lists of closures, which a pipeline runs, and plain tch.
 
 use gpipe::tch::{self, Device, Tensor, nn};
-use gpipe::{Context, Pipeline, Sequential, Values};
+use gpipe::{Pipeline, Sequential, Values, layers::Context};
 
 use crate::support::everywhere::{Closure, batch8, everywhere};
 use crate::support::{assert_same_bits, cross_entropy, gradients, single_threaded};

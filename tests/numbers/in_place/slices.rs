@@ -161,7 +161,7 @@ fn stashing(in_place: bool) -> Sequential {
         let x = double(x);
         Ok(Tensor::cat(&[&x, &x], 1).apply(linear))
     });
-    let pop = move |x: Tensor, linear: &nn::Linear, ctx: &gpipe::Context| {
+    let pop = move |x: Tensor, linear: &nn::Linear, ctx: &gpipe::layers::Context| {
         let x = x.apply(linear);
         let slice = double(popped(ctx, "slice")?);
         Ok(x + Tensor::cat(&[&slice, &slice], 1))

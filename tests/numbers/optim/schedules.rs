@@ -3,7 +3,10 @@
 
 use std::f64::consts::PI;
 
-use gpipe::{Error, LrKind, LrSchedule, OptimizerKind};
+use gpipe::{
+    Error,
+    optim::{LrKind, LrSchedule, OptimizerKind},
+};
 
 #[track_caller]
 fn assert_near(got: f64, expected: f64, what: &str) {

@@ -2,7 +2,10 @@
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{Adam, AdamW, Error, Optimizer, OptimizerKind, Pipeline, Sgd};
+use gpipe::{
+    Error, Optimizer, Pipeline,
+    optim::{Adam, AdamW, OptimizerKind, Sgd},
+};
 
 use crate::support::*;
 

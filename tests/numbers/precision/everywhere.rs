@@ -1,7 +1,10 @@
 //! The same bits for every cut and schedule, recomputed or not, in shorter types too.
 
 use gpipe::partitioner::{ScheduleKind, Shape};
-use gpipe::{LossScale, Pipeline, PipelineBuilder, Precision, Recompute};
+use gpipe::{
+    Pipeline, PipelineBuilder,
+    settings::{LossScale, Precision, Recompute},
+};
 
 use super::SHORT;
 use crate::support::models::{self, Model};

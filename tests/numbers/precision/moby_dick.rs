@@ -9,7 +9,12 @@ use std::fs;
 use gpipe::models::zoo::Zoo;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Tensor};
-use gpipe::{AdamW, LrSchedule, Optimizer, Pipeline, Precision, cuda_available};
+use gpipe::{
+    Optimizer, Pipeline,
+    device::cuda_available,
+    optim::{AdamW, LrSchedule},
+    settings::Precision,
+};
 
 use crate::support::cpus;
 

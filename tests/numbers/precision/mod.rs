@@ -11,7 +11,7 @@ mod zoo;
 
 use crate::support::*;
 use gpipe::tch::Tensor;
-use gpipe::{Pipeline, PipelineBuilder, Precision};
+use gpipe::{Pipeline, PipelineBuilder, settings::Precision};
 
 const SHORT: [Precision; 2] = [Precision::Bf16, Precision::Fp16];
 

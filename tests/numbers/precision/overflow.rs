@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Tensor, nn};
 use gpipe::{
-    AdamW, Error, LossScale, NonFinite, Optimizer, Pipeline, Precision, Sequential, layers,
+    Error, Optimizer, Pipeline, Sequential,
+    error::NonFinite,
+    layers,
+    optim::AdamW,
+    settings::{LossScale, Precision},
 };
 use serde_json::json;
 

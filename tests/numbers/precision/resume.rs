@@ -3,7 +3,11 @@
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
-use gpipe::{Adam, LossScale, LrSchedule, Optimizer, Pipeline, Precision};
+use gpipe::{
+    Optimizer, Pipeline,
+    optim::{Adam, LrSchedule},
+    settings::{LossScale, Precision},
+};
 
 use super::builder;
 use crate::support::*;

@@ -2,7 +2,11 @@
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{Error, LossScale, Optimizer, Pipeline, Precision, Sgd};
+use gpipe::{
+    Error, Optimizer, Pipeline,
+    optim::Sgd,
+    settings::{LossScale, Precision},
+};
 use serde_json::{Value, json};
 
 use super::{builder, copied};
@@ -41,7 +45,7 @@ fn gradients_and_their_norm_are_those_without_a_scale() {
         for ((name, expected), (_, got)) in expected.iter().zip(&gradients(&mut pipe)) {
             assert_near(got, expected, name);
         }
-        let input = |report: &gpipe::StepReport| {
+        let input = |report: &gpipe::report::StepReport| {
             let gradient = report.input_gradient.as_ref().unwrap();
             gradient.one().unwrap().shallow_clone()
         };

@@ -4,7 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Context, Pipeline, Precision, Recompute, Sequential, Values};
+use gpipe::{
+    Pipeline, Sequential, Values,
+    layers::Context,
+    settings::{Precision, Recompute},
+};
 
 use super::{SHORT, builder, copied};
 use crate::support::everywhere::{Closure, plain_linear, with_linear};

@@ -2,7 +2,11 @@
 
 use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::partitioner::ScheduleKind;
-use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision};
+use gpipe::{
+    Optimizer, Pipeline,
+    optim::AdamW,
+    settings::{LossScale, Precision},
+};
 
 use super::SHORT;
 use crate::support::cpus;

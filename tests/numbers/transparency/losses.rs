@@ -4,7 +4,9 @@
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
 use gpipe::{
-    BatchError, Error, Loss, LossScale, NonFinite, Pipeline, Precision, Recompute, Sequential,
+    Error, Loss, Pipeline, Sequential,
+    error::{BatchError, NonFinite},
+    settings::{LossScale, Precision, Recompute},
 };
 
 use crate::support::*;

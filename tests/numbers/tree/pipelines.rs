@@ -3,7 +3,7 @@
 use gpipe::partitioner::{Action, ActionKind, Bytes, CheckedSchedule, Schedule};
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Loss, Pipeline, PipelineBuilder, Recompute};
+use gpipe::{Loss, Pipeline, PipelineBuilder, settings::Recompute};
 
 use super::oracle::{LEAVES, Oracle, assert_bits, bits, sums};
 use crate::support::models::{self, Model};

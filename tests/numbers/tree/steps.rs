@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Tensor, nn};
 use gpipe::{
-    Error, Loss, LossScale, NonFinite, Optimizer, Pipeline, PipelineBuilder, Precision, Sequential,
-    Setting, Sgd,
+    Error, Loss, Optimizer, Pipeline, PipelineBuilder, Sequential,
+    error::{NonFinite, Setting},
+    optim::Sgd,
+    settings::{LossScale, Precision},
 };
 
 use super::oracle::{LEAVES, Oracle, assert_bits, bits};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{GraphUse, Loss, Precision};
+use gpipe::{Loss, report::GraphUse, settings::Precision};
 
 use super::setup::{Pair, Setup, WARM_UP};
 use crate::support::models::{self, Model};

@@ -1,7 +1,7 @@
 //! Several stages on one device.
 
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
+use gpipe::torch::streams::Recorder;
 
 use super::setup::{Pair, Setup, WARM_UP};
 use crate::support::{models, single_threaded};

@@ -1,9 +1,12 @@
 //! What cannot be captured runs as ever, and says why.
 
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Context, Layer, NonFinite, Pipeline, PipelineBuilder, Recompute, Sequential, Values};
+use gpipe::torch::streams::Recorder;
+use gpipe::{
+    Layer, Pipeline, PipelineBuilder, Sequential, Values, error::NonFinite, layers::Context,
+    settings::Recompute,
+};
 
 use super::setup::{Pair, Setup, WARM_UP};
 use crate::support::everywhere::{Closure, plain_linear, with_linear};

@@ -1,9 +1,12 @@
 //! Two pipelines that differ in nothing but graphs.
 
 use gpipe::partitioner::ScheduleKind;
-use gpipe::streams::Recorder;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, GraphUse, LossFn, Optimizer, Pipeline, PipelineBuilder, Sequential};
+use gpipe::torch::streams::Recorder;
+use gpipe::{
+    Optimizer, Pipeline, PipelineBuilder, Sequential, optim::AdamW, report::GraphUse,
+    settings::LossFn,
+};
 
 use crate::support::{assert_same_bits, cpus, snapshot};
 

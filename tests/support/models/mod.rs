@@ -25,7 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpipe::tch::{Tensor, nn};
-use gpipe::{Context, Layer, Sequential, Values};
+use gpipe::{Layer, Sequential, Values, layers::Context};
 
 /// What a layer may ask of the pass that it takes part in, whichever form runs it.
 pub(crate) trait Pass {

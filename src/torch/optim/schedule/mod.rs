@@ -29,7 +29,7 @@ const CYCLE_END: f64 = 1e4;
 /// The text form is the kind and its numbers, and parses back to the same schedule:
 ///
 /// ```
-/// use gpipe::{AdamW, LrSchedule, Optimizer};
+/// use gpipe::{Optimizer, optim::{AdamW, LrSchedule}};
 ///
 /// let schedule = LrSchedule::cosine(3e-4, 1000)?.warm_up(100)?.end(3e-5)?;
 /// assert_eq!(schedule.at(50), 1.5e-4); // half of the warm-up

@@ -20,7 +20,7 @@ pub(super) use pace::Pace;
 /// Options of [`Pipeline::train_steps`].
 ///
 /// ```
-/// use gpipe::StepsInARow;
+/// use gpipe::report::StepsInARow;
 ///
 /// let steps = StepsInARow::default().max_norm(1.0).learning_rates(|step| 1e-3 / (1.0 + step as f64));
 /// ```
@@ -122,7 +122,7 @@ impl Pipeline {
     /// report, the timeline is the step's own part of the run.
     ///
     /// ```
-    /// # use gpipe::{AdamW, Optimizer, Pipeline, Sequential, StepsInARow, tch::{Device, Kind, Tensor, nn}};
+    /// # use gpipe::{Optimizer, Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}, optim::AdamW, report::StepsInARow};
     /// # use gpipe::partitioner::ScheduleKind;
     /// # let model = Sequential::new()
     /// #     .layer("hidden", |p| nn::linear(p, 8, 32, Default::default()))

@@ -34,7 +34,7 @@ pub use order::Summary;
 /// for the copy, and is no memory reused before its last reader is done?
 ///
 /// ```
-/// # use gpipe::{Pipeline, Sequential, streams::Recorder, tch::{Device, Kind, Tensor, nn}};
+/// # use gpipe::{Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}, torch::streams::Recorder};
 /// # let model = Sequential::new()
 /// #     .layer("hidden", |p| nn::linear(p, 8, 4, Default::default()))
 /// #     .layer("head", |p| nn::linear(p, 4, 2, Default::default()));

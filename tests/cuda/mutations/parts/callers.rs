@@ -3,7 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Sequential};
+use gpipe::{
+    Optimizer, Pipeline, Sequential,
+    optim::AdamW,
+    settings::{LossScale, Precision},
+};
 
 use super::{GPUS, builder, print};
 use crate::simulated;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::partitioner::Bytes;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, optim::AdamW};
 
 use super::{GPUS, builder, print};
 use crate::simulated;

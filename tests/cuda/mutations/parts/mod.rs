@@ -7,9 +7,9 @@ mod processes;
 
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Bytes, ScheduleKind};
-use gpipe::streams::Recorder;
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Recompute};
+use gpipe::torch::streams::Recorder;
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, optim::AdamW, settings::Recompute};
 
 use crate::harness::Test;
 use crate::simulated;

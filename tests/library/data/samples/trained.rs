@@ -7,7 +7,7 @@ use gpipe::data::{Dataset, Made, SampleOptions, Samples, Source as _};
 use gpipe::models::zoo::{Zoo, class_cross_entropy};
 use gpipe::tch::{Device, Tensor};
 use gpipe::train::{Outcome, Trainer};
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::{Optimizer, Pipeline, optim::AdamW};
 
 use super::images::pictures;
 
