@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features walk
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features walk
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -74,17 +74,6 @@ bench: setup
 peers: setup
 	cargo build --release --locked --example peers_worker
 	"$$(sh benches/peers/setup.sh)" benches/peers/compare.py $(ARGS)
-
-# The same data loaded here, by tf.data and by PyTorch's DataLoader, in turn (see
-# benches/peers-input/README.md). ARGS="--what d1,d3 --rounds 3" for a part.
-peers-input: setup
-	cargo build --release --locked --no-default-features --features train --example peers_input
-	python3 benches/peers-input/compare.py $(ARGS)
-
-# Bottlenecks made on purpose: what the diagnosis of the input says of each, and what its advice brings (see
-# benches/README.md). On an idle machine: about five minutes. ARGS="slow disk" for a part.
-input-verdicts: setup
-	cargo run --release --locked --no-default-features --features train --example input_verdicts -- $(ARGS)
 
 # Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and what
 # joining costs by the number of processes (see benches/README.md). The first needs root.
