@@ -27,9 +27,4 @@ page=book/src/playground/module.js
   echo "// The partitioner as WebAssembly, in base64. Made by \`make playground\`, do not edit."
   printf "var GPIPE_MODULE = '%s';\n" "$(base64 -w 0 "$built")"
 } >"$page"
-# What draws and zooms pages of the command draws and zooms the playground's picture.
-{
-  echo "// What is beside a picture, and its zoom. Made by \`make playground\`, do not edit."
-  cat partitioner/src/render/page/pin.js partitioner/src/render/page/zoom.js
-} >book/src/playground/zoom.js
 echo "$page: $(wc -c <"$page") bytes, the module $(wc -c <"$built")"

@@ -249,15 +249,6 @@ fn the_playground_has_the_memory_that_flags_give() {
     }
 }
 
-#[test]
-fn the_playground_zooms_by_what_pages_zoom_by() {
-    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("partitioner/src/render/page");
-    let [pin, zoom] = ["pin.js", "zoom.js"].map(|own| fs::read_to_string(pages.join(own)).unwrap());
-    let own = fs::read_to_string(book().join("playground/zoom.js")).unwrap();
-    let (_, own) = own.split_once('\n').unwrap();
-    assert!(own == pin + &zoom, "run `make playground`");
-}
-
 /// The page's parts as the book has them, with a script after them, beside the book's files.
 fn page(acts: &str) -> String {
     let text = fs::read_to_string(book().join("playground.md")).unwrap();

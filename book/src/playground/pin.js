@@ -1,0 +1,1 @@
+../../../partitioner/src/render/page/pin.js
