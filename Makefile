@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features walk
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features walk api
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -128,13 +128,19 @@ features: setup
 	cargo test --locked $(SOURCES) --test library -- data::
 	cargo test --locked $(SOURCES) --test cli -- data_of_features
 
-# Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
+# Formatting, lints, documentation, the public API, and the builds with less: without libtorch, without a command.
 check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --no-default-features --features decide --all-targets --locked -- -D warnings
 	cargo check --no-default-features --features torch --lib --examples --locked
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	RUSTDOC="$(CURDIR)/tests/api/rustdoc" RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo run --quiet --locked -p gpipe-api
+
+# Writes the snapshots of the public API, tests/api/*.txt, anew.
+api: setup
+	RUSTDOC="$(CURDIR)/tests/api/rustdoc" cargo doc --workspace --no-deps --locked
+	GPIPE_WRITE_API=1 cargo run --quiet --locked -p gpipe-api
 
 # Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
 tensorboard-check: setup
