@@ -15,8 +15,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# What each has, the fastest form first. Ours has as many workers as theirs; PyTorch's "main"
-# loads in the training's own thread.
+# The forms of each candidate, the fastest first. All have the same number of workers; PyTorch's "main" loads
+# in the training thread.
 FORMS = {
     "d1": {"gpipe": ["plain"], "tf.data": ["plain"]},
     "d1shuf": {"gpipe": ["plain"], "tf.data": ["plain"]},

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the playground's module anew: book/src/playground/module.js, the partitioner as WebAssembly
-# in base64, so that a page also has it where it is opened as a file.
+# Rebuilds the playground's module: book/src/playground/module.js, the partitioner as WebAssembly in base64,
+# so that a page opened as a file has it, too.
 #
 #   sh book/playground/build.sh        from anywhere; `make playground` does it
 #
@@ -16,7 +16,7 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target" ]; then
   fi
 fi
 
-# No path of this machine is in the module.
+# Keeps paths of this machine out of the module.
 home=${CARGO_HOME:-$HOME/.cargo}
 RUSTFLAGS="--remap-path-prefix=$home=/cargo --remap-path-prefix=$PWD=/gpipe-rs" \
   cargo build --locked -p gpipe-playground --lib --profile playground --target "$target"
@@ -27,7 +27,7 @@ page=book/src/playground/module.js
   echo "// The partitioner as WebAssembly, in base64. Made by \`make playground\`, do not edit."
   printf "var GPIPE_MODULE = '%s';\n" "$(base64 -w 0 "$built")"
 } >"$page"
-# What draws and zooms pages of the command draws and zooms the playground's picture.
+# The playground uses the same scripts for drawing and zooming as the command's pages.
 {
   echo "// What is beside a picture, and its zoom. Made by \`make playground\`, do not edit."
   cat partitioner/src/render/page/pin.js partitioner/src/render/page/zoom.js

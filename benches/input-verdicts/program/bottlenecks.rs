@@ -2,24 +2,24 @@
 
 use gpipe::data::{Change, Limit, Phase};
 
-/// What makes a batch slow; all times are milliseconds of a batch.
+/// Costs that make a batch slow; all times are milliseconds per batch.
 #[derive(Debug, Clone)]
 pub(crate) struct Bottleneck {
     pub(crate) name: &'static str,
     pub(crate) limit: Limit,
-    /// On a core, by phase.
+    /// CPU time by phase.
     pub(crate) work: [f64; 5],
-    /// Asleep, by phase: a disk or a link that is slow.
+    /// Sleep by phase, as with a slow disk or link.
     pub(crate) idle: [f64; 5],
-    /// Every so-manieth batch takes that many times as long.
+    /// `(n, factor)`: every `n`th batch takes `factor` times as long.
     pub(crate) uneven: (usize, f64),
-    /// Matrix products of a step.
+    /// Matrix products per step.
     pub(crate) products: usize,
-    /// Threads that a step is computed on.
+    /// Threads that compute a step.
     pub(crate) threads: usize,
     pub(crate) workers: usize,
     pub(crate) prefetch: usize,
-    /// Whether an epoch comes again, so that a cache helps.
+    /// Whether epochs repeat, so that a cache helps.
     pub(crate) again: bool,
     pub(crate) cached: bool,
 }
@@ -66,7 +66,7 @@ impl Bottleneck {
         self
     }
 
-    /// The same after a change.
+    /// Returns a copy with `change` applied.
     pub(crate) fn changed(&self, change: Change) -> Self {
         let mut other = self.clone();
         match change {
@@ -88,15 +88,15 @@ impl Bottleneck {
     }
 }
 
-/// All of them.
+/// All bottlenecks.
 pub(crate) fn all() -> Vec<Bottleneck> {
     use Limit::{Compute, Contended, Cpu, Io, Uneven};
     use Phase::{Copy, Decode, Map, Read, Stack};
     let new = Bottleneck::new;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // So many threads of a step as there are cores, and as much for each.
+    // As many step threads as cores, with the same work for each.
     let heavy = |own: Bottleneck| own.training(48 * cores, cores).again();
-    // All together they take less than the steps: six milliseconds each, and a step ten or so.
+    // Together these take less than the steps: six milliseconds each, against about ten per step.
     let mut uneven = new("batches that come unevenly", Uneven).idle(Read, 3.0);
     (uneven.uneven, uneven.prefetch) = ((16, 20.0), 1);
     uneven = uneven.training(36, 1);

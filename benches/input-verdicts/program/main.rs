@@ -1,9 +1,9 @@
-//! Bottlenecks made on purpose, what the loader's diagnosis says of each, and what its advice brings:
-//! `make input-verdicts`.
+//! Deliberate input bottlenecks, the loader's diagnosis of each, and the gain from its advice: `make
+//! input-verdicts`.
 //!
-//! Each is trained for a while, diagnosed, changed as the first remedy says, and trained again. A
-//! verdict is right where it is the one that the bottleneck was made for, and its advice is kept
-//! where it brings at least half of what was predicted. Exits with 1 where any is not.
+//! Each bottleneck is trained for a while, diagnosed, changed as the first remedy says, and trained again. A
+//! verdict is right if it names the bottleneck that was built in; its advice holds if it brings at least half
+//! of the predicted gain. Exits with 1 if any check fails.
 
 mod bottlenecks;
 mod run;
@@ -15,10 +15,10 @@ use gpipe::data::{Change, Diagnosis, Remedy};
 use bottlenecks::{Bottleneck, all};
 use run::measured;
 
-/// Batches that are taken of each, before and after the change.
+/// Batches taken from each bottleneck, before and after the change.
 const BATCHES: usize = 80;
 
-/// What came of one.
+/// Result of one bottleneck.
 struct Found {
     name: &'static str,
     wanted: String,
@@ -31,7 +31,7 @@ impl Found {
         self.before.limit.to_string() == self.wanted
     }
 
-    /// The share of what was promised that was kept; nothing is promised where the training is the
+    /// The share of the predicted gain that was reached; `None` if none is predicted because training is the
     /// limit.
     fn kept(&self) -> Option<f64> {
         let (remedy, after) = self.after.as_ref()?;

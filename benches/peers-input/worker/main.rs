@@ -1,7 +1,7 @@
 //! This library's loader as a candidate of `benches/peers-input`.
 //!
-//! Started with `WHAT FORM WORKERS FOLDER SECONDS`, as the candidates in Python; takes batches for
-//! so long and answers with a JSON object on a line.
+//! Started with `WHAT FORM WORKERS FOLDER SECONDS`, like the candidates in Python. Takes batches for that
+//! long and prints a JSON object on a line.
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub)]
 
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 const SEED: u64 = 7;
 const ROWS: usize = 1_000_000;
 const COLUMNS: usize = 32;
-/// Batches whose first number is told.
+/// Number of batches whose first number is printed.
 const TOLD: usize = 3;
 
 struct Settings {
@@ -31,7 +31,7 @@ struct Settings {
     time: Duration,
 }
 
-/// Bytes: the peak of what the process had resident.
+/// Peak resident memory of the process, in bytes.
 fn memory() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"));
@@ -42,8 +42,8 @@ fn memory() -> anyhow::Result<u64> {
         << 10)
 }
 
-/// What importing TensorFlow or PyTorch has touched already: the code and the tables of the library that
-/// any tensor needs.
+/// Touches code and tables of libtorch that any tensor needs, as importing TensorFlow or PyTorch already
+/// does.
 fn touch() -> anyhow::Result<()> {
     let two = Tensor::f_zeros([2], (Kind::Float, gpipe::tch::Device::Cpu))?;
     let four = Tensor::f_stack(&[two.f_add_scalar(1.0)?, two], 0)?;
@@ -51,7 +51,7 @@ fn touch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes batches for so long, after the first one.
+/// Takes batches for the given time, after the first one.
 fn run<S: Source, B: Send + 'static>(
     settings: &Settings,
     batches: impl FnOnce() -> anyhow::Result<Batches<S, B>>,
@@ -98,7 +98,7 @@ fn small(example: &Example) -> anyhow::Result<(Vec<f32>, i64)> {
     Ok((example.floats("x")?.to_vec(), example.int("y")?))
 }
 
-/// As `tf_data.py` does it.
+/// Scales as `tf_data.py` does.
 fn scaled(byte: u8) -> f32 {
     (f32::from(byte) / 255.0 - 0.45) / 0.225
 }
@@ -106,7 +106,7 @@ fn scaled(byte: u8) -> f32 {
 fn images(settings: &Settings) -> anyhow::Result<Value> {
     let examples = || -> anyhow::Result<_> { Ok(shards(&settings.folder, "image")?.examples()) };
     match &settings.form[..] {
-        // Bytes are stacked, and become floats a batch at a time.
+        // Stacks bytes, and converts them to floats a batch at a time.
         "batch" => run(
             settings,
             || {
@@ -119,7 +119,7 @@ fn images(settings: &Settings) -> anyhow::Result<Value> {
             },
             |(x, _)| x,
         ),
-        // Bytes become floats where the batch is.
+        // Converts bytes to floats while writing the batch.
         "row" => run(
             settings,
             || {
@@ -138,7 +138,7 @@ fn images(settings: &Settings) -> anyhow::Result<Value> {
             },
             |(x, _)| x,
         ),
-        // With libtorch's operators, an image at a time.
+        // Uses libtorch's operators, an image at a time.
         "tensor" => run(
             settings,
             || {
@@ -171,18 +171,18 @@ fn images(settings: &Settings) -> anyhow::Result<Value> {
 
 fn rows(settings: &Settings) -> anyhow::Result<Value> {
     if settings.form == "file" {
-        // Read as it is asked for.
+        // Reads from the file on demand.
         let batches = || {
             let array = Array::npy(&settings.folder.join("rows.npy"))?;
             Ok(Dataset::new(array).shuffle(usize::MAX, SEED).batch(256))
         };
         return run(settings, batches, |x| x);
     }
-    // In memory, as the others have it.
+    // In memory, as for the other candidates.
     let held = || -> anyhow::Result<_> {
         let path = settings.folder.join("rows.npy");
         let mut file = BufReader::with_capacity(1 << 20, File::open(&path)?);
-        // NumPy's header is in front of them.
+        // NumPy's header precedes the numbers.
         let numbers = ROWS * COLUMNS;
         let header = file.get_ref().metadata()?.len() - 4 * numbers as u64;
         file.seek(SeekFrom::Start(header))?;
