@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes the virtual environment of TensorFlow and prints the paths of two Pythons: that one, and
-# the one of benches/peers, which has PyTorch. Each has what the other one would slow down.
+# Creates TensorFlow's virtual environment and prints the paths of two Pythons: its own, and that of
+# benches/peers, which has PyTorch. They are separate because each library would slow the other down.
 #
-# It lives in ${XDG_CACHE_HOME:-~/.cache}/gpipe-rs, shared by all clones of one user, and is
-# finished when its stamp file exists. About 300 MB to download, 1.5 GB on disk.
+# It lives in ${XDG_CACHE_HOME:-~/.cache}/gpipe-rs, shared by all clones of one user, and is complete once its
+# stamp file exists. About 300 MB to download, 1.5 GB on disk.
 set -eu
 
 tensorflow=2.21.0
@@ -15,7 +15,7 @@ venv=${XDG_CACHE_HOME:-$HOME/.cache}/gpipe-rs/peers-input-$tag
 
 mkdir -p "${venv%/*}"
 if [ ! -e "$venv/complete" ] && command -v flock >/dev/null 2>&1; then
-  # Two at once: the second waits, then finds the stamp.
+  # If two run at once, the second waits and then finds the stamp.
   exec 9>"${venv%/*}/peers-input.lock"
   flock 9
 fi

@@ -33,7 +33,7 @@ class Images(IterableDataset):
                 with open(path, "rb") as file:
                     while header := file.read(12):
                         record = file.read(struct.unpack("<Q", header[:8])[0] + 4)
-                        # A list of bytes with one value of so many.
+                        # A list of bytes with one value of this length.
                         start = record.index(b"\x0a\x80\x98\x09") + 4
                         image = torch.frombuffer(bytearray(record[start:start + BYTES]), dtype=torch.uint8)
                         yield (image.float() / 255 - 0.45) / 0.225
@@ -77,7 +77,7 @@ def rows():
     held = TensorDataset(torch.from_numpy(np.load(os.path.join(folder, "rows.npy"))))
     if form == "items":
         return DataLoader(held, batch_size=256, shuffle=True, **several)
-    # A list of numbers as the sampler's item: the whole batch is one index operation.
+    # The sampler returns lists of numbers, so the whole batch is one index operation.
     sampler = BatchSampler(RandomSampler(held), 256, drop_last=False)
     return DataLoader(held, sampler=sampler, batch_size=None, **several)
 

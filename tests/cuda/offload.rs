@@ -107,7 +107,7 @@ fn wide() -> Sequential {
     })
 }
 
-/// What is offloaded to host memory.
+/// Activations offloaded to host memory.
 #[derive(Clone, Copy, PartialEq)]
 enum Away {
     None,

@@ -1,4 +1,4 @@
-//! Random schedules, places and times.
+//! Random schedules, placements and times.
 
 use gpipe::Recompute;
 use gpipe::partitioner::ScheduleKind;

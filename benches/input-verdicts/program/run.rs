@@ -1,4 +1,4 @@
-//! A loader and a training that are as slow as they are told to be.
+//! A loader and a training with prescribed durations.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::bottlenecks::Bottleneck;
 
-/// Items of a batch.
+/// Items per batch.
 const SIZE: usize = 8;
-/// Rows and columns of what a step multiplies.
+/// Rows and columns of a step's matrices.
 const SIDE: i64 = 256;
-/// Batches of an epoch that comes again.
+/// Batches of a repeated epoch.
 const EPOCH: usize = 16;
 
-/// Keeps its thread busy or asleep.
+/// Keeps its thread busy, then asleep.
 fn spend(work: f64, idle: f64) {
     if idle > 0.0 {
         std::thread::sleep(Duration::from_secs_f64(idle / 1e3));
@@ -31,13 +31,13 @@ fn spend(work: f64, idle: f64) {
     }
 }
 
-/// Seconds that the thread has been on a core.
+/// CPU seconds of the thread.
 fn cpu() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// A batch whose copy takes what it is told to.
+/// A batch whose copy takes a prescribed time.
 struct Slow {
     tensor: Tensor,
     work: f64,
@@ -59,7 +59,7 @@ impl OnDevice for Slow {
     }
 }
 
-/// Numbers, read as slowly as a batch of them is to be.
+/// A source of numbers that reads at a prescribed speed.
 struct Numbers {
     batches: usize,
     work: f64,
@@ -95,7 +95,7 @@ impl Source for Numbers {
     }
 }
 
-/// Trains on so many batches.
+/// Measures a training on this many batches.
 pub(crate) fn measured(own: &Bottleneck, batches: usize) -> anyhow::Result<InputMeasures> {
     let of = |phase: Phase| {
         let (work, idle) = (own.work[phase as usize], own.idle[phase as usize]);
