@@ -30,8 +30,8 @@ fn measured(mut loader: gpipe::data::Loader<Tensor>) -> InputMeasures {
 
 const UNIT: Duration = Duration::from_micros(500);
 
-/// Four items per batch: each phase takes at least its assigned work, and the minimum is at the phase with
-/// most. CPU times do not depend on the machine's other load.
+/// Four items per batch: the CPU times of the phases are in the order of their assigned work, and do not depend
+/// on the other load of the machine.
 #[test]
 fn each_phase_has_its_own_time() {
     let items = Made::new(80, |number| {
