@@ -1,5 +1,5 @@
-# Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
-# does nothing where that is done. TORCH=cpu|full chooses the install.
+# Every target installs libtorch if needed (see src/torch/setup/libtorch.sh). TORCH=cpu|full chooses the
+# install.
 .PHONY: help train test build wheel dist mutations simulated-gpus bench links plans peers exported exported-memory fuzz scale kills check book pages playground screenshots tensorboard-check cuda-check setup clean features walk api
 
 help:
@@ -27,8 +27,8 @@ test: setup simulated-gpus
 	for example in custom_schedule hello_pipeline plan_from_profile; do \
 		$${CARGO_TARGET_DIR:-target}/debug/examples/$$example >/dev/null || exit 1; done
 
-# Leaves out each wait, event and note to the allocator in turn, and writes the table of who
-# notices into book/src/mutations.md. Some minutes.
+# Leaves out each wait, event and allocator note in turn, and writes the table of the tests that notice to
+# book/src/mutations.md. Takes some minutes.
 mutations: setup simulated-gpus
 	GPIPE_SIMULATE_GPUS=4 GPIPE_MUTATIONS=$(CURDIR)/book/src/mutations.md \
 		cargo test --workspace --locked --test cuda every_call_that_is_left_out
@@ -37,10 +37,9 @@ mutations: setup simulated-gpus
 build: setup
 	cargo build --release --locked $(FEATURES)
 
-# A wheel for `pip install`, beside torch==2.11.*, and an archive with libtorch's own files in it (see
-# src/packaging/pack.py): both in target/packages.
-# `--version` of what is packed names the revision.
-# Who installs these cannot build others, so they write PNG, too.
+# A wheel for `pip install`, to be used with torch==2.11.*, and an archive that includes libtorch (see
+# src/packaging/pack.py), both in target/packages. `--version` of the packed command names the revision. Users
+# of these packages cannot rebuild them, so the `png` feature is on.
 wheel dist: FEATURES = --features png
 wheel dist: export GPIPE_REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
@@ -53,8 +52,8 @@ wheel: build
 dist: build
 	python3 src/packaging/pack.py archive $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages
 
-# All ways in, as somebody goes who has just been given a clone: before every release. An hour and a half on
-# two cores. ARGS="--without test" leaves a step out, and src/packaging/walk.sh says what else there is.
+# Walks through all ways to use the project from a fresh clone; run it before every release. An hour and a
+# half on two cores. ARGS="--without test" skips a step; src/packaging/walk.sh lists the other options.
 walk:
 	sh src/packaging/walk.sh $(ARGS)
 
@@ -63,26 +62,26 @@ walk:
 simulated-gpus: setup
 	@sh src/simulated_cuda/build.sh
 
-# Every benchmark, then one table of what they claim. On an idle machine: about 40 minutes.
+# Runs every benchmark, then prints one table of the claims. About 40 minutes on an idle machine.
 bench: setup
 	rm -f $${CARGO_TARGET_DIR:-target}/tmp/bench-*.json
 	cargo bench --workspace --locked
 	@python3 benches/summary.py $${CARGO_TARGET_DIR:-target}/tmp
 
-# The same training here and in PyTorch, torchgpipe and DeepSpeed, sample by sample in
-# turn, then one table (see benches/peers/README.md). ARGS="--w W3 --rounds 3" for a part.
+# Trains the same models here and in PyTorch, torchgpipe and DeepSpeed, sample by sample in turn, and prints
+# one table (see benches/peers/README.md). ARGS="--w W3 --rounds 3" runs a part.
 peers: setup
 	cargo build --release --locked --example peers_worker
 	"$$(sh benches/peers/setup.sh)" benches/peers/compare.py $(ARGS)
 
-# Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and what
-# joining costs by the number of processes (see benches/README.md). The first needs root.
+# Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and the cost of
+# joining by number of processes (see benches/README.md). The first needs root.
 links: setup
 	cargo build --release --locked --example links_worker
 	python3 benches/links/links.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker $(ARGS)
 
-# The plan for four processes on two nodes with a slow link between them, and the plans that it names
-# next, measured. Needs root; two minutes.
+# Measures the plan for four processes on two nodes with a slow link between them, and its runners-up. Needs
+# root; two minutes.
 plans: setup
 	cargo build --release --locked --example links_worker
 	python3 benches/links/plans.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker \
@@ -92,35 +91,36 @@ scale: setup
 	cargo build --release --locked --example links_worker
 	python3 benches/links/scale.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker $(ARGS)
 
-# Kills runs by SIGKILL at 200 random moments, and runs of several processes 200 times in named
-# phases, and prints what came of it; then how long the others of a lost process are there.
+# Kills runs with SIGKILL at 200 random moments, and runs of several processes 200 times in named phases, and
+# prints the outcomes; then measures how long the other processes survive a lost one.
 kills: setup
 	KILLS=200 PHASE_KILLS=200 cargo test --workspace --locked --test cli killed -- --nocapture
 	WORLD_KILLS=100 cargo test --workspace --locked --test world -- --nocapture --test-threads 1 \
 		commands namespaces killed_trainings
 
-# Exports small models with PyTorch into target/exported, compares bits with what eager PyTorch
-# computes there, and has Python load trained weights. FIXTURES=tests/fixtures/exported writes those of the repository anew.
+# Exports small models with PyTorch into target/exported, compares the results bit for bit with eager PyTorch,
+# and has Python load trained weights. FIXTURES=tests/fixtures/exported rewrites the repository's fixtures.
 FIXTURES = $(CURDIR)/target/exported
 exported: setup
 	"$$(sh benches/peers/setup.sh)" -W ignore tests/fixtures/exported/make.py "$(FIXTURES)"
 	TORCH_PYTHON="$$(sh benches/peers/setup.sh)" GPIPE_EXPORTED="$(FIXTURES)" cargo test --workspace --locked --test exported
 
-# Trains an exported program of 1.5 billion parameters over four processes, none of which may have
-# as much memory as its weights take, and tells what each had. 12 GB of disk, 14 GB of memory.
+# Trains an exported program of 1.5 billion parameters over four processes, each limited to less memory than
+# its weights take, and prints each one's use. Needs 12 GB of disk and 14 GB of memory.
 LARGE = $(CURDIR)/target/large.pt2
 exported-memory: build
 	test -e "$(LARGE)" || "$$(sh benches/peers/setup.sh)" -W ignore benches/exported/decoder.py "$(LARGE)"
 	python3 benches/exported/memory.py $${CARGO_TARGET_DIR:-target}/release/gpipe-rs "$(LARGE)" $(ARGS)
 
-# Mutates exported programs, bytes and JSON, for ten minutes, then numbers in them, 100,000 times, each with
-# one step between guarded pages, then the files of every source of data: each is read or refused.
+# Fuzzes the readers of exported programs (bytes and JSON) for ten minutes, then numbers in them, 100,000
+# times, each with one step between guard pages, then the files of every data source: each file must be read
+# or refused.
 fuzz: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test exported -- --nocapture mutations_for
 	FUZZ_NUMBERS=$${FUZZ_NUMBERS:-100000} cargo test --workspace --locked --release --test exported -- --nocapture numbers::
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --locked --release --features parquet --test library -- --nocapture data::fuzz::mutations_for
 
-# Lints and tests of the sources that are not built by default: Parquet and Arrow, object stores.
+# Lints and tests the sources that are not built by default: Parquet and Arrow, object stores.
 SOURCES = --features parquet,object-store
 features: setup
 	cargo clippy --locked $(SOURCES) --lib --bins --test library --test cli -- -D warnings
@@ -128,7 +128,7 @@ features: setup
 	cargo test --locked $(SOURCES) --test library -- data::
 	cargo test --locked $(SOURCES) --test cli -- data_of_features
 
-# Formatting, lints, documentation, the public API, and the builds with less: without libtorch, without a command.
+# Formatting, lints, documentation, the public API, and the reduced builds: without libtorch, without the command.
 check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -142,13 +142,13 @@ api: setup
 	RUSTDOC="$(CURDIR)/tests/api/rustdoc" cargo doc --workspace --no-deps --locked
 	GPIPE_WRITE_API=1 cargo run --quiet --locked -p gpipe-api
 
-# Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
+# Checks that TensorBoard, installed from PyPI below target, reads the event files of `train`.
 tensorboard-check: setup
 	test -x target/python/bin/python || python3 -m venv target/python
 	target/python/bin/python -m pip install --quiet tensorboard==2.21.0
 	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --workspace --locked --test cli tensorboard -- --nocapture
 
-# The book as a site: book/book/index.html. mdBook is built for it once.
+# Builds the book as a site: book/book/index.html. Installs mdBook on first use.
 book: setup target/tools/bin/mdbook
 	cargo test --locked -p gpipe-book --test book
 	target/tools/bin/mdbook build book
@@ -156,8 +156,8 @@ book: setup target/tools/bin/mdbook
 target/tools/bin/mdbook:
 	cargo install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/tools
 
-# What in the book is made from code: the pages about commands and configuration, the
-# pictures of timelines.
+# Regenerates the parts of the book that are made from code: the pages about commands and configuration, and
+# the timeline pictures.
 pages: setup
 	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-partitioner --test published page::
 	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book -- configuration:: pictures:: reference::
@@ -171,8 +171,8 @@ playground:
 screenshots:
 	sh book/screenshots.sh
 
-# A folder with all that a machine with a GPU and PyTorch needs to check the CUDA part:
-# target/cuda-check, packed beside it. See benches/cuda/README.md.
+# Packs the folder that a machine with a GPU and PyTorch needs to check the CUDA part: target/cuda-check and
+# an archive beside it. See benches/cuda/README.md.
 cuda-check: setup
 	python3 benches/cuda/pack.py
 

@@ -1,4 +1,4 @@
-//! Has the binaries of this package find libtorch where `gpipe-torch` was built against it.
+//! Lets this package's binaries find the libtorch that `gpipe-torch` was built against.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

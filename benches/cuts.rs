@@ -1,9 +1,9 @@
-//! Is the chosen cut the best one: trains with every possible cut of five models, and
-//! compares the fastest with what `plan` chose from a profile, with equal numbers of
-//! layers and with equal parameters. See `benches/README.md`.
+//! Checks that the chosen cut is the best one: trains with every possible cut of five models, and compares
+//! the fastest with `plan`'s choice from a profile, with equal numbers of layers and with equal parameters.
+//! See `benches/README.md`.
 //!
-//! Names of models as arguments choose some of them; `--all` prints every cut, with the
-//! step that the profile predicts for it.
+//! Names of models as arguments select some of them; `--all` prints every cut, with the step time that the
+//! profile predicts.
 
 mod profile_support;
 
@@ -14,16 +14,14 @@ use profile_support::{Measured, Runner, SUBJECTS, Subject, stage_costs};
 
 const SCHEDULE: ScheduleKind = ScheduleKind::OneFOneB;
 const MICROS: usize = 4;
-/// Steps of a pipeline before any that count: it takes some until it has all the memory
-/// that it goes on with, and each that asks for more is late.
+/// Warm-up steps of a pipeline: it allocates memory during the first few, and a step that does so is late.
 const SETTLING: usize = 2;
-/// Pipelines that each cut gets, in turn with the others', to find those that are worth
-/// a closer look.
+/// Pipelines per cut, in turn with the others', to find the candidates for a closer look.
 const ROUNDS: usize = 3;
-/// The fastest of these, which are measured again, in turn.
+/// The fastest cuts, which are measured again in turn.
 const FINALISTS: usize = 5;
 const FINAL_ROUNDS: usize = 15;
-/// Steps that count of each pipeline.
+/// Measured steps of each pipeline.
 const STEPS: usize = 4;
 /// The chosen cut may take this much longer than the best.
 const LIMIT: f64 = 1.03;
@@ -34,8 +32,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Trains with a pipeline of its own: where in memory one happens to lie can make
-    /// each of its steps a tenth longer, and that is not the cut's doing.
+    /// Trains with a fresh pipeline: its placement in memory can make each step a tenth longer, independent
+    /// of the cut.
     fn run(&mut self, subject: &Subject, steps: usize) -> anyhow::Result<()> {
         let devices = vec![Device::Cpu; self.balance.len()];
         let pipe = Pipeline::builder(subject.spec.build())
@@ -67,8 +65,7 @@ fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Prints what each cut takes, in the order of what was measured, beside what is
-/// predicted for it.
+/// Prints each cut's time in order of the measurements, with the predicted one.
 fn print_all(cuts: &[Cut], plan: &Plan, profiled: &Profiled) -> anyhow::Result<()> {
     for cut in cuts {
         let mut plan = plan.clone();
@@ -100,7 +97,7 @@ fn train(subject: &Subject, cuts: &mut [Cut], rounds: usize) -> anyhow::Result<(
     Ok(())
 }
 
-/// Whether the chosen cut keeps to the limit.
+/// Whether the chosen cut is within the limit.
 fn compare(subject: &Subject, stages: usize, measured: bool) -> anyhow::Result<bool> {
     let model = subject.spec.build();
     let profiled = subject.profile(stages, &[MICROS, 2 * MICROS])?;

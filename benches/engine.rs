@@ -1,4 +1,4 @@
-//! What the engine itself costs. `cargo bench --no-default-features --bench engine`
+//! Overhead of the engine itself. `cargo bench --no-default-features --bench engine`
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod engine_support;
@@ -50,8 +50,8 @@ fn cost_per_action(c: &mut Criterion) {
     report.write().unwrap();
 }
 
-/// From the moment at which an action could start, its input made and its device
-/// free, to its start: where devices slept until then, or had been busy.
+/// Time from the moment an action is ready (input available, device free) to its start, for devices that
+/// slept until then and for devices that were busy.
 fn hand_over(c: &mut Criterion) {
     sleep_precisely();
     let mut group = c.benchmark_group("hand-over");
@@ -72,7 +72,7 @@ fn hand_over(c: &mut Criterion) {
     group.finish();
 }
 
-/// The mean over all hand-overs of a forward-only step.
+/// Mean over all hand-overs of a forward-only step.
 fn gap(events: &[Vec<ActionEvent>]) -> Duration {
     let mut gaps = Vec::new();
     for device in 1..events.len() {
@@ -87,8 +87,8 @@ fn gap(events: &[Vec<ActionEvent>]) -> Duration {
     gaps.iter().sum::<Duration>() / gaps.len().max(1) as u32
 }
 
-/// Values for every micro-batch into the engine and out again, per micro-batch: what
-/// a step through stages that do nothing takes more with more of them.
+/// Sends values for every micro-batch into the engine and out again: the marginal time per micro-batch of a
+/// step through stages that do nothing.
 fn scatter_and_gather(c: &mut Criterion) {
     let mut group = c.benchmark_group("scatter and gather");
     for p in [1, 2] {
@@ -110,8 +110,7 @@ fn scatter_and_gather(c: &mut Criterion) {
     group.finish();
 }
 
-/// The same for a batch that is cut, passes a layer that does nothing and is put
-/// together again.
+/// Like `scatter_and_gather`, for a batch that is split, passes a no-op layer and is concatenated again.
 #[cfg(feature = "torch")]
 fn tensors(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
     use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -134,7 +133,7 @@ fn tensors(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::Wal
     }
 }
 
-/// A step with a single action per device: start and stop of everything.
+/// A step with a single action per device: start-up and shutdown overhead.
 fn start_and_stop(c: &mut Criterion) {
     let mut group = c.benchmark_group("step start and stop");
     for p in [1, 2, 4, 8] {

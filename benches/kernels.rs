@@ -1,16 +1,16 @@
-//! What products and convolutions take with libtorch's choice of kernels and with oneDNN's, on
-//! one thread: forward, gradient of the input, gradient of the weight. See `benches/README.md`.
+//! Times of matrix products and convolutions with libtorch's choice of kernels and with oneDNN's, on one
+//! thread: forward, input gradient, weight gradient. See `benches/README.md`.
 
 use std::time::Instant;
 
 use gpipe::settings::Kernels;
 use gpipe::tch::{self, Device, Kind, Tensor};
 
-/// So often each is run; the least time counts, since others can only add to it.
+/// Runs of each operator; the minimum counts, since interference only adds time.
 const RUNS: usize = 15;
 const BOTH: [Kernels; 2] = [Kernels::Libtorch, Kernels::ONEDNN];
 
-/// An operator of a workload of `benches/peers`, and how often a micro-batch runs it.
+/// An operator of a workload of `benches/peers`, with its number of runs per micro-batch.
 struct Operator {
     name: String,
     input: Vec<i64>,
@@ -91,7 +91,7 @@ impl Operator {
         input.conv2d(weight, None::<&Tensor>, self.stride, padding, 1, 1)
     }
 
-    /// Microseconds of a forward, of the gradient of the input and of that of the weight.
+    /// Microseconds of the forward, the input gradient and the weight gradient.
     fn micros(&self) -> [f64; 3] {
         let [input, weight] = [&self.input, &self.weight]
             .map(|shape| Tensor::randn(shape, (Kind::Float, Device::Cpu)));

@@ -1,4 +1,4 @@
-//! What a loader's workers and its prefetching are worth. See `benches/README.md`.
+//! Gain from a loader's workers and from prefetching. See `benches/README.md`.
 
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use gpipe::data::{Dataset, Loader, Made};
 use gpipe::tch::Tensor;
 
-/// Batches of a measurement, and items of a batch.
+/// Batches per measurement, and items per batch.
 const BATCHES: usize = 24;
 const SIZE: usize = 32;
-/// Rounds, each with one worker and with two: of each the shortest time counts, since other
-/// work on the machine only makes times longer. There are more while the ratio is too low.
+/// Rounds, each with one worker and with two. The minimum of each counts, since other load only adds time.
+/// More rounds run while the ratio is too low.
 const ROUNDS: std::ops::RangeInclusive<usize> = 9..=40;
-/// How much faster two workers are to be where there are two cores.
+/// Required speed-up of two workers on two cores.
 const FASTER: f64 = 1.7;
-/// What a batch takes to come, what a step takes, and the share of it that may be waited.
+/// Time per batch, time per step, and the highest share of it that may be spent waiting.
 const SOURCE: Duration = Duration::from_millis(20);
 const STEP: Duration = Duration::from_millis(30);
 const WAITED: f64 = 0.02;
 const STEPS: usize = 50;
 
-/// About 150 microseconds of arithmetic, as decoding a small image takes.
+/// About 150 microseconds of arithmetic, as for decoding a small image.
 fn decode(item: usize) -> Vec<f32> {
     let mut number = item as f32;
     let mut next = || {
@@ -75,7 +75,7 @@ fn workers() -> bool {
     cores < 2 || best[0] / best[1] >= FASTER
 }
 
-/// A step that keeps a core busy all the time.
+/// A step that keeps a core busy throughout.
 fn compute(time: Duration) {
     let start = Instant::now();
     let mut number = 0.5_f64;
@@ -108,7 +108,7 @@ fn prefetch() -> bool {
     share < WAITED
 }
 
-/// What a batch costs when its items cost nothing.
+/// Measures the loader's overhead per batch if items cost nothing.
 fn overhead() {
     let made = |workers: usize| {
         let items = Made::new(usize::MAX, |item| Ok(item as i64));

@@ -1,6 +1,5 @@
-//! What activations take under every schedule and recompute mode, and what counting
-//! costs: the same operations before and after libtorch's CPU allocator starts to
-//! count. See `benches/README.md`.
+//! Activation memory under every schedule and recompute mode, and the cost of counting: the same operations
+//! before and after libtorch's CPU allocator starts to count. See `benches/README.md`.
 
 mod report_support;
 
@@ -14,10 +13,10 @@ use gpipe::tch::{self, Device, Kind, Reduction, Tensor};
 use gpipe::{Optimizer, Pipeline, optim::AdamW, settings::Recompute};
 use report_support::Report;
 
-/// Of the fastest of so many rounds it is told: others were disturbed.
+/// Rounds; the fastest is reported, the others were disturbed.
 const ROUNDS: usize = 60;
 
-/// An operation, and how often it runs in a round.
+/// An operation, and its number of runs per round.
 struct Case {
     name: &'static str,
     repeats: u32,

@@ -1,7 +1,7 @@
-//! Does the prediction hold: profiles five models, plans, trains by the plans in turn,
-//! and prints predicted over measured for time and memory. See `benches/README.md`.
+//! Checks the predictions: profiles five models, plans, trains with the plans in turn, and prints predicted
+//! over measured time and memory. See `benches/README.md`.
 //!
-//! Names of models as arguments choose some of them.
+//! Names of models as arguments select some of them.
 
 mod profile_support;
 
@@ -16,27 +16,26 @@ const SCHEDULES: [ScheduleKind; 3] = [
     ScheduleKind::ZbH1,
 ];
 const MICROS: [usize; 3] = [2, 4, 8];
-/// The model is profiled so often, with training between, so that a machine that becomes
-/// faster or slower does so for both.
+/// Profiles of each model, with training in between, so that a drift of the machine's speed affects both.
 const PASSES: usize = 5;
-/// Rounds over all cases in each pass, one after the other: what disturbs one disturbs all.
+/// Rounds over all cases in each pass, interleaved so that a disturbance affects all cases.
 const ROUNDS: usize = 3;
-/// Steps that count in each round.
+/// Measured steps in each round.
 const STEPS: usize = 2;
 const DEVICES: [Device; 2] = [Device::Cpu; 2];
-/// Farther from the measured number than this share, a prediction is marked.
+/// Relative error beyond which a prediction is marked.
 const LIMIT: f64 = 0.1;
 
 struct Case {
     plan: Plan,
     measured: Measured,
-    /// The steps that the profiles predict, in microseconds.
+    /// Step times that the profiles predict, in microseconds.
     predicted: Vec<f64>,
 }
 
 impl Case {
-    /// Trains by the plan with a pipeline of its own: where in memory one happens to lie
-    /// can make each of its steps a tenth longer, and that is not the plan's doing.
+    /// Trains the plan with a fresh pipeline: its placement in memory can make each step a tenth longer,
+    /// independent of the plan.
     fn run(&mut self, subject: &Subject) -> anyhow::Result<()> {
         let pipe = Pipeline::builder(subject.spec.build())
             .devices(&DEVICES)
@@ -49,7 +48,7 @@ impl Case {
         Ok(())
     }
 
-    /// The step that a profile predicts for this plan.
+    /// Predicts the plan's step time from a profile.
     fn predict(&mut self, measured: &Profiled) -> anyhow::Result<()> {
         let costs = stage_costs(&self.plan, measured, DEVICES.len())?;
         let simulation = simulate(&self.plan.generate()?, &costs);
@@ -57,7 +56,7 @@ impl Case {
         Ok(())
     }
 
-    /// Prints a row; says how many of its predictions are off the limit.
+    /// Prints a row; returns the number of its predictions beyond the limit.
     fn print(&self, name: &str) -> usize {
         let (predicted, measured_step) = (median(&self.predicted), self.measured.median());
         let best = self.measured.steps.iter().copied();

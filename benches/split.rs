@@ -1,5 +1,4 @@
-//! What a backward in two halves costs against one in one go, and what a
-//! recompute does. See `benches/README.md`.
+//! Cost of a backward in two halves against a joint one, and of recomputation. See `benches/README.md`.
 
 use std::process::ExitCode;
 
@@ -9,9 +8,9 @@ use gpipe::tch::{Device, Kind, Reduction, Tensor};
 use gpipe::{Pipeline, Sequential, layers::TransformerBlock};
 
 const MICRO_BATCHES: usize = 8;
-/// Steps of each kind, in turn; the ratio is taken pair by pair.
+/// Pairs of steps, in turn; the ratio is taken pair by pair.
 const PAIRS: usize = 60;
-/// What the halves may cost together, of the joint backward.
+/// Highest ratio of the two halves to the joint backward.
 const LIMIT: f64 = 1.15;
 
 /// One stage: all forwards, then each micro-batch's backward in one or two actions.
@@ -38,7 +37,7 @@ fn pipeline(model: Sequential, backward: &[ActionKind]) -> Pipeline {
         .expect("one stage holds any model")
 }
 
-/// Median microseconds of one step's actions of each kind, added up.
+/// Sums one step's actions of each kind; returns median microseconds.
 fn step(pipe: &mut Pipeline, x: &Tensor, kinds: &[ActionKind]) -> f64 {
     let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
     let report = pipe
@@ -55,7 +54,7 @@ fn quartiles(mut numbers: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|quarter| numbers[numbers.len() * quarter / 4])
 }
 
-/// The input wants a gradient, as that of every stage but the first does.
+/// The input requires a gradient, like that of every stage but the first.
 fn compare(name: &str, model: &Sequential, x: &Tensor) -> bool {
     let joint = [ActionKind::Backward];
     let halves = [ActionKind::BackwardInput, ActionKind::BackwardWeight];

@@ -1,6 +1,6 @@
-# To be read by scripts that make pictures: `$browser` is a Chromium, or the one that BROWSER names, and
-# `pictures PAGE NAME HEIGHT` takes one of the page in light and one in dark, 1200 pixels wide.
-# Needs `$work`, a folder for what the browser keeps, and pngquant.
+# Sourced by scripts that make pictures: `$browser` is a Chromium, or the one in BROWSER, and `pictures PAGE
+# NAME HEIGHT` takes a light and a dark picture of the page, 1200 pixels wide. Needs `$work`, a folder for the
+# browser's files, and pngquant.
 
 browser=
 for name in ${BROWSER:-} chromium chromium-browser google-chrome; do
@@ -18,7 +18,7 @@ fi
 images=book/src/images
 mkdir -p "$images"
 
-# Of 128 colours: a fourth of the bytes, and no eye sees it.
+# 128 colours take a quarter of the bytes without a visible difference.
 pictures() {
   for scheme in light:1 dark:0; do
     picture=$images/$2-${scheme%:*}.png

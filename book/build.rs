@@ -1,5 +1,5 @@
-//! What every crate that depends on gpipe-rs needs: its binaries and tests find
-//! libtorch where gpipe-rs was built against it.
+//! Build script for crates that depend on gpipe-rs: lets their binaries and tests find libtorch where
+//! gpipe-rs was built against it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

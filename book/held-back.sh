@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the pictures of the book's page "Is loading the limit?": the report of a training whose input
-# holds it back, in light and dark. Trains for less than a minute; needs a Chromium, pngquant and the whole command.
+# Makes the pictures of the book's page "Is loading the limit?": the report of an input-bound training, in
+# light and dark. Trains for less than a minute; needs a Chromium, pngquant and the full command.
 #
 #   sh book/held-back.sh             from anywhere
 #   GPIPE=target/release/gpipe-rs sh book/held-back.sh
@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . book/browser.sh
 
-# Photographs that are large beside what the model takes, of two classes: 216 MB, until the script ends.
+# Photographs of two classes, large compared with the model's input: 216 MB, removed when the script ends.
 python3 - "$work/photographs" <<'PYTHON'
 import os, random, struct, sys, zlib
 
@@ -42,7 +42,7 @@ train() {
     --steps 24 --quiet --out "$work/$name" --report "$work/$name.html" "$@"
 }
 
-# part NAME HEIGHT: what the report says in words.
+# part NAME HEIGHT: the report's text.
 part() {
   sed "s|</style>|nav,.legend,.scroll,main>section~section,footer{display:none!important}</style>|" \
     "$work/$1.html" >"$work/$1-part.html"

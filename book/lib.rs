@@ -1,4 +1,4 @@
-//! The book's pages as doc tests: a code block that does not compile and run fails `cargo test`.
+//! The book's pages as doc tests: `cargo test` compiles and runs their code blocks.
 
 #[cfg(doctest)]
 mod pages {

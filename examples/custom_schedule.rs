@@ -1,5 +1,5 @@
-//! A schedule of one's own: 1F1B that runs further ahead, so that a slow link stops
-//! nobody. Run with `cargo run --release --example custom_schedule`.
+//! A custom schedule: 1F1B that runs further ahead, so that a slow link delays no stage. Run with `cargo run
+//! --release --example custom_schedule`.
 
 use gpipe::partitioner::{
     Action, ActionKind, CheckError, CheckedSchedule, Costs, Micros, Schedule, ScheduleKind, Shape,
@@ -25,7 +25,7 @@ fn eager(p: usize, m: usize) -> Result<CheckedSchedule, CheckError> {
 fn main() -> anyhow::Result<()> {
     let (p, m) = (3, 8);
     let ms = Micros::new(1000.0)?;
-    // A value is under way for as long as a forward takes.
+    // A transfer takes as long as a forward.
     let costs = Costs::uniform(p, ms, ms, ms).with_transfer(Micros::ZERO, ms);
     for schedule in [
         ScheduleKind::OneFOneB.generate(Shape::new(p, m))?,

@@ -64,7 +64,7 @@ def check_gradients(program, model, inputs, tolerance=1e-3):
     # A copy has no hooks on its parameters.
     found = gradients(copy.deepcopy(program.module()), inputs)
     norms = {name: grad.norm().item() for name, grad in wanted.items()}
-    # A gradient that would be zero but for rounding is compared with the others.
+    # A gradient that is zero up to rounding is compared with the others.
     least = 1e-3 * max(norms.values(), default=0.0)
     other = [name for name, norm in norms.items()
              if not (found[name] - wanted[name]).norm().item() <= tolerance * max(norm, least)]
@@ -80,7 +80,7 @@ def check_gradients(program, model, inputs, tolerance=1e-3):
 def main():
     model, ids = Model().train(), torch.zeros(2, 64, dtype=torch.int64)
     if len(sys.argv) == 2:
-        # Micro-batches of any number of samples from two on.
+        # Micro-batches of two samples or more.
         program = export(model, (ids,), dynamic_shapes=({0: Dim.AUTO},))
         check_gradients(program, model, (ids,))
         save(program, sys.argv[1])

@@ -15,7 +15,7 @@ struct Args {
     /// Folder with the four IDX files, compressed or not.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/fashion-mnist-small"))]
     data: PathBuf,
-    /// How often every training image is seen.
+    /// Epochs over the training images.
     #[arg(long, default_value = "25")]
     epochs: u64,
     /// Threads that read and transform images.
@@ -32,7 +32,7 @@ fn images(folder: &Path, part: &str) -> anyhow::Result<Dataset<impl Source<Item 
         Ok(Dataset::new(Idx::open(&path)?))
     };
     let pairs = open("images-idx3")?.zip(open("labels-idx1")?)?;
-    // From 0 to 1, less the mean, with one channel.
+    // Scales from 0 to 1, subtracts the mean, and adds a channel dimension.
     Ok(pairs.map(|(image, label)| {
         let image = (image.f_to_kind(Kind::Float)? / 255.0 - 0.286) / 0.353;
         Ok((image.f_unsqueeze(0)?, i64::try_from(&label)?))
@@ -61,7 +61,7 @@ fn model() -> Sequential {
         })
 }
 
-/// The share of images that it tells right.
+/// The share of correctly classified images.
 fn accuracy(pipe: &mut Pipeline, folder: &Path) -> anyhow::Result<f64> {
     let (mut right, mut all) = (0.0, 0);
     for batch in images(folder, "t10k")?.batch(256).load()? {
@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
         ..AdamW::default()
     });
     let train = images(&args.data, "train").context("the training images")?;
-    // Decoded once; shifted by up to two places, and mirrored, anew in every epoch.
+    // Decoded once; shifted by up to two pixels and mirrored anew in every epoch.
     let train = train
         .cache()
         .shuffle(usize::MAX, 1)

@@ -5,7 +5,7 @@ use gpipe::models::zoo::{Entry, Instance, Settings, Synthetic};
 use gpipe::tch::{Reduction, Tensor, nn};
 use gpipe::{Sequential, cli};
 
-/// Predicts one number from 64: what it is made of, what goes in, how it is judged.
+/// Predicts one number from 64: the layers, the inputs, and the loss.
 fn tower(sizes: &Settings) -> anyhow::Result<Instance> {
     let (width, depth) = (sizes.count("width"), sizes.number("depth"));
     anyhow::ensure!(width >= 4, "width {width} is below 4");

@@ -1,6 +1,6 @@
-//! A training run of your own: model, data and loss are here, what a run needs is the library's.
-//! `cargo run --release --example own_training -- runs/waves 1000` trains 1000 steps, Ctrl-C
-//! stops and saves; `--resume` behind it goes on, to the bits of a run that was never stopped.
+//! A custom training run: model, data and loss are defined here, the rest is the library's. `cargo run
+//! --release --example own_training -- runs/waves 1000` trains 1000 steps, Ctrl-C stops and saves; with
+//! `--resume` appended it continues, bit for bit like a run that was never stopped.
 
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
@@ -12,7 +12,7 @@ use gpipe::{
     profile::{ProfileOptions, Sample, profile},
 };
 
-/// A point of time as eight waves see it, and the chord that they play then.
+/// A time as seen by eight waves, and the chord that they play then.
 fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
     let wave = |i: usize| (item as f32 * [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28][i]).sin();
     let all: Vec<f32> = (0..8).map(wave).collect();

@@ -1,5 +1,5 @@
-//! Plans for machines that are not at hand, from a profile that was measured once.
-//! Needs no libtorch: `cargo run --no-default-features --example plan_from_profile`.
+//! Plans for other machines, from a profile measured once. Needs no libtorch: `cargo run
+//! --no-default-features --example plan_from_profile`.
 
 use gpipe::partitioner::{Machine, PlanOptions, Profile, plan};
 
@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
                 plan.micro_batches,
                 plan.partition.balance()
             ),
-            // By how many bytes, and what would help.
+            // The error gives the missing bytes, and remedies.
             Err(error) => println!("{devices:>7}  {error}"),
         }
     }

@@ -1,15 +1,15 @@
-//! Which schedules, shapes and times, and what formulas say of them.
+//! Schedules, shapes and times of the cases, and their closed forms.
 
 use gpipe_partitioner::{ActionKind, Costs, Micros, ScheduleKind, Shape, StageId};
 
-/// How long actions take.
+/// Durations of actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Times {
-    /// F, I and W so many microseconds, B twice as many.
+    /// F, I and W take this many microseconds, B twice as many.
     Equal(u32),
-    /// Another time for every stage and kind, 2 to 4.2 ms.
+    /// A different time for every stage and kind, 2 to 4.2 ms.
     Unequal,
-    /// The same, with an R before every backward.
+    /// Like `Unequal`, with an R before every backward.
     Recomputing,
 }
 
@@ -31,7 +31,7 @@ impl Times {
         Costs::uniform(stages, time, time, time)
     }
 
-    /// How much longer than simulated a step may be.
+    /// Highest excess of a step over the simulated time.
     pub fn limit(self) -> f64 {
         match self {
             Self::Equal(time) if time < 1000 => 0.10,
@@ -49,7 +49,7 @@ fn unequal(stages: usize) -> Costs {
     let kinds = ActionKind::ALL.into_iter().enumerate();
     let places = kinds.flat_map(|(k, kind)| (0..stages).map(move |stage| (k, kind, stage)));
     let times = places.map(|(k, kind, stage)| {
-        // All residues of 23, so that hardly two actions end at the same time.
+        // Covers all residues of 23, so that hardly two actions end at the same time.
         let more = (7 * stage + 11 * k) % 23;
         (StageId(stage), kind, least * (1.0 + more as f64 / 20.0))
     });
@@ -59,8 +59,8 @@ fn unequal(stages: usize) -> Costs {
     })
 }
 
-/// The idle share of device time by the schedule's formula for F, I and W that take
-/// equally long; none where it has no formula, or none for this shape.
+/// The idle share of device time by the schedule's closed form, if F, I and W take equally long; `None` if
+/// there is no formula for the schedule or this shape.
 pub fn closed_form(kind: ScheduleKind, shape: Shape) -> Option<f64> {
     let Shape {
         devices: p,
@@ -68,13 +68,13 @@ pub fn closed_form(kind: ScheduleKind, shape: Shape) -> Option<f64> {
         micro_batches: m,
     } = shape;
     let (late, passes) = (p - 1, 3 * v * m);
-    // In passes of a stage: what a device waits, and what it does.
+    // In passes of a stage: a device's waiting time, and its work.
     let (idle, work) = match kind {
         ScheduleKind::GPipe | ScheduleKind::OneFOneB => (3 * late, passes),
         ScheduleKind::Interleaved1F1B | ScheduleKind::LoopedBfs if m >= p => (3 * late, passes),
         ScheduleKind::ZbH1 | ScheduleKind::InterleavedZb if m >= p => (late, passes),
         ScheduleKind::ZbH2 | ScheduleKind::Zbv if m + 1 >= 2 * p => (late, passes),
-        // Its pairs one after the other, each result leaving at once.
+        // Its pairs run one after the other, each result leaving at once.
         ScheduleKind::DualPipeV if m >= 2 * p => (late, passes),
         ScheduleKind::VHalf if m >= p && p == 4 => (5, passes),
         ScheduleKind::VHalf if m >= p && p == 8 => (17, passes),

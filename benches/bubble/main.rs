@@ -1,6 +1,6 @@
-//! The bubble as measured, as simulated and by formula, for every schedule.
-//! `cargo bench --no-default-features --bench bubble [-- FILTER]`, and without
-//! `--no-default-features` over real stages as well.
+//! Compares the measured bubble with the simulated one and the closed form, for every schedule.
+//! `cargo bench --no-default-features --bench bubble [-- FILTER]`; without `--no-default-features`, real
+//! stages as well.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod cases;
@@ -21,10 +21,10 @@ use gpipe_partitioner::{CheckedSchedule, Costs, ScheduleKind, Shape, auto, simul
 use report_support::{Report, median};
 use serde::Serialize;
 
-/// Criterion takes no fewer.
+/// Criterion's minimum.
 const SAMPLES: usize = 10;
 
-/// What a case's steps came to.
+/// Summary of a case's steps.
 #[derive(Serialize)]
 struct Row {
     stages: &'static str,
@@ -37,16 +37,15 @@ struct Row {
     bubble_simulated: f64,
     bubble_measured: f64,
     simulated_ms: f64,
-    /// Makespans over the simulated one, less 1: of the shortest step, and the median.
+    /// Makespan over the simulated one, less 1: of the shortest step, and the median.
     best: f64,
     median: f64,
-    /// The median over paper with the durations that the actions really had: what
-    /// hand-overs cost.
+    /// Median makespan over a simulation with the measured durations, less 1: the cost of hand-overs.
     over_replay: f64,
     all_ms: Vec<f64>,
 }
 
-/// A step: how long it took, how long paper says, how long a replay, idle share.
+/// A step's measured, simulated and replayed makespan, and its idle share.
 #[derive(Clone, Copy)]
 struct Step {
     measured: Duration,
@@ -56,7 +55,7 @@ struct Step {
 }
 
 impl Row {
-    /// Nothing where the case was filtered out.
+    /// Returns `None` if the case was filtered out.
     fn new(steps: &[Step], about: Self) -> Option<Self> {
         let shares = |of: fn(&Step) -> Duration| -> Vec<f64> {
             let share = |step: &Step| step.measured.div_duration_f64(of(step)) - 1.0;
@@ -155,7 +154,7 @@ fn synthetic(c: &mut Criterion, kind: ScheduleKind, shape: Shape, times: Times) 
         measured
     };
     let mut group = c.benchmark_group(format!("bubble/{}", times.name()));
-    // One step a sample.
+    // One step per sample.
     group.sampling_mode(SamplingMode::Flat);
     group.measurement_time(simulated * (SAMPLES as u32 + 1));
     let id = BenchmarkId::new(
@@ -198,7 +197,7 @@ fn grid(devices: &[usize], micro_batches: &[usize]) -> impl Iterator<Item = (Sch
     })
 }
 
-/// Whether this is a benchmark, or only a test that it runs.
+/// Whether the process runs as a benchmark rather than as a test.
 fn measuring() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
@@ -236,8 +235,7 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// The table, and what it says of the claim: actions of 2 ms and 100 µs, eight
-/// devices, 32 micro-batches.
+/// Prints the table and records the claims: actions of 2 ms and 100 µs, eight devices, 32 micro-batches.
 fn tell(rows: &[Row], report: &mut Report) {
     println!("Idle shares of device time; what steps take over the simulated time, in percent:");
     Row::heading();

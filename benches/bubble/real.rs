@@ -1,4 +1,4 @@
-//! The same over two stages that compute: sixteen equal linear layers.
+//! Bubble of two stages that compute: sixteen equal linear layers.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn pipeline(kind: ScheduleKind, devices: usize, micro_batches: usize) -> Pipelin
         .expect("the balance covers the model")
 }
 
-/// One training step without the optimizer: what the schedule speaks of.
+/// One training step without the optimizer, as covered by the schedule.
 fn step(pipe: &mut Pipeline, x: &Tensor, y: &Tensor) -> StepReport {
     let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
     let report = pipe.train_step(x, y, loss).expect("a plain model trains");
@@ -51,14 +51,14 @@ fn step(pipe: &mut Pipeline, x: &Tensor, y: &Tensor) -> StepReport {
     report
 }
 
-/// The input wants a gradient: without, the first layer's backward would be a
-/// product shorter than the others', and the stages not equal.
+/// The input requires a gradient: otherwise the first layer's backward would lack one product, and the stages
+/// would differ.
 fn data() -> (Tensor, Tensor) {
     let random = || Tensor::randn([BATCH, WIDTH], (Kind::Float, Device::Cpu));
     (random().set_requires_grad(true), random())
 }
 
-/// Every schedule that trains, and what two stages gain over one.
+/// Every schedule that trains, and the speed-up of two stages over one.
 pub fn stages(c: &mut Criterion, micro_batches: &[usize], report: &mut Report) -> Vec<Row> {
     let (x, y) = data();
     let mut rows = Vec::new();
@@ -138,8 +138,8 @@ fn schedule(
     Row::new(&steps.into_inner(), about)
 }
 
-/// Steps of one and of two stages in turn, so that a machine whose speed drifts slows
-/// both: how much of the speed-up that the schedule allows is reached.
+/// Runs steps of one and of two stages in turn, so that a drift of the machine's speed affects both: the
+/// share of the schedule's possible speed-up that is reached.
 fn speed_up(x: &Tensor, y: &Tensor, report: &mut Report) {
     const MICRO_BATCHES: usize = 8;
     const PAIRS: usize = 40;

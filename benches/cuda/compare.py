@@ -6,7 +6,7 @@ tests note for this comparison: losses, captures and replays, bytes.
 
 import json
 
-# Losses of other kernels in single precision; more is worth a look.
+# Losses with other kernels in single precision; a larger difference needs a look.
 NEAR = 1e-4
 
 

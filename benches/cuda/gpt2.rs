@@ -18,7 +18,7 @@ const GPU: Device = Device::Cuda(0);
 const CONTEXT: i64 = 1024;
 const BATCH: i64 = 8;
 
-/// As `eager.py` has it.
+/// Sizes as in `eager.py`.
 const GPT2: Gpt = Gpt {
     vocab: 50_257,
     context: CONTEXT,
@@ -57,7 +57,7 @@ pub(crate) fn one_stage() -> Result<Value> {
     steps(builder(GPT2, 1, 1).build()?, 5, 20)
 }
 
-/// As PyTorch accumulates gradients over four micro-batches.
+/// Like PyTorch's gradient accumulation over four micro-batches.
 pub(crate) fn four_micro_batches() -> Result<Value> {
     steps(builder(GPT2, 1, 4).build()?, 5, 20)
 }
@@ -70,7 +70,7 @@ pub(crate) fn two_stages() -> Result<Value> {
     Ok(json!({"one": one, "two": two, "ratio": ratio}))
 }
 
-/// How busy the host is with 32 small micro-batches.
+/// Load of the host with 32 small micro-batches.
 pub(crate) fn host_share() -> Result<Value> {
     let small = Gpt {
         context: 128,
@@ -91,8 +91,8 @@ pub(crate) fn host_share() -> Result<Value> {
     Ok(json!({"host_share": share, "host_waits_in_a_step": 0, "micro_batches": 32}))
 }
 
-/// A GPT of small kernels, for which the host is slower than the device: a step and the
-/// host's share without and with CUDA graphs, and whether the losses are the same.
+/// A GPT of small kernels, so that the host is slower than the device: a step and the host's share without
+/// and with CUDA graphs, and whether the losses are equal.
 pub(crate) fn graphs() -> Result<Value> {
     let small = Gpt {
         context: 128,

@@ -1,10 +1,9 @@
-//! What a CUDA device is asked to show: steps against PyTorch's, stages on one card, copies
-//! behind computations, the host's share, training under a limit of memory. Writes one
-//! JSON object (`--json FILE`, else to the output). See `benches/cuda/README.md`.
+//! Checks on a CUDA device: steps against PyTorch's, stages on one card, overlap of copies and kernels, the
+//! host's share, training under a memory limit. Writes one JSON object (`--json FILE`, else standard output).
+//! See `benches/cuda/README.md`.
 //!
-//! Each measurement has a process of its own, and the file is written anew after each: one
-//! that ends its process costs no other. Without a device it says why in words and measures
-//! nothing.
+//! Each measurement runs in its own process, and the file is rewritten after each, so that a crash loses only
+//! one. Without a device it prints the reason and measures nothing.
 
 #[path = "../../tests/cuda/apart.rs"]
 mod apart;
@@ -29,7 +28,7 @@ const CASES: [Case; 7] = [
     ("gpt2_xl_under_a_limit", gpt2::under_a_limit),
 ];
 
-/// For one measurement.
+/// Time limit of one measurement.
 const LIMIT: Duration = Duration::from_mins(15);
 
 fn main() -> Result<()> {
@@ -73,7 +72,7 @@ fn told(error: &anyhow::Error) -> Value {
     json!({"error": format!("{error:#}")})
 }
 
-/// Measures in this process.
+/// Runs a measurement in this process.
 fn here(name: &str) -> Value {
     let case = CASES.iter().find(|(own, _)| *own == name);
     let measured = match case {
@@ -83,7 +82,7 @@ fn here(name: &str) -> Value {
     measured.unwrap_or_else(|error| told(&error))
 }
 
-/// Measures in a process of its own.
+/// Runs a measurement in a separate process.
 fn apart(name: &str) -> Result<Value> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("measured.json");
@@ -100,8 +99,7 @@ fn apart(name: &str) -> Result<Value> {
     }
 }
 
-/// The median, least and most of so many runs in milliseconds, after some that do not
-/// count.
+/// Median, minimum and maximum of `runs` runs in milliseconds, after `warm` warm-up runs.
 fn timed(warm: usize, runs: usize, mut body: impl FnMut() -> Result<()>) -> Result<Value> {
     for _ in 0..warm {
         body()?;

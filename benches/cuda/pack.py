@@ -22,7 +22,7 @@ import tarfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = 60 * 1000 * 1000
-# The devices, and what stands in for NCCL.
+# The simulated devices, and the replacement of NCCL.
 LIBRARIES = ["libgpipe_simulated_cuda.so", "libnccl.so.2"]
 DEVICES = "4"
 BUILDS = [

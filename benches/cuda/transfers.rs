@@ -1,4 +1,4 @@
-//! Copies of 64 MiB behind computations.
+//! Copies of 64 MiB overlapped with computation.
 
 use anyhow::Result;
 use gpipe::partitioner::render;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{median, timed};
 
 const GPU: Device = Device::Cuda(0);
-/// 64 MiB of activations a micro-batch.
+/// 64 MiB of activations per micro-batch.
 const ROWS: i64 = 4096;
 const WIDTH: i64 = 4096;
 const MICRO_BATCHES: i64 = 8;
@@ -55,7 +55,7 @@ pub(crate) fn hidden() -> Result<Value> {
     let compute = step(&[GPU], GPU)?;
     let host = Tensor::ones([ROWS, WIDTH], (Kind::Float, Device::Cpu));
     let copies = timed(3, 10, || {
-        // As a stage does it: into page-locked memory, then over.
+        // As in a stage: into page-locked memory, then to the device.
         for _ in 0..MICRO_BATCHES {
             let pinned = host.f_pin_memory(GPU)?;
             drop(pinned.f_to_device_(GPU, Kind::Float, true, false)?);

@@ -1,4 +1,4 @@
-//! Stages that do nothing, or nothing for a fixed time.
+//! Stages that do nothing, or wait for a fixed time.
 #![allow(
     dead_code,
     missing_docs,
@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Waits in every action for the time of its kind and hands on what it got.
+/// Waits in every action for the time of its kind and returns its input.
 pub struct Fixed(pub StageTimes);
 
-/// Microseconds as the system's clock counts.
+/// Converts microseconds to a [`Duration`].
 pub fn duration(micros: Micros) -> Duration {
     Duration::from_secs_f64(micros.get() / 1e6)
 }
@@ -48,16 +48,15 @@ impl Stage for Fixed {
     fn abort(&mut self) {}
 }
 
-/// How much of a wait is spent awake, looking at the clock and offering the core.
+/// Part of a wait that is spent spinning on the clock and yielding the core.
 ///
-/// Sleeps end late: on virtual machines the timer's interrupt alone comes some 40 µs
-/// after its time, and the threads that it wakes together then take turns. A thread
-/// that only offers its core gets it back within a few microseconds, even where four
-/// of them share it.
+/// Sleeps end late: on virtual machines the timer interrupt alone comes some 40 µs after its time, and the
+/// threads that it wakes together then take turns. A thread that only yields its core gets it back within a
+/// few microseconds, even if four threads share it.
 const AWAKE: Duration = Duration::from_micros(250);
 
-/// Waits for `duration` without occupying a core for most of it, so that more
-/// stages than cores can wait at the same time.
+/// Waits for `duration` without occupying a core for most of it, so that more stages than cores can wait
+/// concurrently.
 pub fn wait(duration: Duration) {
     if duration.is_zero() {
         return;
@@ -72,14 +71,14 @@ pub fn wait(duration: Duration) {
     }
 }
 
-/// Lets sleeping threads be woken at the time they asked for instead of up to
-/// 50 µs later, where the system allows it. Threads started later inherit it.
+/// Lets sleeping threads be woken on time instead of up to 50 µs later, if the system allows it. Threads
+/// started later inherit the setting.
 pub fn sleep_precisely() {
-    // Elsewhere than on Linux sleeps stay coarse, and the results show it.
+    // On other systems than Linux sleeps stay coarse, and the results show it.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
 }
 
-/// An engine, a program for it and what its steps need.
+/// An engine, a program for it and its step inputs.
 pub struct Rig {
     pub engine: Engine<Fixed>,
     pub program: Arc<Program>,
@@ -95,7 +94,7 @@ impl Rig {
         Self::over(kind.generate(Shape::new(p, m))?, costs)
     }
 
-    /// The stages that `schedule` has, where it has them, with these times.
+    /// Creates a rig for the stages of `schedule` with these costs.
     pub fn over(schedule: CheckedSchedule, costs: Costs) -> anyhow::Result<Self> {
         let plain = schedule.schedule();
         let builder = |device| {
@@ -115,7 +114,7 @@ impl Rig {
         })
     }
 
-    /// Runs a step and gives each device's log.
+    /// Runs a step and returns each device's log.
     pub fn run(&mut self) -> anyhow::Result<Vec<Vec<ActionEvent>>> {
         let micros = self.schedule().schedule().micro_batches();
         let (edge, value) = (gpipe::engine::EdgeId(0), ());
@@ -131,7 +130,7 @@ impl Rig {
             .events)
     }
 
-    /// Runs so many steps in a row, without a barrier between them.
+    /// Runs `steps` steps in a row, without a barrier between them.
     pub fn in_a_row(&mut self, steps: usize) -> anyhow::Result<Timeline> {
         let program = Arc::new(self.program.in_a_row(steps)?);
         let (edge, value) = (gpipe::engine::EdgeId(0), ());
@@ -156,13 +155,12 @@ impl Rig {
         lists.map(|(_, list)| list.len()).sum()
     }
 
-    /// The makespan on paper.
+    /// The simulated makespan.
     pub fn simulated(&self) -> Duration {
         duration(simulate(self.schedule(), &self.costs).makespan())
     }
 
-    /// Actions on the longest chain, where all take equally long: the makespan on
-    /// paper in actions.
+    /// Number of actions on the critical path if all take equally long: the simulated makespan in actions.
     pub fn critical(&self) -> f64 {
         let action = duration(self.costs.stage(StageId(0)).forward);
         if action.is_zero() {
@@ -172,7 +170,7 @@ impl Rig {
     }
 }
 
-/// First start to last end.
+/// Time from the first start to the last end.
 pub fn makespan(events: &[Vec<ActionEvent>]) -> Duration {
     let all = || events.iter().flatten();
     let start = all().map(|event| event.start).min().unwrap_or_default();
@@ -180,8 +178,7 @@ pub fn makespan(events: &[Vec<ActionEvent>]) -> Duration {
     end.saturating_sub(start)
 }
 
-/// The makespan on paper, where every action takes what it took in `events`: an
-/// engine that costs nothing would have needed this.
+/// The simulated makespan with the durations in `events`: the makespan of an engine without overhead.
 pub fn replay(events: &[Vec<ActionEvent>]) -> Duration {
     let all = || events.iter().flatten().map(|event| event.action);
     let last = all().map(|action| action.stage).max().unwrap_or(StageId(0));
@@ -205,7 +202,7 @@ pub fn replay(events: &[Vec<ActionEvent>]) -> Duration {
     free.into_iter().max().unwrap_or_default()
 }
 
-/// What a stage gives for a micro-batch: on the way forward, or back.
+/// A stage's result for a micro-batch, in the forward or the backward direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Value {
     stage: StageId,
@@ -219,7 +216,7 @@ fn gives(action: Action) -> Option<Value> {
     (back || kind == ActionKind::Forward).then_some(Value { stage, micro, back })
 }
 
-/// What `action` takes of another stage.
+/// The result of another stage that `action` consumes.
 fn takes(action: Action, last: StageId) -> Option<Value> {
     let own = gives(action)?;
     let stage = if own.back {

@@ -51,8 +51,8 @@ class Namespaces:
             [wire, str(delay), str(bits), str(node), *self.names], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         for name in self.names:
-            # One that every kernel has and allows. Some systems use bbr, which spreads a message
-            # over some of the time that a journey there and back takes.
+            # An algorithm that every kernel has and allows. Some systems use bbr, which spreads a message
+            # over a part of the round-trip time.
             for setting in settings:
                 subprocess.check_call(["ip", "netns", "exec", name, "sysctl", "-qw", f"net.ipv4.tcp_{setting}"])
         if self.wire.stdout.readline().strip() != "up":

@@ -17,7 +17,7 @@ import sys
 import time
 
 PORT = 29700
-# The one that this runs in, once it does.
+# Set to the namespace that this process runs in.
 NAMESPACE = "GPIPE_SCALE_NAMESPACE"
 
 

@@ -29,7 +29,7 @@ def candidates(w, cores):
     def add(cand, p=1, ranks=1, sched="", chk="", threads=1, ms=MS, d=1):
         # torch.distributed.pipelining refuses fewer micro-batches than stages under these.
         ms = [m for m in ms if cand != "P1" or sched in ("gpipe",) or m >= p]
-        # A replica has a micro-batch at least.
+        # A replica needs at least one micro-batch.
         ms = [m for m in ms if m >= d]
         out.append(dict(cand=cand, sched=sched, chk=chk, w=w, p=p, d=d, ranks=ranks, ms=ms, threads=threads))
 

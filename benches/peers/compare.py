@@ -54,7 +54,7 @@ def measure(configs, rounds, ours):
     begun, n = time.time(), 0
     for n in range(3 * rounds):
         todo = [(g, m) for m in MS for g in groups if m in g.cfg["ms"] and not g.err]
-        # All of a number of micro-batches go on while one of them lacks a sample: pairs need both.
+        # Continues all samples of a number of micro-batches while one of them is missing: pairs need both.
         lacking = {m for g, m in todo if g.undisturbed(m) < rounds}
         todo = [(g, m) for g, m in todo if m in lacking]
         if not todo or (n >= rounds and WAITING["left"] <= 0):
@@ -117,8 +117,8 @@ def main():
     WAITING["left"] = args.max_wait
     os.makedirs(args.out, exist_ok=True)
     path = os.path.join(args.out, "results.json")
-    # Two at once would spoil each other's samples. In a folder that is the user's own: a name
-    # that others can foresee in a folder for all could be their link.
+    # Two runs at once would disturb each other. The lock is in the user's own folder: in a shared folder
+    # others could place a link under a predictable name.
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cache = os.path.join(cache, "gpipe-rs")
     os.makedirs(cache, exist_ok=True)

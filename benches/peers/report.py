@@ -10,7 +10,7 @@ from candidates import EXPORTED, MS, ONEDNN, OURS, key, label
 TOLERANCE = 1e-5        # how far first losses may be apart, unless PyTorch's own are further
 FEW = 3                 # with fewer undisturbed samples than this, the least disturbed half is taken
 
-# What is claimed: folder, title, and per workload and m the least ratio (theirs / ours).
+# The claims: folder, title, and the lowest ratio (theirs / ours) per workload and m.
 CLAIMS = {
     "one-process": ("One process with a thread a core",
                     {(w, m): None for w in ("W1", "W2", "W3", "W4") for m in MS}),
@@ -41,7 +41,7 @@ CLAIMS = {
     "memory": ("Resident memory of the whole run under 1F1B, of that of PyTorch's processes", {("W1", 16): 0.6}),
 }
 
-# Claims of which there is a row with libtorch's choice of kernels, and one with oneDNN's.
+# Claims with one row for libtorch's choice of kernels and one for oneDNN's.
 BOTH_KERNELS = ("one-process", "two-cores", "pytorch", "torchgpipe", "deepspeed", "processes", "processes-deepspeed")
 
 
@@ -244,7 +244,8 @@ def claim_lines(results, claim):
         less = claim == "memory"
         unit = (lambda r: f"{sum(r['rss_peak_mb']):.0f} MB") if less else (lambda r: f"{number(median(r))} ms")
         holds = None if wanted is None else mid <= wanted if less else mid >= wanted
-        # Other programs' load is not evenly spread over samples: no verdict then. Bytes do not depend on it.
+        # Load from other programs is unevenly spread over samples, which rules out a verdict. Bytes do not
+        # depend on it.
         quiet = less or all(sum(s["ok"] for s in r["samples"]) >= FEW for r in (theirs, ours))
         yield dict(claim=claim, workload=w, m=m, ours=label(ours), ours_value=unit(ours), theirs=label(theirs),
                    theirs_value=unit(theirs), ratio=mid, quartiles=[low, high], wanted=wanted, holds=holds if quiet else None, disturbed=not quiet)

@@ -8,7 +8,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from group import Group
 
-# Answers as a worker does, and polls while it waits, as those of gloo and DeepSpeed do.
+# Answers like a worker, and polls while it waits, as workers of gloo and DeepSpeed do.
 POLLING = """#!{python}
 import json, os, select, sys, time
 print(json.dumps(dict(ready=1)), flush=True)
@@ -60,7 +60,7 @@ class Idle(unittest.TestCase):
 
     def test_workers_are_stopped_unless_they_are_measured(self):
         idle, measured = self.groups
-        # A signal takes its time.
+        # A signal takes some time.
         end = time.monotonic() + 30
         while {state(p.pid) for p in idle.ps} != {"T"} and time.monotonic() < end:
             pass

@@ -138,7 +138,7 @@ def resnet101_layers(num_classes=1000):
 
 # ---------------------------------------------------------------- init
 
-# In a folder that is the user's own: others could have put files into one for all.
+# In the user's own folder: others could place files in a shared one.
 CACHE = os.environ.get("PEERS_CACHE") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gpipe-rs", "peers-init")
 

@@ -1,4 +1,4 @@
-//! Models that are profiled, planned and trained, and pipelines that count for it.
+//! Models to profile, plan and train, and pipelines that collect the measurements.
 #![allow(dead_code)]
 
 use gpipe::models::zoo::{ModelSpec, Zoo};
@@ -11,7 +11,7 @@ use gpipe::{
     report::StepReport,
 };
 
-/// Model, sizes, and samples of a mini-batch.
+/// Model, sizes, and samples per mini-batch.
 pub(crate) const SUBJECTS: [(&str, &[&str], usize); 5] = [
     ("mlp", &["hidden=1024", "depth=8"], 256),
     (
@@ -56,7 +56,7 @@ impl Subject {
         })
     }
 
-    /// Profiles it for `stages` CPU stages at the sizes of these numbers of micro-batches.
+    /// Profiles the model for `stages` CPU stages at the micro-batch sizes that these counts give.
     pub(crate) fn profile(&self, stages: usize, micros: &[usize]) -> anyhow::Result<Profiled> {
         let mut options = ProfileOptions::new(&vec![Device::Cpu; stages]);
         options.sizes = micros
@@ -101,7 +101,7 @@ fn machine(measured: &Profiled, stages: usize) -> anyhow::Result<Machine> {
     })
 }
 
-/// What a profile says that the stages of a plan cost.
+/// Stage costs of a plan according to a profile.
 pub(crate) fn stage_costs(
     plan: &Plan,
     measured: &Profiled,
@@ -119,19 +119,19 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// A pipeline that trains one subject, and how long its steps took.
+/// A pipeline that trains one subject, and its step times.
 pub(crate) struct Runner {
     pub(crate) pipe: Pipeline,
     optimizer: Optimizer,
     pub(crate) measured: Measured,
 }
 
-/// What steps took.
+/// Measurements of steps.
 #[derive(Default)]
 pub(crate) struct Measured {
     /// Makespans in microseconds.
     pub(crate) steps: Vec<f64>,
-    /// Of each step, per device.
+    /// Peak memory of each step, per device.
     peaks: Vec<Vec<u64>>,
 }
 
@@ -149,7 +149,7 @@ impl Measured {
             .push(memory.map(|used| used.total.get()).collect());
     }
 
-    /// Per device the median of the peaks of everything.
+    /// Median peak of total memory, per device.
     pub(crate) fn peaks(&self, devices: usize) -> Vec<u64> {
         let middle = |device: usize| {
             let mut sorted: Vec<u64> = self.peaks.iter().map(|step| step[device]).collect();
@@ -168,8 +168,8 @@ impl Runner {
     pub(crate) fn new(pipe: Pipeline) -> Self {
         Self {
             pipe,
-            // A model that has learned its one batch by heart has gradients of numbers so
-            // small that a CPU takes five times as long with them.
+            // A model that has memorized its only batch has denormal gradients, which a CPU computes five
+            // times as slowly.
             optimizer: Optimizer::new(AdamW {
                 lr: 1e-9,
                 ..AdamW::default()
@@ -178,7 +178,7 @@ impl Runner {
         }
     }
 
-    /// Trains one step to warm up and then `steps` that count.
+    /// Trains one warm-up step and then `steps` measured ones.
     pub(crate) fn run(&mut self, subject: &Subject, steps: usize) -> anyhow::Result<()> {
         for number in 0..=steps {
             let report = self.pipe.train_step(

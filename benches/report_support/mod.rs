@@ -1,4 +1,4 @@
-//! What a benchmark found, for the table at the end of `make bench`.
+//! Results of a benchmark, for the table at the end of `make bench`.
 #![allow(
     dead_code,
     missing_docs,
@@ -9,7 +9,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// One thing that a benchmark measures against a limit.
+/// A measured value and its limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
     what: String,
@@ -18,7 +18,7 @@ pub struct Claim {
     holds: bool,
 }
 
-/// All that a benchmark found.
+/// All results of a benchmark.
 pub struct Report {
     name: &'static str,
     claims: Vec<Claim>,
@@ -31,7 +31,7 @@ impl Report {
         Self { name, claims, rows }
     }
 
-    /// A number that must not be above `limit`.
+    /// Records a number that must not exceed `limit`.
     pub fn at_most(&mut self, what: impl Into<String>, measured: f64, limit: f64, unit: &str) {
         self.claims.push(Claim {
             what: what.into(),
@@ -41,7 +41,7 @@ impl Report {
         });
     }
 
-    /// A number that must not be below `limit`.
+    /// Records a number that must not be below `limit`.
     pub fn at_least(&mut self, what: impl Into<String>, measured: f64, limit: f64, unit: &str) {
         self.claims.push(Claim {
             what: what.into(),
@@ -51,12 +51,12 @@ impl Report {
         });
     }
 
-    /// A measurement, of whatever form.
+    /// Records a measurement of any form.
     pub fn row(&mut self, row: impl Serialize) {
         self.rows.push(json!(row));
     }
 
-    /// Prints what does not hold and writes everything to `target/tmp/bench-NAME.json`.
+    /// Prints the claims that do not hold and writes everything to `target/tmp/bench-NAME.json`.
     pub fn write(self) -> anyhow::Result<()> {
         for claim in self.claims.iter().filter(|claim| !claim.holds) {
             println!(
@@ -72,7 +72,7 @@ impl Report {
     }
 }
 
-/// The middle of some numbers, or the lower of two.
+/// The median, or the lower of the two middle numbers.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len().saturating_sub(1) / 2;

@@ -1,4 +1,4 @@
-//! What `plan` chooses by itself, beside the same plan without it.
+//! Choices that `plan` makes by itself, against the same plan without them.
 
 use anyhow::Result;
 use gpipe::models::Gpt;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::job::{GPT_1B3, Job};
 use super::report_support::Report;
 
-/// Small kernels, for which the host is the limit.
+/// Small kernels, so that the host is the limit.
 const SMALL: Job = Job {
     model: Gpt {
         context: 256,
@@ -25,8 +25,8 @@ const SMALL: Job = Job {
     large: false,
 };
 
-/// Wide blocks over a long context: more activations than memory, and so many operations for
-/// each byte of them that the link to the host keeps up.
+/// Wide blocks over a long context: more activations than memory, with enough operations per byte for the
+/// link to the host to keep up.
 const LONG: Job = Job {
     model: Gpt {
         context: 24_576,
@@ -49,7 +49,7 @@ pub(crate) fn offload() -> Result<Value> {
     beside(&LONG, |options| options.offload = When::Never)
 }
 
-/// The plan, and the one without what `forbid` forbids.
+/// The plan, and the plan without the options that `forbid` disables.
 fn beside(job: &Job, forbid: fn(&mut PlanOptions)) -> Result<Value> {
     let measured = job.profile()?;
     let options = job.plan_options(&measured)?;

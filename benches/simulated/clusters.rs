@@ -1,4 +1,4 @@
-//! What is chosen for a cluster of two nodes, beside the choices that the plan names next.
+//! The chosen plan for a cluster of two nodes, against its runners-up.
 
 use anyhow::{Context as _, Result};
 use gpipe::models::Gpt;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::job::{GPT_1B3, Job, MEMORY};
 use super::report_support::Report;
 
-/// 7.6 billion parameters, so that no card has all of it.
+/// 7.6 billion parameters: too many for one card.
 const ON_EIGHT: Job = Job {
     model: Gpt {
         d_model: 6144,
@@ -27,7 +27,7 @@ const ON_EIGHT: Job = Job {
     large: true,
 };
 
-/// 13 billion.
+/// 13 billion parameters.
 const ON_SIXTEEN: Job = Job {
     model: Gpt {
         d_model: 8192,
@@ -41,7 +41,7 @@ const ON_SIXTEEN: Job = Job {
     large: true,
 };
 
-/// Plans that are measured beside the chosen one.
+/// Runners-up that are measured.
 const RUNNERS_UP: usize = 4;
 
 pub(crate) fn eight_cards() -> Result<Value> {
@@ -66,8 +66,8 @@ fn measure(job: &Job) -> Result<Value> {
     Ok(json!({"bound_ms": bound.get() / 1e3, "rows": rows}))
 }
 
-/// Two nodes, with the links that `job::two_nodes` gives the devices. Replicas exchange their
-/// gradients as this library does, within the step.
+/// Two nodes with the device links of `job::two_nodes`. Replicas exchange gradients within the step, as this
+/// library does.
 fn options(job: &Job, measured: &Profiled) -> Result<ClusterOptions> {
     let card = Card {
         memory: Some(MEMORY),
@@ -90,7 +90,7 @@ fn options(job: &Job, measured: &Profiled) -> Result<ClusterOptions> {
     Ok(options)
 }
 
-/// The same with nothing to be chosen but cuts and recomputation.
+/// The options of one alternative, with only cuts and recomputation left to choose.
 fn alone(options: &ClusterOptions, other: &Alternative) -> ClusterOptions {
     let mut options = options.clone();
     options.replicas = Some(other.replicas);
@@ -102,7 +102,7 @@ fn alone(options: &ClusterOptions, other: &Alternative) -> ClusterOptions {
     options
 }
 
-/// The list of devices has the copies of a stage one after the other; which cards are those?
+/// Maps the device list, in which the replicas of a stage are adjacent, to cards.
 fn cards(plan: &Plan) -> Vec<Device> {
     let (stages, replicas) = (plan.devices(), plan.replicas);
     let card = |entry: usize| match plan.neighbours {

@@ -1,4 +1,4 @@
-//! Whether copies between devices are behind kernels.
+//! Checks that copies between devices overlap with kernels.
 
 use anyhow::Result;
 use gpipe::partitioner::ScheduleKind;
@@ -9,14 +9,14 @@ use super::job::{GPT_1B3, GPT_ON_EIGHT as JOB};
 use super::picture;
 use super::report_support::Report;
 
-/// What an activation takes from one H100 to the next, in milliseconds: numbers of 4 bytes over
-/// 450 GB/s, and 5 us.
+/// Transfer time of an activation between two H100s in milliseconds: 4 bytes per number over 450 GB/s, plus 5
+/// us.
 fn hop() -> f64 {
     let numbers = JOB.samples * GPT_1B3.context * GPT_1B3.d_model;
     4.0 * numbers as f64 / 450e6 + 0.005
 }
 
-/// The layers of each device: the loss and the projection before it are as much as three blocks.
+/// Layers per device: the loss and the projection before it cost as much as three blocks.
 const BALANCE: [usize; 8] = [4, 4, 4, 3, 3, 3, 3, 2];
 
 fn in_target(name: &str) -> String {
@@ -29,7 +29,7 @@ pub(crate) fn traced_h100s() -> String {
 
 pub(crate) fn measure() -> Result<Value> {
     let mut rows = serde_json::Map::new();
-    // The last one is what the picture shows.
+    // The picture shows the last one.
     for kind in [ScheduleKind::ZbH1, ScheduleKind::OneFOneB] {
         let builder = JOB.builder().schedule(kind).balance(&BALANCE);
         let ran = JOB.run(builder.recompute(Recompute::Never))?;
@@ -39,7 +39,7 @@ pub(crate) fn measure() -> Result<Value> {
 }
 
 pub(crate) fn claims(report: &mut Report, with: &Value, without: &Value) -> Result<()> {
-    // The first micro-batch goes there, and the last gradient back, through idle devices.
+    // The first micro-batch's way there and the last gradient's way back cross idle devices.
     let way = 2.0 * (JOB.devices - 1) as f64 * hop();
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     for (name, taken) in with.as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What the host takes.
+//! Cost of the host.
 
 use std::time::Instant;
 
@@ -15,12 +15,12 @@ use super::plain::PlainGpt;
 use super::report_support::{Report, median};
 
 const GPU: Device = Device::Cuda(0);
-/// Micro-batches of a step.
+/// Micro-batches per step.
 const MICRO: i64 = 8;
 const WARM_UP: usize = 3;
 const PAIRS: usize = 25;
 
-/// Small micro-batches, for which the host is slower than the devices.
+/// Small micro-batches, so that the host is slower than the devices.
 pub(crate) fn limit() -> Result<Value> {
     let job = Job {
         model: Gpt {
@@ -46,7 +46,7 @@ pub(crate) fn limit() -> Result<Value> {
     }))
 }
 
-/// A step on a device that takes no time, here and in plain tch, in turn.
+/// Compares a step on a device that takes no time with plain tch, in turn.
 pub(crate) fn cost() -> Result<Value> {
     let model = Gpt {
         blocks: 12,
@@ -95,7 +95,7 @@ fn timed(body: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Gradients of all micro-batches add up, and the loss is read, as in a step of the pipeline.
+/// Accumulates gradients over all micro-batches and reads the loss, like a step of the pipeline.
 fn step(model: &PlainGpt, tokens: &Tensor) -> Result<()> {
     let mut total = Tensor::f_zeros([1], (Kind::Double, GPU))?;
     for tokens in tokens.f_chunk(MICRO, 0)? {

@@ -1,4 +1,4 @@
-//! The devices, a model, and steps of it.
+//! The devices, the models, and measured steps.
 
 use anyhow::Result;
 use gpipe::models::zoo::token_cross_entropy;
@@ -23,12 +23,12 @@ pub(crate) const GPT_1B3: Gpt = Gpt {
     dropout: 0.0,
 };
 
-/// What is left of the 80 GiB when the driver, gaps between tensors and values that arrive long
-/// before they are used have their part.
+/// 80 GiB less the shares of the driver, of gaps between tensors and of values that arrive long before their
+/// use.
 pub(crate) const MEMORY: Bytes = Bytes(70 << 30);
-/// Steps before those that are measured, in which graphs are captured, and these.
+/// Warm-up steps, in which graphs are captured, and measured steps.
 const STEPS: [usize; 2] = [6, 5];
-/// Of a job whose step takes many seconds.
+/// Likewise, for a job whose step takes many seconds.
 const LONG_STEPS: [usize; 2] = [2, 3];
 
 pub(crate) fn h100s() -> String {
@@ -44,8 +44,8 @@ pub(crate) fn near_the_host() -> String {
     format!("8,time={}", path(NEAR_THE_HOST))
 }
 
-/// Two nodes of so many devices, which have 25 GB/s each way to those of the other node (as with a
-/// network card of 200 Gbit/s each), and 20 us.
+/// Two nodes of `of` devices each, with 25 GB/s each way to a device of the other node (as with a network
+/// card of 200 Gbit/s each), and 20 us.
 pub(crate) fn two_nodes(of: usize) -> String {
     format!("{},time={}", 2 * of, path(&format!("nodes-of-{of}")))
 }
@@ -55,7 +55,7 @@ pub(crate) fn no_links() -> String {
     format!("8,time={}", path(NO_LINKS))
 }
 
-/// A device that is never waited for.
+/// A device whose work takes no time.
 pub(crate) fn no_time() -> String {
     format!("1,time={}", path(NO_TIME))
 }
@@ -63,10 +63,10 @@ pub(crate) fn no_time() -> String {
 const NEAR_THE_HOST: &str = "near-the-host";
 const NO_LINKS: &str = "no-links";
 const NO_TIME: &str = "no-time";
-/// Devices of a node where there are two.
+/// Devices per node with two nodes.
 pub(crate) const NODES: [usize; 2] = [4, 8];
 
-/// Writes what the devices are that differ from an H100.
+/// Writes the descriptions of devices that differ from an H100.
 pub(crate) fn write_devices() -> Result<()> {
     let rates = [
         "f64",
@@ -92,15 +92,15 @@ fn path(name: &str) -> String {
     format!("{}/{name}.device", env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// What is trained, where.
+/// A model and the devices that train it.
 #[derive(Clone, Copy)]
 pub(crate) struct Job {
     pub(crate) model: Gpt,
     pub(crate) devices: usize,
-    /// Samples of a micro-batch, and how many there are.
+    /// Samples per micro-batch, and number of micro-batches.
     pub(crate) samples: i64,
     pub(crate) micro_batches: usize,
-    /// Whether one device cannot hold the whole model.
+    /// Whether the model is too large for one device.
     pub(crate) large: bool,
 }
 
@@ -118,7 +118,7 @@ pub(crate) const GPT_ON_EIGHT: Job = Job {
 pub(crate) struct Ran {
     /// From the first kernel of the step to the end of the last, in microseconds.
     pub(crate) makespan: f64,
-    /// The same of the schedule with the stages' own times.
+    /// Likewise, simulated for the schedule with the stages' measured times.
     pub(crate) own: f64,
     pub(crate) host_share: f64,
 }
@@ -195,7 +195,7 @@ impl Job {
     }
 }
 
-/// In microseconds, without what the host takes before the first kernel.
+/// Makespan in microseconds, without the host's time before the first kernel.
 fn makespan(timeline: &Timeline) -> f64 {
     let starts = timeline.spans().iter().map(|span| span.start);
     let first = starts.min().map_or(0.0, |start| start.get());

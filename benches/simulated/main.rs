@@ -1,8 +1,7 @@
-//! What the pipeline does on simulated GPUs of which only the time passes (see the book's page
-//! about them): a real host drives eight "H100s" through a GPT of 1.3 billion parameters.
-//! Schedules beside their predictions, copies behind kernels, the host beside plain tch, and
-//! what `plan` chooses. `make simulated-gpus` builds the devices; without them it says so and
-//! measures nothing.
+//! The pipeline on simulated GPUs that model only time (see the book's page about them): a real host drives
+//! eight "H100s" through a GPT of 1.3 billion parameters. Covers schedules against their predictions, copies
+//! overlapped with kernels, the host against plain tch, and the choices of `plan`. `make simulated-gpus`
+//! builds the devices; without them it prints so and measures nothing.
 //!
 //! `cargo bench --bench simulated -- PART..` measures those parts alone.
 
@@ -27,7 +26,7 @@ use serde_json::Value;
 
 use report_support::Report;
 
-/// A measurement in a process of its own: its name, the devices' settings, and what it gives.
+/// A measurement in its own process: name, device settings, and function.
 type Part = (&'static str, fn() -> String, fn() -> Result<Value>);
 
 const PARTS: [Part; 9] = [
@@ -46,7 +45,7 @@ const PARTS: [Part; 9] = [
     ),
 ];
 
-/// For one part.
+/// Time limit of one part.
 const LIMIT: Duration = Duration::from_mins(15);
 
 fn main() -> Result<()> {
@@ -102,7 +101,7 @@ fn main() -> Result<()> {
     report.write()
 }
 
-/// None where the devices are not built.
+/// Returns `None` if the devices are not built.
 fn apart(name: &str, settings: &str) -> Result<Option<Value>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("measured.json");

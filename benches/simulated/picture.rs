@@ -1,4 +1,4 @@
-//! A picture of the last step: when each device computes, and when its copies are on their way.
+//! Draws the last step: when each device computes, and when its copies are in flight.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use serde_json::Value;
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 34.0;
-/// Of a device: its kernels, and below them the copies that leave it.
+/// Layout of a device's row: its kernels, and below them its outgoing copies.
 const ROW: f64 = 34.0;
 const KERNELS: f64 = 16.0;
 const COPIES: f64 = 8.0;
@@ -18,15 +18,15 @@ const NEAR: f64 = 20.0;
 
 type Times = Vec<(f64, f64)>;
 
-/// What of one device runs from when to when, in microseconds.
+/// Time intervals of one device's kernels and copies, in microseconds.
 #[derive(Default)]
 struct Lane {
     kernels: Times,
     copies: Times,
 }
 
-/// Of the last `length` microseconds that a trace of the simulated devices has: the picture, and
-/// how much of the time of copies between devices the device that waits for them computes.
+/// Draws the last `length` microseconds of a trace of the simulated devices. Also returns the share of the
+/// time of copies between devices in which the receiving device computes.
 pub(crate) fn of_the_end(trace: &str, length: f64) -> Result<(String, f64)> {
     let trace: Value = serde_json::from_str(trace)?;
     let events = trace["traceEvents"].as_array().context("no events")?;
@@ -63,7 +63,7 @@ pub(crate) fn of_the_end(trace: &str, length: f64) -> Result<(String, f64)> {
     Ok((svg(&lanes, length, hidden), hidden))
 }
 
-/// Without the gaps that nobody would see.
+/// Merges intervals whose gaps are too small to see.
 fn merged(mut times: Times) -> Times {
     times.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut all: Times = Vec::new();
@@ -76,7 +76,7 @@ fn merged(mut times: Times) -> Times {
     all
 }
 
-/// The share of the copies' time in which the device that they go to computes.
+/// The share of the copies' time in which the receiving device computes.
 fn hidden(lanes: &BTreeMap<String, Lane>, between: &[(String, (f64, f64))]) -> f64 {
     let (mut all, mut behind) = (0.0, 0.0);
     for (to, (from, until)) in between {
@@ -148,7 +148,7 @@ fn svg(lanes: &BTreeMap<String, Lane>, length: f64, hidden: f64) -> String {
     svg
 }
 
-/// Ten or fewer round times from 0 to `length`, in the unit that it has.
+/// At most ten round times from 0 to `length`, in the same unit.
 fn ticks(length: f64) -> impl Iterator<Item = f64> {
     let steps = (-3..).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(power)));
     let step = steps.into_iter().find(|step| length / step < 10.0);

@@ -1,4 +1,4 @@
-//! The same model without this library: tch alone.
+//! The same model in plain tch.
 
 use anyhow::Result;
 use gpipe::models::Gpt;

@@ -1,4 +1,4 @@
-//! Every schedule as it is planned and as it runs.
+//! Every schedule as planned and as measured.
 
 use anyhow::Result;
 use gpipe::partitioner::{ScheduleKind, plan};
@@ -39,7 +39,7 @@ pub(crate) fn measure() -> Result<Value> {
     Ok(json!({"host_share": measured.host_share, "rows": rows}))
 }
 
-/// Simulated and measured makespan, where there was a plan.
+/// Ratio of measured to predicted makespan, if there was a plan.
 fn ratio(row: &Value) -> Option<f64> {
     Some(row["measured_ms"].as_f64()? / row["predicted_ms"].as_f64()?)
 }

@@ -1,6 +1,6 @@
-//! Steps in a row without a barrier between them: the bubble of the steady state as measured and as
-//! simulated, over stages that wait for a fixed time; and, unless it is built with
-//! `--no-default-features`, what real stages gain over steps with a barrier.
+//! Steps in a row without a barrier between them: the steady state's bubble, measured and simulated, over
+//! stages that wait for a fixed time; and, unless built with `--no-default-features`, the gain of real stages
+//! over steps with a barrier.
 //! `cargo bench [--no-default-features] --bench steps [-- FILTER]`
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -28,13 +28,13 @@ use gpipe_partitioner::{
 use report_support::{Report, median};
 use serde::Serialize;
 
-/// In a row.
+/// Steps in a row.
 const STEPS: usize = 20;
 const SAMPLES: usize = 3;
-/// What an action takes.
+/// Duration of an action.
 const ACTION_US: f64 = 2000.0;
 
-/// A case, and what its runs came to.
+/// A case and its results.
 #[derive(Serialize)]
 struct Row {
     schedule: String,
@@ -50,24 +50,24 @@ struct Row {
 }
 
 impl Row {
-    /// How much longer than simulated all steps took.
+    /// Excess of the measured time of all steps over the simulated one.
     fn over(&self) -> f64 {
         self.measured_ms / self.simulated_ms - 1.0
     }
 
-    /// Whether there are enough micro-batches to fill the pipeline: only then can a schedule have no
-    /// bubble.
+    /// Whether there are enough micro-batches to fill the pipeline: only then can a schedule be free of
+    /// bubbles.
     fn fills(&self) -> bool {
         self.micro_batches + 1 >= 2 * self.devices
     }
 }
 
-/// Whether this is a benchmark, or only a test that it runs.
+/// Whether the process runs as a benchmark rather than as a test.
 fn measuring() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// Whether a case of this name is asked for.
+/// Whether a case of this name is selected.
 fn wanted(name: &str) -> bool {
     let mut filters = std::env::args()
         .skip(1)

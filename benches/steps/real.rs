@@ -1,4 +1,4 @@
-//! What steps in a row gain over steps with a barrier, on the workloads of `benches/peers`.
+//! Gain of steps in a row over steps with a barrier, on the workloads of `benches/peers`.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ const ROUNDS: usize = 5;
 struct Gain {
     workload: &'static str,
     schedule: &'static str,
-    /// A step: medians of the rounds.
+    /// Milliseconds per step: medians of the rounds.
     barrier_ms: f64,
     row_ms: f64,
     /// The median of the rounds' ratios.
@@ -55,7 +55,7 @@ impl Candidate {
         })
     }
 
-    /// A step in milliseconds, with a barrier behind each.
+    /// Milliseconds per step, with a barrier after each.
     fn with_barriers(&mut self, workload: &Workload, targets: &[&Tensor]) -> anyhow::Result<f64> {
         let begin = Instant::now();
         for target in targets {
@@ -66,7 +66,7 @@ impl Candidate {
         Ok(begin.elapsed().as_secs_f64() * 1e3 / targets.len() as f64)
     }
 
-    /// The same without; and how many of them had one all the same.
+    /// Milliseconds per step without barriers, and the number of steps that had one all the same.
     fn in_a_row(
         &mut self,
         workload: &Workload,
@@ -83,11 +83,11 @@ impl Candidate {
     }
 }
 
-/// What a step that is skipped in the middle of a row costs, in steps: the eleventh of twenty, whose
-/// loss is NaN, beside the same with barriers.
+/// Cost, in steps, of a step that is skipped in the middle of a row: the eleventh of twenty, whose loss is
+/// NaN, against the same with barriers.
 fn returned(name: &'static str, kind: ScheduleKind) -> anyhow::Result<f64> {
     let workload = Workload::new(name)?;
-    // Nothing counts, and the mean over nothing is none.
+    // All targets are ignored: the mean over nothing is NaN.
     let none = workload.target.full_like(-100);
     let targets: Vec<&Tensor> = (0..STEPS)
         .map(|step| if step == 10 { &none } else { &workload.target })
@@ -106,7 +106,7 @@ fn returned(name: &'static str, kind: ScheduleKind) -> anyhow::Result<f64> {
     Ok((without - with) / with * STEPS as f64)
 }
 
-/// Both in turn, so that a machine whose speed drifts slows both.
+/// Measures both in turn, so that a drift of the machine's speed affects both.
 fn gain(name: &'static str, kind: ScheduleKind) -> anyhow::Result<Gain> {
     let workload = Workload::new(name)?;
     let targets = [&workload.target; STEPS];

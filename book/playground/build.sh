@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the playground's module anew: book/src/playground/module.js, the partitioner as WebAssembly
-# in base64, so that a page also has it where it is opened as a file.
+# Rebuilds the playground's module: book/src/playground/module.js, the partitioner as WebAssembly in base64,
+# so that a page opened as a file has it, too.
 #
 #   sh book/playground/build.sh        from anywhere; `make playground` does it
 #
@@ -16,7 +16,7 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target" ]; then
   fi
 fi
 
-# No path of this machine is in the module.
+# Keeps paths of this machine out of the module.
 home=${CARGO_HOME:-$HOME/.cargo}
 RUSTFLAGS="--remap-path-prefix=$home=/cargo --remap-path-prefix=$PWD=/gpipe-rs" \
   cargo build --locked -p gpipe-playground --lib --profile playground --target "$target"

@@ -17,7 +17,8 @@ import sys
 
 # The minor version whose libtorch the command was linked against.
 WANTED = "2.11"
-# First words of what needs it. All else, a slip of the hand too, is for the command that needs none.
+# First words of commands that need libtorch. All others, including misspelt ones, go to the command that does
+# not.
 NEED_IT = {"--simulate-gpus", "completions", "env", "eval", "export", "generate", "help", "launch",
            "man", "models", "predict", "profile", "train"}
 

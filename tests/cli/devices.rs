@@ -1,4 +1,4 @@
-//! One way to write devices down, for every verb.
+//! All verbs accept the same notation for devices.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn here() -> &'static Path {
     Path::new(".")
 }
 
-/// How many devices a schedule is for.
+/// Number of devices of a schedule.
 fn simulated(devices: &str) -> usize {
     let args = format!("simulate --schedule 1f1b --devices {devices} --micro 4 --format json");
     let output = gpipe(here(), &args);
@@ -36,7 +36,7 @@ fn verbs_that_decide_count_them() {
     );
 }
 
-/// The devices of a run, as its configuration has them, on so many simulated GPUs.
+/// The devices in a run's configuration, with this many simulated GPUs.
 #[cfg(feature = "cli")]
 fn trained(gpus: Option<usize>, devices: &[&str]) -> Result<Vec<String>, String> {
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn runs_are_on_those_that_are_meant() {
         ["cpu"; 3]
     );
     let cores = std::thread::available_parallelism().unwrap().get();
-    // A stage has a layer at least.
+    // A stage has at least one layer.
     if cores <= 32 {
         assert_eq!(named(&["--devices", "auto"]), vec!["cpu"; cores]);
     }

@@ -1,5 +1,4 @@
-//! `launch`: its arguments, its words, its output. What becomes of processes that fail is tried
-//! in `tests/world`.
+//! `launch`: its arguments, messages and output. `tests/world` covers failing processes.
 
 use std::path::Path;
 
@@ -61,7 +60,7 @@ fn wrong_flags_are_told() {
     }
 }
 
-/// It was refused by each process, with a usage of its own.
+/// Regression test: each process refused the arguments with a usage of its own.
 #[test]
 fn wrong_arguments_of_the_verb_are_told_once() {
     for (verb, wanted) in [
@@ -79,7 +78,7 @@ fn wrong_arguments_of_the_verb_are_told_once() {
     }
 }
 
-/// A flag whose usual values are completed took no others: models are files, too.
+/// Regression test: a flag with completed values accepted no others, though models may be files.
 #[cfg(feature = "cli")]
 #[test]
 fn values_that_are_not_completed_are_taken() {
@@ -95,7 +94,7 @@ fn values_that_are_not_completed_are_taken() {
     }
 }
 
-/// What only the verb can know is told by its processes, with its exit code.
+/// Errors that only the verb can detect are reported by its processes, with its exit code.
 #[test]
 fn what_a_verb_refuses_is_told_by_its_processes() {
     let output = gpipe(
@@ -108,7 +107,7 @@ fn what_a_verb_refuses_is_told_by_its_processes() {
         errors.contains("[rank ") && errors.contains("failed (exit code 2)"),
         "{errors}"
     );
-    // Each of them said it.
+    // Only one process prints the error.
     assert_eq!(errors.matches("] error: ").count(), 1, "{errors}");
 }
 
@@ -141,7 +140,7 @@ mod words {
             lines[1].starts_with("[rank 2] world     rank 2 of 3 on "),
             "{text}"
         );
-        // Rank 0's output is what it would be without a launcher.
+        // Rank 0's output is the same as without a launcher.
         assert!(lines[2].starts_with("world     rank 0 of 3 on "), "{text}");
         assert!(
             lines[2]
@@ -210,7 +209,7 @@ mod words {
         );
     }
 
-    /// They would all do the same thing.
+    /// All processes would do the same work.
     #[test]
     fn what_is_one_processes_work_is_refused_to_several() {
         for verb in [
@@ -254,7 +253,7 @@ mod words {
         listener.local_addr().unwrap().port()
     }
 
-    /// It said nothing for the five minutes that processes have to meet.
+    /// Regression test: a process was silent for the five minutes in which processes may meet.
     #[test]
     fn a_process_says_what_it_waits_for() {
         let port = free_port();
@@ -268,7 +267,7 @@ mod words {
         assert!(line.starts_with(&said), "{line}");
     }
 
-    /// Rank 0's was taken, without a word.
+    /// Regression test: rank 0's folder was taken silently.
     #[test]
     fn processes_of_other_folders_are_told() {
         let folder = tempfile::tempdir().unwrap();
@@ -294,7 +293,8 @@ mod words {
         assert!(!folder.path().join("run-1").exists());
     }
 
-    /// Others took it for a loss, with an exit code on which launchers start all processes again.
+    /// Regression test: other processes treated the error as a lost process, with an exit code on which
+    /// launchers restart all.
     #[test]
     fn a_wrong_use_of_one_process_is_no_loss_to_others() {
         let folder = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ mod words {
     }
 }
 
-/// The line about the missing half of libtorch stood there once for each rank.
+/// Regression test: the line about the missing half of libtorch was printed once per rank.
 #[cfg(feature = "cli")]
 #[test]
 fn what_a_host_has_is_said_by_its_first_process() {

@@ -1,4 +1,4 @@
-//! The command as a person uses it: each test runs `gpipe-rs` as a process.
+//! The command as users run it: each test starts `gpipe-rs` as a process.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "cli")]

@@ -1,4 +1,4 @@
-//! The command as `pip install` brings it: `make wheel` packs a release build, here it is this one.
+//! The command as installed by `pip install`: `make wheel` packs a release build, the test packs this one.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -16,7 +16,7 @@ fn succeeds(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether what packs is there or can be had from PyPI.
+/// Whether the packing tools are installed or can be downloaded from PyPI.
 fn can_pack() -> bool {
     let stamp = root().join("target/packaging/complete");
     let downloaded = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn can_pack() -> bool {
     stamp.exists() || pip.output().is_ok_and(|output| output.status.success())
 }
 
-/// A virtual environment that has the wheel of this build, and nothing else.
+/// A virtual environment with this build's wheel, and nothing else.
 struct Environment {
     folder: tempfile::TempDir,
     site: PathBuf,
@@ -39,7 +39,7 @@ impl Environment {
     fn with_the_wheel() -> Self {
         let made = tempfile::tempdir().unwrap();
         let folder = made.path();
-        // In the place of a build without libtorch, which takes minutes.
+        // Stands in for a build without libtorch, which takes minutes.
         let smaller = folder.join("smaller");
         fs::write(&smaller, "#!/bin/sh\necho \"on paper: $*\"\n").unwrap();
         fs::set_permissions(&smaller, Permissions::from_mode(0o755)).unwrap();
@@ -74,7 +74,7 @@ impl Environment {
         command
     }
 
-    /// Which file of libtorch the command loads.
+    /// Path of the libtorch that the command loads.
     fn libtorch(&self, command: &mut Command) -> String {
         let loaded = succeeds(
             command
@@ -106,7 +106,7 @@ impl Environment {
     }
 }
 
-/// What `pip install torch` would put into `site`.
+/// Puts the files of `pip install torch` into `site`.
 fn put_torch(site: &Path) {
     fs::create_dir_all(site).unwrap();
     let torch =
@@ -127,7 +127,7 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
     }
     let environment = Environment::with_the_wheel();
     let hint = "pip install 'torch==2.11.*'";
-    // None yet.
+    // PyTorch is not installed yet.
     let refused = environment.command().arg("env").output().unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{told}");
@@ -135,33 +135,33 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
         told.contains("this Python has none") && told.contains(hint),
         "{told}"
     );
-    // What is computed on paper needs none.
+    // Commands that only simulate need no PyTorch.
     for args in ["--help", "simulate --compare --devices 4", "simulat"] {
         let told = succeeds(environment.command().args(args.split(' ')));
         assert_eq!(told, format!("on paper: {args}\n"));
     }
-    // In a folder of its own, as of a user or of the system below a virtual environment.
+    // In a separate folder, like a user's or the system's packages below a virtual environment.
     let elsewhere = environment.folder.path().join("elsewhere");
     put_torch(&elsewhere);
     let named = environment.site.join("elsewhere.pth");
     fs::write(&named, elsewhere.to_str().unwrap()).unwrap();
     let found = environment.libtorch(&mut environment.command());
     assert!(found.starts_with(elsewhere.to_str().unwrap()), "{found}");
-    // Beside it, which comes before others, and before what LD_LIBRARY_PATH names.
+    // In the site folder, which precedes others, and precedes LD_LIBRARY_PATH.
     fs::remove_file(named).unwrap();
     put_torch(&environment.site);
     let mut command = environment.command();
     let found = environment.libtorch(command.env("LD_LIBRARY_PATH", elsewhere.join("torch/lib")));
     let site = environment.site.file_name().unwrap().to_str().unwrap();
     assert!(found.contains(site), "{found}");
-    // What to install for GPUs is for pip, not for a clone.
+    // The advice for GPUs names pip, not a clone.
     let told = succeeds(environment.command().arg("env"));
     let has_gpu = gpipe::device::cuda_available().is_ok();
     assert!(
         has_gpu || told.contains("pip install --force-reinstall"),
         "{told}"
     );
-    // What goes on with a run is named as it can be typed, by a process of several, too.
+    // The resume command is printed as a user types it, by one of several processes, too.
     let bin = environment.folder.path().join("env/bin");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let small = "--model mlp --hidden 4 --depth 2 --data synthetic --batch 4 --micro 2 --steps 1";
@@ -172,7 +172,7 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
     let told = String::from_utf8_lossy(&trained.stderr).into_owned();
     assert!(trained.status.success(), "{told}");
     assert!(told.contains("`gpipe-rs train --resume run`"), "{told}");
-    // The exit code is the command's own; the manual's pages lie where `man` looks.
+    // The exit code is the command's own; the manual pages are where `man` looks.
     let wrong = environment
         .command()
         .arg("train")
@@ -186,7 +186,7 @@ fn a_wheel_finds_the_pytorch_that_its_python_would_import() {
         .path()
         .join("env/share/man/man1/gpipe-rs-train.1");
     assert!(pages.exists());
-    // Of another version.
+    // PyTorch of another version.
     fs::remove_file(environment.site.join("torch")).unwrap();
     fs::create_dir(environment.site.join("torch")).unwrap();
     fs::write(environment.site.join("torch/__init__.py"), "").unwrap();

@@ -1,10 +1,10 @@
-//! The measurements of `make peers`, as far as they need no peers.
+//! Tests of `make peers` that need no peers.
 
 use std::path::Path;
 use std::process::Command;
 
-/// gloo's and DeepSpeed's workers poll while they wait: on an idle machine each row waited 14 minutes for
-/// them to be quiet.
+/// Regression test: workers of gloo and DeepSpeed poll while they wait, so on an idle machine each row waited
+/// 14 minutes for them to be quiet.
 #[test]
 fn idle_workers_take_no_time_from_those_that_are_measured() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! `gpipe-rs profile` as a person uses it.
+//! `gpipe-rs profile` as users run it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -54,7 +54,7 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
     let planned = summary["planned_ms"].as_f64().unwrap();
     assert!((planned - plan.step.get() / 1e3).abs() < 1e-9);
     assert!(summary["makespan_ms_median"].as_f64().unwrap() > 0.0);
-    // One that does not name its model, as the first builds wrote them.
+    // A plan without a model, as the first versions wrote.
     let path = folder.path().join("plan.json");
     let text = fs::read_to_string(&path).unwrap();
     let mut old: Value = serde_json::from_str(&text).unwrap();
@@ -71,7 +71,7 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
         errors.contains("warning: the plan does not say for which model"),
         "{errors}"
     );
-    // One that was made from doubted measurements.
+    // A plan from doubtful measurements.
     old["doubts"] = serde_json::json!(["layer `x` is noisy"]);
     fs::write(&path, old.to_string()).unwrap();
     let loud: Vec<&str> = args
@@ -120,7 +120,7 @@ fn a_plan_that_is_far_off_says_to_profile_again() {
             .success()
     );
     let mut plan: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    // Microseconds: no step is as long as an hour.
+    // Microseconds: an impossible step of an hour.
     plan["step_us"] = 3.6e9.into();
     fs::write(&path, plan.to_string()).unwrap();
     let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 2 --vocab 40 \
@@ -131,7 +131,7 @@ fn a_plan_that_is_far_off_says_to_profile_again() {
     assert!(text.contains(advice), "{text}");
 }
 
-/// Two are the usual number.
+/// Two devices are the default.
 #[test]
 fn a_plan_for_one_device_is_trained_on_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
     );
 }
 
-/// The table had some 118 columns whatever the terminal has.
+/// Regression test: the table had some 118 columns on any terminal.
 #[test]
 fn the_table_keeps_to_the_width_of_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,7 +209,8 @@ fn the_table_keeps_to_the_width_of_the_terminal() {
     assert!(table("160").contains("bytes kept"), "wide terminals gain");
 }
 
-/// The model was measured with another vocabulary than `models` lists, and the line about it never came.
+/// Regression test: the model was measured with another vocabulary than `models` lists, and the note about it
+/// was missing.
 #[test]
 fn a_vocabulary_that_nobody_chose_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,7 +279,7 @@ fn wrong_flags_are_told_in_one_line() {
     }
 }
 
-/// A plan decides offload and graphs as it decides recompute: nothing beside it does.
+/// A plan decides offload and graphs like recomputation: other flags do not.
 #[test]
 fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +374,7 @@ fn a_profile_says_whose_kernels_it_was_measured_with() {
         errors.contains("warning: the plan is for the kernels `onednn`")
     };
     assert!(warned("libtorch") && !warned("onednn"));
-    // Without the flag a run has the plan's, which it was planned with.
+    // Without the flag a run uses the plan's kernels.
     let taken = |run: &str| {
         let errors = trained(&format!("--out {run}"));
         assert!(!errors.contains("warning: the plan"), "{errors}");
@@ -383,7 +384,7 @@ fn a_profile_says_whose_kernels_it_was_measured_with() {
     let own = [&["--kernels", "libtorch"][..], &flags].concat();
     succeeded(profiled(folder, &own), "profile");
     assert_eq!(taken("other"), "\"libtorch\"");
-    // Without it a profile has those that are faster here.
+    // Without the flag a profile uses the kernels that are faster here.
     succeeded(profiled(folder, &flags), "profile");
     let profile = Profile::read(folder.join("profile.json")).unwrap();
     let kernels = Kernels::auto();
@@ -399,7 +400,7 @@ fn a_profile_says_whose_kernels_it_was_measured_with() {
     );
 }
 
-/// Without a terminal it was silent until the end, and with Ctrl-C even then.
+/// Regression test: without a terminal it printed nothing before the end, nor on Ctrl-C.
 #[test]
 fn it_says_what_it_measures_and_that_it_was_stopped() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Running the command, and reading what its runs leave.
-// A build without libtorch trains nothing.
+//! Runs the command and reads the files of its runs.
+// A build without libtorch does not train.
 #![cfg_attr(not(feature = "cli"), allow(dead_code))]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Arguments as a list, or as one text that is split at blanks.
+/// Arguments as a list, or as one text that is split at spaces.
 pub(crate) trait Args {
     fn list(&self) -> Vec<&str>;
 }
@@ -43,7 +43,7 @@ impl Args for Vec<&str> {
     }
 }
 
-/// The command in this folder, without variables that it would take for its configuration.
+/// The command in this folder, without environment variables that would configure it.
 pub(crate) fn command(folder: &Path, args: &(impl Args + ?Sized)) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
     for (name, _) in std::env::vars_os() {
@@ -51,7 +51,7 @@ pub(crate) fn command(folder: &Path, args: &(impl Args + ?Sized)) -> Command {
             command.env_remove(name);
         }
     }
-    // What is fetched from elsewhere is kept there.
+    // Downloads are cached there.
     command.env("XDG_CACHE_HOME", folder.join(".cache"));
     command.args(args.list()).current_dir(folder);
     command
@@ -75,20 +75,20 @@ pub(crate) fn succeeded(output: Output, args: &(impl Args + ?Sized)) -> (String,
     (String::from_utf8(output.stdout).unwrap(), errors)
 }
 
-/// The lines of a run's metrics.
+/// Lines of a run's metrics.
 pub(crate) fn metrics(folder: &Path, run: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
     let line = |line| serde_json::from_str(line).unwrap();
     text.lines().map(line).collect()
 }
 
-/// The losses as they stand in the file: text, so that no digit is lost on the way.
+/// Losses as written in the file: text, so that no digit is lost.
 pub(crate) fn losses(folder: &Path, run: &str) -> Vec<String> {
     let lines = metrics(folder, run).into_iter();
     lines.map(|line| line["loss"].to_string()).collect()
 }
 
-/// The configuration that a run writes down.
+/// The configuration that a run writes.
 #[cfg(feature = "cli")]
 pub(crate) fn config(folder: &Path, run: &str) -> toml::Table {
     let text = fs::read_to_string(folder.join(run).join("config.toml")).unwrap();

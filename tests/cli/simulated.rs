@@ -1,5 +1,5 @@
-//! `--simulate-gpus`. Where the simulated GPUs are not built (`make simulated-gpus`), only what
-//! is said of that is tried.
+//! `--simulate-gpus`. If the simulated GPUs are not built (`make simulated-gpus`), only the message about
+//! that is tested.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::run::{command, config, gpipe, losses, printed, succeeded};
 
-/// Whether they are in a folder above the command.
+/// Whether the library is in a folder above the command.
 pub(crate) fn built() -> bool {
     let program = Path::new(env!("CARGO_BIN_EXE_gpipe-rs"));
     let library = "simulated-cuda/libgpipe_simulated_cuda.so";
@@ -32,7 +32,7 @@ fn trained(folder: &Path, out: &str, simulate: &[&str], devices: &str, more: &[&
     gpipe(folder, &[simulate, &train, &own, more].concat())
 }
 
-/// `loss 3.7112` of each line about a step.
+/// Extracts `loss 3.7112` of each line about a step.
 fn losses_told(errors: &str) -> Vec<&str> {
     let steps = errors.lines().filter(|line| line.starts_with("step "));
     let loss = steps.filter_map(|line| line.split_once("loss "));
@@ -59,7 +59,7 @@ fn training_on_them_gives_the_losses_of_the_cpu_and_says_where_they_are_from() {
     let own = |run: &str| fs::read_to_string(folder.join(run).join("config.toml")).unwrap();
     assert!(own("gpus").contains("# on simulated GPUs (2): "));
     assert!(!own("cpus").contains("simulated"));
-    // The environment does the same; a run that has no GPU's stage is as it always was.
+    // The environment variable has the same effect; a run without a stage on a GPU is unaffected.
     let mut again = command(folder, TRAIN);
     again.args(["--devices", "cuda:1,cuda:0", "--out", "again", "--json"]);
     let (json, _) = succeeded(
@@ -69,7 +69,8 @@ fn training_on_them_gives_the_losses_of_the_cpu_and_says_where_they_are_from() {
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["simulated_gpus"], "2");
     assert_eq!(losses(folder, "again"), losses(folder, "gpus"));
-    // Threads that take the devices' place share the cores with those that tell them what to do.
+    // The threads that simulate devices share the cores with the host's threads, so a host share has no
+    // meaning.
     let metrics = |run: &str| fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
     assert!(!metrics("gpus").contains("host_share"));
     assert!(!gpus.contains("host-bound"), "{gpus}");
@@ -78,7 +79,7 @@ fn training_on_them_gives_the_losses_of_the_cpu_and_says_where_they_are_from() {
     assert_eq!(json.get("simulated_gpus"), None);
 }
 
-/// Two were asked for, and the run was on the CPU without a word of them.
+/// Regression test: two simulated devices were requested, and the run used the CPU without a note.
 #[test]
 fn devices_that_nobody_has_named_and_that_are_not_used_are_told_of() {
     if !built() {
@@ -135,7 +136,7 @@ fn env_and_profiles_say_so() {
         (&env["cuda_simulated"], &env["cuda_devices"]),
         (&"3".into(), &3.into())
     );
-    // The CUDA half of libtorch is not there.
+    // The CUDA half of libtorch is missing.
     assert_eq!(env["cuda_libtorch"], Value::Null);
     let plain: Value = serde_json::from_str(&printed(folder, "env --json")).unwrap();
     assert_eq!(plain["cuda_simulated"], Value::Null);
@@ -146,7 +147,7 @@ fn env_and_profiles_say_so() {
     let profile = fs::read_to_string(folder.join("profile.json")).unwrap();
     let profile: Value = serde_json::from_str(&profile).unwrap();
     assert_eq!(profile["device"], "cuda:0 (simulated)");
-    // A plan that was made of it is for such devices, and a run on the CPU says so.
+    // A plan made from it is for such devices, and a run on the CPU says so.
     printed(
         folder,
         "plan --profile profile.json --devices 2 --batch 8 -o plan.json",
@@ -155,7 +156,7 @@ fn env_and_profiles_say_so() {
                  --devices cpu,cpu --plan plan.json --out run";
     let (_, errors) = succeeded(gpipe(folder, train), train);
     let errors = errors.split_whitespace().collect::<Vec<_>>().join(" ");
-    // On a busy machine other doubts stand before it in the same note.
+    // On a busy machine other doubts precede it in the same note.
     let note = errors.split("note: of the profile that the plan was made from: ");
     let note = note.last().unwrap_or_default();
     assert!(note.contains("measured on cuda:0 (simulated)"), "{errors}");
@@ -163,7 +164,7 @@ fn env_and_profiles_say_so() {
         errors.contains("warning: the plan is for layers that were measured on cuda:0 (simulated)"),
         "{errors}"
     );
-    // Where no devices are named it was trained on the CPU, and nothing said so.
+    // Regression test: without named devices it was silently trained on the CPU.
     let train = train
         .replace("--devices cpu,cpu", "")
         .replace("out run", "out there");
@@ -195,7 +196,7 @@ fn timed_devices_write_what_ran_when() {
         trained(folder, "timed", &simulate, "cuda:0,cuda:1", &[]),
         TRAIN,
     );
-    // What the zeros are, where they are shown and where they are kept.
+    // The zeros are explained where they are shown and where they are stored.
     let kept = fs::read_to_string(folder.join("timed/config.toml")).unwrap();
     let metrics = fs::read_to_string(folder.join("timed/metrics.jsonl")).unwrap();
     assert!(metrics.contains("\"host_share\":"), "{metrics}");
@@ -224,16 +225,16 @@ fn timed_devices_write_what_ran_when() {
         let mut kernels = on(device, "kernels");
         kernels.sort_by(|a, b| a.0.total_cmp(&b.0));
         assert!(kernels.len() > 100, "{device}");
-        // A device runs one at a time; times are written in nanoseconds.
+        // A device runs one kernel at a time; times are in nanoseconds.
         for both in kernels.windows(2) {
             assert!(both[0].0 + both[0].1 <= both[1].0 + 0.002, "{both:?}");
         }
     }
-    // Activations there and gradients back: 4 micro-batches in 3 steps.
+    // Activations in one direction and gradients in the other: 4 micro-batches in 3 steps.
     assert!(on("cuda:0", "to cuda:1").len() >= 12 && on("cuda:1", "to cuda:0").len() >= 12);
 }
 
-/// What is said to wrong use.
+/// Standard error of a refused command.
 #[track_caller]
 fn refused(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -272,7 +273,7 @@ fn wrong_settings_are_refused_before_anything_is_trained() {
         assert!(errors.contains(part), "no {part}: {errors}");
     }
     assert!(!folder.join("run").exists());
-    // What a verb refuses, and how it ends, is as without.
+    // A verb's errors and exit codes are the same as without the flag.
     let simulate = ["--simulate-gpus", "2"];
     let errors = refused(&trained(folder, "run", &simulate, "cuda:0,cuda:2", &[]));
     assert!(errors.contains("2 CUDA devices"), "{errors}");
@@ -347,7 +348,7 @@ fn the_flag_is_before_the_verb_and_has_a_value() {
     assert!(help.contains("--simulate-gpus <N[,SETTINGS]>"), "{help}");
 }
 
-/// The command elsewhere, with no simulated GPUs above it.
+/// A copy of the command with no simulated GPUs above it.
 fn alone(folder: &Path) -> PathBuf {
     let alone = folder.join("gpipe-rs");
     let program = env!("CARGO_BIN_EXE_gpipe-rs");

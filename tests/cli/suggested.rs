@@ -1,4 +1,4 @@
-//! Commands that the program suggests do what they say, as they stand there.
+//! Commands that the program suggests must work as printed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ fn text(folder: &Path) {
     fs::write(folder.join("text.txt"), text).unwrap();
 }
 
-/// The first command of the program within the line of this title, without the program's name.
+/// The first command in the entry of this title, without the program's name.
 #[track_caller]
 fn suggested(printed: &str, title: &str) -> String {
     let at = printed.rfind(&format!("\n{title} ")).expect(title);
@@ -29,7 +29,7 @@ fn suggested(printed: &str, title: &str) -> String {
     args.to_owned()
 }
 
-/// What standard error says of wrong use.
+/// Standard error of a refused command.
 #[track_caller]
 fn refused(folder: &Path, args: &str) -> String {
     let output = gpipe(folder, args);
@@ -38,7 +38,7 @@ fn refused(folder: &Path, args: &str) -> String {
     errors
 }
 
-/// The model and the sizes of a table's plan were to be given again, and the program did not say so.
+/// Regression test: the model and the table's sizes had to be repeated, and no message said so.
 #[test]
 fn a_plan_is_trained_by_the_command_that_profile_suggests() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,12 +71,12 @@ fn a_plan_is_trained_by_the_command_that_profile_suggests() {
         config(folder, "run1")["model"]["d_model"].as_integer(),
         Some(16)
     );
-    // What somebody says is not the plan's to say.
+    // An explicit model that differs from the plan's is refused.
     let errors = refused(folder, "train --plan plan.json --model lstm");
     assert!(errors.contains("it is for the model"), "{errors}");
 }
 
-/// Writes the exported program `decoder`, which then takes two samples or more, as with `Dim.AUTO`.
+/// Writes the exported program `decoder`, changed to take two samples or more, as with `Dim.AUTO`.
 fn write_of_two(path: &Path) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/exported/decoder.pt2");
     let mut from = zip::ZipArchive::new(fs::File::open(program).unwrap()).unwrap();
@@ -102,7 +102,7 @@ fn write_of_two(path: &Path) {
     to.finish().unwrap();
 }
 
-/// One sample is no batch of such a program, and `generate` said to choose other micro-batches.
+/// Regression test: one sample is too few for such a program, and `generate` suggested other micro-batches.
 #[test]
 fn a_program_of_two_samples_or_more_generates() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn a_program_of_two_samples_or_more_generates() {
     printed(folder, &format!("{next} --tokens 5"));
 }
 
-/// A run with a tokenizer was told only how it is resumed.
+/// Regression test: a run with a tokenizer was told only how to resume.
 #[test]
 fn a_model_with_a_tokenizer_is_said_to_generate() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn a_model_with_a_tokenizer_is_said_to_generate() {
     printed(folder, &format!("{next} --tokens 3"));
 }
 
-/// The advice was flags that a run cannot go on with.
+/// Regression test: the suggested flags cannot be used to resume a run.
 #[test]
 fn other_data_than_a_runs_makes_a_new_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn other_data_than_a_runs_makes_a_new_run() {
     printed(folder, "train --resume run --steps 2 --quiet");
 }
 
-/// The name that `models` lists was refused beside the weights of that name.
+/// Regression test: the name that `models` lists was refused beside the weights of that name.
 #[test]
 fn weights_may_be_named_by_their_preset() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn weights_may_be_named_by_their_preset() {
         weights.display()
     );
     let errors = refused(folder, &format!("{train} gpt2"));
-    // The fixture has other sizes than those of that name.
+    // The fixture's sizes differ from those of the named preset.
     assert!(
         errors.contains("leave --model out, as the weights decide the model"),
         "{errors}"
@@ -176,7 +176,7 @@ fn weights_may_be_named_by_their_preset() {
     );
 }
 
-/// The smallest micro-batches gave a batch norm a single value, and nothing was written.
+/// Regression test: the smallest micro-batches gave a batch norm a single value, and nothing was written.
 #[test]
 fn micro_batches_that_a_batch_norm_takes_are_measured() {
     let folder = tempfile::tempdir().unwrap();

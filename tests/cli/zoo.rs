@@ -1,4 +1,4 @@
-//! `gpipe-rs models` as a person uses it.
+//! `gpipe-rs models` as users run it.
 
 use std::path::Path;
 use std::process::Output;

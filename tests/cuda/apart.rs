@@ -1,23 +1,23 @@
-//! A part of this program in a process of its own: a device that fails, or an abort, ends
-//! that one alone.
+//! Runs a part of this program in a separate process, so that a failing device or an abort ends only that
+//! process.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Seek as _};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Set by whoever wants certain simulated devices.
+/// Variable that requests simulated devices with the given settings.
 pub(crate) const VARIABLE: &str = "GPIPE_SIMULATE_GPUS";
 
-/// How such a process ended.
+/// How a process ended.
 pub(crate) struct Ended {
-    /// None where it was stopped.
+    /// `None` if it was stopped.
     pub(crate) status: Option<ExitStatus>,
-    /// What it printed.
+    /// Its output.
     pub(crate) output: String,
 }
 
-/// What is told of a process at most.
+/// Longest part of a process's output that is reported, in bytes.
 const TOLD: usize = 8 << 10;
 
 impl Ended {
@@ -25,7 +25,7 @@ impl Ended {
         self.status.and_then(|status| status.code())
     }
 
-    /// For one that did not come to its end: `signal: 6 (SIGABRT)`, and what it printed.
+    /// For a process that failed: `signal: 6 (SIGABRT)`, and its output.
     pub(crate) fn why(&self) -> String {
         let how = match self.status {
             Some(status) => status.to_string(),
@@ -38,12 +38,12 @@ impl Ended {
     }
 }
 
-/// Runs this program with other arguments, for so long at most.
+/// Runs this program with other arguments, for at most `limit`.
 pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A], limit: Duration) -> std::io::Result<Ended> {
     run_on(None, arguments, limit)
 }
 
-/// As [`run`], on simulated GPUs of these settings.
+/// Like [`run`], on simulated GPUs with these settings.
 pub(crate) fn run_on<A: AsRef<OsStr>>(
     simulated: Option<&str>,
     arguments: &[A],
@@ -53,7 +53,7 @@ pub(crate) fn run_on<A: AsRef<OsStr>>(
     run_with(variable.as_slice(), arguments, limit)
 }
 
-/// As [`run`], with these variables in the environment.
+/// Like [`run`], with these environment variables.
 pub(crate) fn run_with<A: AsRef<OsStr>>(
     variables: &[(&str, &str)],
     arguments: &[A],

@@ -1,4 +1,4 @@
-//! Batches of a loader arrive beside the steps, as the timeline of simulated devices shows.
+//! A loader's batches arrive during the steps, as the timeline of simulated devices shows.
 
 use std::fs;
 use std::ops::Range;
@@ -15,15 +15,14 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![("batches::are_copied_beside_the_steps", beside_the_steps)]
 }
 
-/// What [`beside_the_steps`] runs.
+/// Parts that [`beside_the_steps`] runs.
 pub(crate) const PARTS: [Test; 1] = [("batches::trains_on_copies", training)];
 
 const GPU: Device = Device::Cuda(0);
 const WIDTH: i64 = 1024;
 const BATCH: usize = 256;
 const STEPS: usize = 12;
-/// A device on which a batch takes 10 ms to come, and a step some 70 ms: long beside what the host
-/// does.
+/// A device on which a batch takes 10 ms to arrive and a step some 70 ms: long compared with the host's work.
 const DEVICE: &str = "host_bandwidth=1e8\nf32=1e11\n";
 
 fn training() {
@@ -49,7 +48,7 @@ fn training() {
     }
 }
 
-/// When a unit of the device was at work, in microseconds.
+/// When a unit of the device was busy, in microseconds.
 fn ran(trace: &Value, unit: &str) -> Vec<Range<f64>> {
     let events = trace["traceEvents"].as_array().unwrap();
     let own = events.iter().filter(|event| event["tid"] == unit);
@@ -71,7 +70,7 @@ fn beside_the_steps() {
     let ended = apart::run_on(Some(&simulated), &["--one", PARTS[0].0], LIMIT).unwrap();
     assert_eq!(ended.code(), Some(0), "{}", ended.why());
     let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
-    // A batch has a megabyte, and all else that comes from the host much less.
+    // A batch has a megabyte, other copies from the host far less.
     let mut copies = ran(&trace, "from the host");
     copies.retain(|own| own.end - own.start > 5_000.0);
     assert!(copies.len() >= STEPS, "{} copies", copies.len());
@@ -82,7 +81,7 @@ fn beside_the_steps() {
             .map(|own| (own.end.min(copy.end) - own.start.max(copy.start)).max(0.0));
         shared.sum::<f64>() / (copy.end - copy.start)
     };
-    // The weights and the first batches come before anything can run.
+    // The weights and the first batches arrive before anything can run.
     let last = &copies[copies.len() - STEPS + 3..];
     let share = last.iter().map(beside).sum::<f64>() / last.len() as f64;
     note("share of the copies' time in which kernels ran", share);

@@ -1,4 +1,4 @@
-//! Programs that were exported on a CPU.
+//! Programs exported on a CPU.
 
 use gpipe::tch::{Device, Reduction, Tensor};
 use gpipe::{Loss, Optimizer, Pipeline, Values, models, optim::AdamW, settings::on_values};
@@ -8,7 +8,7 @@ use crate::support::{assert_same_bits, snapshot};
 
 const GPU: Device = Device::Cuda(0);
 
-/// A program, and what it is trained with.
+/// A program, and its training data.
 struct Program {
     name: &'static str,
     bytes: &'static [u8],
@@ -49,7 +49,7 @@ impl Program {
             .unwrap()
     }
 
-    /// The losses of three steps, and the weights behind them.
+    /// The losses of three steps, and the final weights.
     fn trained(&self, devices: &[Device]) -> (Vec<f64>, Vec<(String, Tensor)>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told.safetensors");
@@ -81,8 +81,8 @@ impl Program {
     }
 }
 
-/// The first program of attention that met a GPU could not be run there: its outputs lay in memory in
-/// another order than where it was exported.
+/// Regression test: the first program with attention failed on a GPU, where its outputs have another memory
+/// layout than on the exporting device.
 fn programs() {
     for program in PROGRAMS {
         let name = program.name;

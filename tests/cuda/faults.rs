@@ -1,8 +1,8 @@
-//! Whatever a step asks of a device fails once, each in turn: allocations, page-locked memory,
-//! copies. Each is an error that says where, nothing leaks, and the step can be tried again.
+//! Injects failures into a step, one at a time: allocations, page-locked memory, copies. Each failure must be
+//! an error that names its place, leak nothing, and allow a retry of the step.
 //!
-//! Of the small model everything fails in turn; of the larger ones every so-manieth
-//! ([`Case::stride`]), and all of it with `FAULTS_EVERY=1`, which takes minutes.
+//! In the small model each operation fails in turn; in larger ones every `n`th ([`Case::stride`]), or each
+//! one with `FAULTS_EVERY=1`, which takes minutes.
 
 mod cases;
 
@@ -63,16 +63,16 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A pipeline, its optimizer, and what they are given.
+/// A pipeline, its optimizer, and their inputs.
 struct Training {
     pipe: Pipeline,
     optimizer: Optimizer,
     subject: Subject,
-    /// Whether what stays is there already.
+    /// Whether all lasting allocations have been made.
     settled: bool,
 }
 
-/// Bytes of the devices, and of page-locked memory.
+/// Bytes in use on the devices, and page-locked bytes.
 #[derive(Debug)]
 struct Held {
     devices: Vec<u64>,
@@ -86,16 +86,16 @@ impl Held {
     }
 }
 
-/// What came of steps that nothing disturbed.
+/// Results of undisturbed steps.
 struct Calm {
     losses: Vec<f64>,
     held: Held,
     weights: Vec<(String, Tensor)>,
 }
 
-/// What became of what was asked to fail.
+/// Outcome of a step with an injected failure.
 enum Outcome {
-    /// The numbers of the step, which nothing in it needed.
+    /// The step did not need the failed operation: its loss.
     Passed(f64),
     Failed {
         why: String,
@@ -120,7 +120,7 @@ impl Case {
         }
     }
 
-    /// What is to fail, of so many.
+    /// Numbers of the operations that are to fail, out of `each`.
     fn numbers(&self, each: u64) -> impl Iterator<Item = u64> {
         let asked = std::env::var("FAULTS_EVERY").ok();
         let every = asked.map_or(self.stride, |every| every.parse().unwrap());
@@ -150,8 +150,7 @@ impl Training {
         loss
     }
 
-    /// What failed holds no memory, but where it made something to stay (the state of an
-    /// optimizer, graphs).
+    /// Checks that a failure holds no memory, except for lasting allocations (optimizer states, graphs).
     fn not_more_than(&self, before: &Held, why: &str) {
         let now = held();
         assert!(
@@ -160,7 +159,7 @@ impl Training {
         );
     }
 
-    /// A step in which one of them fails; what failed is tried again.
+    /// Runs a step in which one operation fails, and retries it.
     fn disturbed(&mut self, what: &str, number: u64) -> Outcome {
         let weights = parameters(&mut self.pipe);
         fail(what, number);
@@ -194,7 +193,7 @@ impl Training {
     }
 }
 
-/// Copies in the host's memory, where they are not counted.
+/// Copies in host memory, where they are not counted.
 fn parameters(pipe: &mut Pipeline) -> Vec<Tensor> {
     let all = pipe.parameters().unwrap().into_iter();
     all.map(|(_, value)| value.detach().to_device(Device::Cpu))
@@ -205,7 +204,7 @@ fn are_same(one: &[Tensor], other: &[Tensor]) -> bool {
     one.iter().zip(other).all(|(one, other)| one.equal(other))
 }
 
-/// In the host's memory, where they are not counted.
+/// Weights in host memory, where they are not counted.
 fn weights(pipe: &mut Pipeline) -> Vec<(String, Tensor)> {
     let all = snapshot(pipe).into_iter();
     all.map(|(name, value)| (name, value.to_device(Device::Cpu)))
@@ -226,8 +225,8 @@ fn held() -> Held {
     }
 }
 
-/// The errors say what failed, and where: on a stage, or in what the caller does with the
-/// step's numbers.
+/// Checks that the errors name the operation and the place: a stage, or the caller's use of the step's
+/// numbers.
 fn are_named(case: &Case, what: &str, seen: &BTreeSet<String>) {
     let cause = match what {
         ALLOCATION => "is out of memory: ",
@@ -249,8 +248,8 @@ fn are_named(case: &Case, what: &str, seen: &BTreeSet<String>) {
     );
 }
 
-/// In an action the micro-batch is named, and if it is another device's memory than the stage's
-/// (devices are numbered as the stages here), that it is sent there.
+/// An error in an action must name the micro-batch, and the transfer if the memory is on another device than
+/// the stage's (devices are numbered like the stages here).
 fn in_an_action(why: &str) {
     let (place, cause) = why.split_once(" is out of memory").unwrap();
     let (place, device) = place.rsplit_once("cuda:").unwrap();
@@ -265,7 +264,7 @@ fn in_an_action(why: &str) {
     assert_eq!((sends, advice), (elsewhere, elsewhere), "{why}");
 }
 
-/// In later steps of one pipeline.
+/// Failures in successive steps of one pipeline.
 fn in_turn(case: &Case) {
     const WARM: usize = 5;
     for what in [ALLOCATION, PAGE_LOCKED, COPY] {
@@ -293,7 +292,7 @@ fn in_turn(case: &Case) {
     }
 }
 
-/// In the step behind so many, each time of a new pipeline.
+/// Failures after `steps` steps, each in a new pipeline.
 fn from_anew(case: &Case, steps: usize) {
     for what in [ALLOCATION, PAGE_LOCKED, COPY] {
         let mut training = case.build();
@@ -328,8 +327,8 @@ fn from_anew(case: &Case, steps: usize) {
     }
 }
 
-/// From one on all copies of an update fail, each in turn the first: what the caller asks for
-/// next is refused in words, until the update can be finished.
+/// All copies of an update fail from some copy on, each in turn being the first: the caller's next calls are
+/// refused until the update can be finished.
 fn stopped(case: &Case) {
     let mut training = case.build();
     let mut losses: Vec<f64> = (0..3).map(|_| training.step()).collect();

@@ -1,4 +1,4 @@
-//! CUDA graphs: the numbers of the run without, by replays.
+//! CUDA graphs: replays must give the same numbers as a run without graphs.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -14,7 +14,7 @@ use crate::support::models::{self, Model};
 use crate::support::{assert_same_bits, cross_entropy, snapshot};
 
 const GPU: Device = Device::Cuda(0);
-/// Of which the first three run without graphs.
+/// The first three steps run without graphs.
 const STEPS: usize = 7;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -79,7 +79,7 @@ fn train(builder: PipelineBuilder, model: &Model, sizes: &[i64]) -> Trained {
     }
 }
 
-/// Trains without and with graphs; what became of these.
+/// Trains without and with graphs, compares the numbers, and returns the latter training.
 fn same(build: impl Fn() -> PipelineBuilder, model: &Model, sizes: &[i64], case: &str) -> Trained {
     let plain = train(build(), model, sizes);
     let graphs = train(build().cuda_graphs(true), model, sizes);
@@ -89,7 +89,7 @@ fn same(build: impl Fn() -> PipelineBuilder, model: &Model, sizes: &[i64], case:
     graphs
 }
 
-/// Captured and replayed, stage by stage.
+/// Notes captured and replayed graphs, stage by stage.
 fn note_uses(case: &str, uses: &[GraphUse]) {
     let counts = uses.iter().map(|used| vec![used.captured, used.replayed]);
     note(
@@ -153,7 +153,7 @@ fn replays() {
     for _ in 0..3 {
         assert_eq!(step(), [(0, 0), (0, 0)]);
     }
-    // A forward and a backward for each of the micro-batches that a stage holds at once.
+    // One forward and one backward for each micro-batch that a stage has in flight.
     assert_eq!(step(), [(4, 8), (2, 8)]);
     assert_eq!(step(), [(4, 16), (2, 16)]);
 }
@@ -168,7 +168,7 @@ fn short_batches() {
     );
 }
 
-/// Two stages, the first of which runs `extra` on what its layer makes.
+/// Two stages, the first of which runs `extra` on its layer's output.
 fn with_extra(extra: fn(&Tensor)) -> Sequential {
     Sequential::new()
         .layer("one", move |p| {
@@ -182,7 +182,7 @@ fn with_extra(extra: fn(&Tensor)) -> Sequential {
         .layer("two", |p| nn::linear(p, 8, 5, nn::LinearConfig::default()))
 }
 
-/// The losses, and what became of graphs.
+/// The losses, and the uses of graphs.
 fn steps_of(model: Sequential, graphs: bool) -> (Vec<f64>, Vec<GraphUse>) {
     let mut pipe = Pipeline::builder(model)
         .devices(&[GPU; 2])
@@ -224,7 +224,7 @@ fn no_waits() {
         .forbid_host_waits(true)
         .build()
         .unwrap();
-    // What is loaded at the first use of a kernel is no part of a step.
+    // A kernel's loading at its first use is not part of a step.
     train(builder(&model, 2, ScheduleKind::OneFOneB), &model, &[8]);
     let (x, y) = (model.batch)(8);
     for _ in 0..STEPS {
@@ -236,14 +236,14 @@ fn no_waits() {
     assert!(uses.iter().all(|used| used.replayed > 0), "{uses:?}");
 }
 
-/// Waits once, in the capture, which nobody could hear of before.
+/// Waits once, in the capture, where the check before cannot notice it.
 fn failed_capture() {
     thread_local! {
         static RUNS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
     let late = |out: &Tensor| {
         RUNS.set(RUNS.get() + 1);
-        // Two a step: the seventh is the capture.
+        // Two runs per step: the seventh is the capture.
         if RUNS.get() == 7 {
             let _ = out.mean(Kind::Float).double_value(&[]);
         }
@@ -254,8 +254,8 @@ fn failed_capture() {
     let why = uses[0].eager.as_ref().unwrap();
     assert!(why.contains("its capture failed"), "{why}");
     assert_eq!(uses[0].replayed, 0);
-    // The allocator is out of the pool: what several streams use is given back. Kept would
-    // be much more than cuBLAS takes for itself on streams that are new to it.
+    // The allocator has left the graph pool, so memory used by several streams is returned. Otherwise the
+    // excess would be much larger than cuBLAS's workspaces for new streams.
     let held = || {
         gpipe::tch::Cuda::synchronize(0);
         gpipe::memory::of_device(GPU).unwrap().current
@@ -271,7 +271,7 @@ fn failed_capture() {
         .micro_batches(2)
         .build()
         .unwrap();
-    // Of two micro-batches, 8 floats of each sample cross the border.
+    // With two micro-batches, 8 floats of each sample cross the stage boundary.
     let samples = 2 * large / (8 * 4);
     let x = Tensor::ones([samples, 8], (Kind::Float, Device::Cpu));
     let y = Tensor::zeros([samples], (Kind::Int64, Device::Cpu));

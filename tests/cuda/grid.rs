@@ -1,9 +1,9 @@
-//! On simulated devices, which compute with the CPU's kernels: each model here, over schedules,
-//! cuts, devices of both kinds and recomputation, has the bits of one stage on the CPU. What
-//! has other bits is in [`EXCEPTIONS`], with the reason.
+//! On simulated devices, which compute with the CPU's kernels, each model here has the bits of one stage on
+//! the CPU, over schedules, cuts, devices of both kinds and recomputation. Deviations are in [`EXCEPTIONS`],
+//! with the reasons.
 //!
-//! So many combinations run that each two values (a schedule and the devices, say) meet in one
-//! of them; `PARITY_EVERY=1` runs all.
+//! The combinations are chosen so that each pair of values (a schedule and the devices, say) occurs in one of
+//! them; `PARITY_EVERY=1` runs all.
 
 use std::fmt;
 
@@ -16,12 +16,12 @@ use crate::support::covering;
 use crate::support::models::{self, Model};
 use crate::support::reference::{Named, Numbers, pipeline_numbers};
 
-/// What a model's numbers on the devices differ in from the CPU's, and why. A model of this
-/// list whose numbers are the same everywhere fails its test: it does not belong here.
+/// Models whose numbers on the devices differ from the CPU's, with the reasons. A listed model whose numbers
+/// are equal everywhere fails its test.
 const EXCEPTIONS: [(&str, &str); 0] = [];
 
 const MICRO_BATCHES: usize = 4;
-/// Micro-batches of unequal sizes.
+/// Not a multiple of the micro-batches, so that their sizes differ.
 const SAMPLES: i64 = 11;
 const UPDATES: usize = 2;
 
@@ -43,7 +43,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Where the stages are.
+/// Placement of the stages.
 #[derive(Clone, Copy)]
 enum Places {
     OneCard,
@@ -123,7 +123,7 @@ impl Case {
     }
 }
 
-/// All combinations, each with the pairs of values that meet in it.
+/// All combinations, each with its pairs of values.
 fn cases(model: &Model) -> Vec<(Case, Vec<String>)> {
     let mut all = Vec::new();
     let train = |kind: &ScheduleKind| *kind != ScheduleKind::ForwardOnly;
@@ -189,7 +189,7 @@ fn grid(model: &Model) {
     }
 }
 
-/// All numbers by name, on the host.
+/// All numbers by name, in host memory.
 fn listed(numbers: &Numbers) -> Named {
     let on_host = |(name, value): (String, &Tensor)| (name, value.to_device(Device::Cpu));
     let gradients = numbers.gradients.iter();
@@ -213,7 +213,7 @@ fn listed(numbers: &Numbers) -> Named {
         .collect()
 }
 
-/// The first few of a list, and how many there are.
+/// The first few entries of a list, and the number of the others.
 fn first(all: &[String], between: &str) -> String {
     let few = all.len().min(4);
     let more = match all.len() - few {
@@ -223,7 +223,7 @@ fn first(all: &[String], between: &str) -> String {
     all[..few].join(between) + &more
 }
 
-/// What is different, if anything is.
+/// Compares bit for bit; the error names the differences.
 fn same(own: &Numbers, expected: &Numbers) -> Result<(), String> {
     let (own, expected) = (listed(own), listed(expected));
     let names = |list: &Named| {
@@ -244,7 +244,7 @@ fn same(own: &Numbers, expected: &Numbers) -> Result<(), String> {
     }
 }
 
-/// The loss and the gradients of the first step, but for rounding.
+/// Whether the loss and the gradients of the first step agree up to rounding.
 fn near(own: &Numbers, expected: &Numbers) -> bool {
     let pairs = own.gradients.iter().zip(&expected.gradients);
     (own.losses[0] - expected.losses[0]).abs() < 1e-5

@@ -1,7 +1,7 @@
-//! Runs tests, each in a process of its own, or says why it does not.
+//! Runs tests, each in its own process, or gives the reason for skipping them.
 //!
-//! A device that fails stays so for its process, and some failures abort: neither may cost
-//! the other tests. The file of results is written anew after each.
+//! A failed device stays failed for its process, and some failures abort: neither may affect other tests. The
+//! file of results is rewritten after each test.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -18,13 +18,13 @@ pub(crate) use crate::report::Outcome;
 use crate::report::{self, Result, Row};
 use crate::rounds::{self, Round};
 
-/// One test, by name.
+/// A named test.
 pub(crate) type Test = (&'static str, fn());
 
-/// Tests of the harness itself, for which there need be no device.
+/// Tests of the harness itself, which need no device.
 const OWN: [Test; 1] = [("harness::a_test_that_aborts_costs_no_other", aborting)];
 
-/// What these run.
+/// Tests that these run.
 const BROKEN: [Test; 5] = [
     ("broken::passes", || note("losses", [1.5, 2.0])),
     ("broken::aborts", || std::process::abort()),
@@ -33,33 +33,33 @@ const BROKEN: [Test; 5] = [
     ("broken::passes_too", || {}),
 ];
 
-/// For one test.
+/// Time limit of a test.
 pub(crate) const LIMIT: Duration = Duration::from_mins(10);
 
-/// Processes at a time on simulated devices.
+/// Concurrent processes on simulated devices.
 const AT_ONCE: usize = 2;
 
-/// Exit codes of a test's process, and what is before the reason and before numbers.
+/// Exit codes of a test's process, and the prefixes of the reason and of the numbers.
 const FAILED: u8 = 101;
 const SKIPPED: u8 = 77;
 const REASON: &str = "reason: ";
 const NOTE: &str = "note: ";
 
-/// Why a test has nothing to show here.
+/// The reason for skipping a test.
 struct Skipped(String);
 
-/// Ends the test: there is nothing to show here.
+/// Skips the test for this reason.
 pub(crate) fn skip(why: &str) {
     panic_any(Skipped(why.to_owned()));
 }
 
-/// Has numbers of a test be in the file of results, where those of a GPU are compared with
-/// those of simulated devices.
+/// Adds a test's numbers to the file of results, where those of a GPU are compared with those of simulated
+/// devices.
 pub(crate) fn note(name: &str, numbers: impl Into<Value>) {
     println!("{NOTE}{}", serde_json::json!({ name: numbers.into() }));
 }
 
-/// Tests that run alike.
+/// Tests with the same requirements.
 #[derive(Clone)]
 pub(crate) struct Group {
     tests: Vec<Test>,
@@ -69,7 +69,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// For a GPU, and for simulated ones.
+    /// Tests for real and simulated GPUs.
     pub(crate) fn anywhere(tests: Vec<Test>) -> Self {
         Self {
             tests,
@@ -79,7 +79,7 @@ impl Group {
         }
     }
 
-    /// For simulated devices only: these tests control them (see `simulated.rs`).
+    /// Tests for simulated devices only, which they control (see `simulated.rs`).
     pub(crate) fn simulated(tests: Vec<Test>) -> Self {
         Self {
             simulated: true,
@@ -87,12 +87,12 @@ impl Group {
         }
     }
 
-    /// Not again with delays: no order of things makes a difference here.
+    /// Skips the rounds with delays, which make no difference to these tests.
     pub(crate) fn once(self) -> Self {
         Self { once: true, ..self }
     }
 
-    /// What is added to the settings of simulated devices: `memory=1GiB,checks=off`.
+    /// Extends the settings of simulated devices: `memory=1GiB,checks=off`.
     pub(crate) fn settings(self, settings: &'static str) -> Self {
         Self { settings, ..self }
     }
@@ -108,24 +108,23 @@ impl Group {
 struct Job {
     test: Test,
     settings: Option<String>,
-    /// How it went, where that is known without a run.
+    /// The outcome, if it is known without a run.
     known: Option<Outcome>,
 }
 
-/// What is asked for on the command line.
+/// The command line.
 struct Asked {
     filters: Vec<String>,
     json: Option<String>,
     list: bool,
-    /// Rounds with delays.
+    /// Number of rounds with delays.
     seeds: u64,
-    /// The test that this process is for.
+    /// The test that this process runs.
     one: Option<String>,
     broken: bool,
 }
 
-/// Runs the tests that are asked for; `parts` are what some of them run in processes of
-/// their own.
+/// Runs the selected tests; `parts` are functions that some of them run in separate processes.
 pub(crate) fn run(groups: &[Group], parts: &[Test]) -> ExitCode {
     let asked = asked(std::env::args().skip(1));
     let tests: Vec<Test> = groups
@@ -165,7 +164,7 @@ fn without_devices(tests: &[Test]) -> Vec<Job> {
     tests.iter().map(job).collect()
 }
 
-/// What is asked for, round by round.
+/// The selected tests, round by round.
 fn jobs(groups: &[Group], asked: &Asked) -> Vec<Job> {
     let mut jobs = without_devices(&OWN);
     let rounds = rounds::here(asked.seeds);
@@ -191,14 +190,14 @@ fn jobs(groups: &[Group], asked: &Asked) -> Vec<Job> {
 }
 
 impl Group {
-    /// Why these tests are nothing for the devices of a round.
+    /// The reason why these tests do not apply to a round's devices.
     fn not_on(&self, round: &Round) -> Option<Outcome> {
         let only = "they are for simulated devices, which can be told what to do";
         (self.simulated && round.settings.is_none()).then(|| Outcome::Skipped(only.to_owned()))
     }
 }
 
-/// Whether no test failed.
+/// Runs all jobs. Returns whether no test failed.
 fn run_all(jobs: &[Job], json: Option<&str>) -> bool {
     let next = AtomicUsize::new(0);
     let rows = Mutex::new(Vec::new());
@@ -222,7 +221,7 @@ fn run_all(jobs: &[Job], json: Option<&str>) -> bool {
             }
         }
     };
-    // On a GPU each has the device for itself.
+    // On a GPU each test has the device to itself.
     let simulated = jobs.iter().any(|job| job.settings.is_some());
     std::thread::scope(|scope| {
         for _ in 1..if simulated { AT_ONCE } else { 1 } {
@@ -243,7 +242,7 @@ impl Asked {
     }
 }
 
-/// Flags of the usual harness are accepted and mean nothing here.
+/// Parses the command line; flags of the usual harness are accepted and ignored.
 fn asked(mut arguments: impl Iterator<Item = String>) -> Asked {
     let mut asked = Asked {
         filters: Vec::new(),
@@ -271,7 +270,7 @@ fn asked(mut arguments: impl Iterator<Item = String>) -> Asked {
     asked
 }
 
-/// Runs a test in this process, which it may take along.
+/// Runs a test in this process, which the test may bring down.
 fn here(test: fn()) -> ExitCode {
     let Err(payload) = catch_unwind(AssertUnwindSafe(test)) else {
         return ExitCode::SUCCESS;
@@ -290,7 +289,7 @@ fn text(payload: &(dyn Any + Send)) -> &str {
     text.unwrap_or("a panic without a message")
 }
 
-/// Runs a test in a process of its own, on simulated devices of these settings.
+/// Runs a test in a separate process, on simulated devices with these settings.
 pub(crate) fn apart(name: &str, settings: Option<&str>) -> Result {
     let begin = Instant::now();
     let ended = match apart::run_on(settings, &["--one", name], LIMIT) {
@@ -316,15 +315,15 @@ pub(crate) fn apart(name: &str, settings: Option<&str>) -> Result {
     }
 }
 
-/// The numbers in what a test printed.
+/// The numbers in a test's output.
 fn noted(output: &str) -> Map<String, Value> {
     let lines = output.lines().filter_map(|line| line.strip_prefix(NOTE));
     let notes = lines.filter_map(|note| serde_json::from_str::<Map<_, _>>(note).ok());
     notes.flatten().collect()
 }
 
-/// An abort (as of a device that fails in a destructor) took all tests behind it along, and
-/// the results of those before it, which were written at the end.
+/// Regression test: an abort (such as a device failure in a destructor) ended all later tests, and lost the
+/// earlier results, which were written at the end.
 fn aborting() {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let path = folder.path().join("results.json");
@@ -345,7 +344,7 @@ fn aborting() {
     assert_eq!(losses, &serde_json::json!([1.5, 2.0]), "{text}");
 }
 
-/// So many MiB.
+/// Converts MiB to bytes.
 pub(crate) fn mib(count: u64) -> Bytes {
     Bytes(count << 20)
 }

@@ -1,8 +1,7 @@
-//! A device that fails while it works, or never comes to an end: what a kernel, a copy or a
-//! graph did to it is one message that says where, later calls are refused in words, and the
-//! process ends as any other.
+//! A device that fails at work, or hangs: failures of kernels, copies and graphs give one message with their
+//! place, later calls are refused, and the process exits normally.
 //!
-//! Each has a process of its own, since such a device stays so.
+//! Each case has its own process, since such a device stays unusable.
 
 use std::fs;
 use std::path::PathBuf;
@@ -107,18 +106,18 @@ fn step(pipe: &mut Pipeline, optimizer: &mut Optimizer) -> Result<(), String> {
     Ok(())
 }
 
-/// Steps before the one in which something fails: with graphs, they are captured then.
+/// Steps before the failing one; graphs are captured during these.
 const WARM: usize = 5;
-/// How many places of a step are tried.
+/// Number of places in a step that are tested.
 const PLACES: u64 = 6;
 
-/// What is asked of a part, behind its name.
+/// The arguments of a part, after its name.
 fn asked() -> Vec<String> {
     let last = std::env::args().next_back().unwrap();
     last.split(':').map(str::to_owned).collect()
 }
 
-/// `kernel:plain:12`: the twelfth kernel of a step fails; 0 only counts them.
+/// `kernel:plain:12`: the twelfth kernel of a step fails; 0 only counts the kernels.
 fn part() {
     let asked = asked();
     let [what, case, number] = &asked[..] else {
@@ -134,7 +133,7 @@ fn part() {
         return;
     }
     fail(what, number);
-    // The host may hear of it a step later.
+    // The host may notice a step later.
     let error = (0..3).find_map(|_| step(&mut pipe, &mut optimizer).err());
     println!("said: {}", error.expect("nothing failed"));
     let (x, y) = batch();
@@ -179,8 +178,8 @@ fn each(what: &str, case: &str) {
     }
 }
 
-/// Where the error of a destructor was seen: by a stage, and what it did, or by the caller.
-/// Another stage may have said so before it, at the same time.
+/// Checks that a destructor's error names its place: a stage and its action, or the caller. Another stage may
+/// have reported it at the same time.
 pub(crate) fn is_placed(output: &str, case: &str) {
     let error = "CUDA error: device-side assert triggered";
     let places = output.lines().filter_map(|line| {
@@ -194,7 +193,7 @@ pub(crate) fn is_placed(output: &str, case: &str) {
     assert!(places.all(is_one), "{case}: {output}");
 }
 
-/// Who may be the first to hear of it.
+/// Places that may notice first.
 const KNOWN: [&str; 4] = [
     "stage ",
     "numbers of a step",
@@ -202,11 +201,11 @@ const KNOWN: [&str; 4] = [
     "the numbers of the step",
 ];
 
-/// One message, and no abort.
+/// Checks that there is one message, and no abort.
 fn told(ended: &Ended, case: &str) {
     let lines = || ended.output.lines();
     if ended.code() == Some(1) {
-        // The first to hear of it was a destructor, which cannot give an error.
+        // A destructor noticed first, which cannot return an error.
         let found = "found out when memory was freed: the process ends, start it anew";
         assert_eq!(
             ended.output.matches(found).count(),
@@ -246,7 +245,7 @@ fn told(ended: &Ended, case: &str) {
     );
 }
 
-/// A stage on the CPU waits for what a device never makes.
+/// A stage on the CPU waits for a value that a device never computes.
 fn stalled_part() {
     let mut pipe = Pipeline::builder(model())
         .devices(&[Device::Cuda(0), Device::Cpu])
@@ -289,7 +288,7 @@ fn read_part() {
     let (x, y) = batch();
     let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
     let norm = pipe.clip_gradients(1.0).unwrap();
-    // One that was not there in time is still waited for.
+    // A second read waits for the late result again.
     for _ in 0..2 {
         println!("losses: {}", report.read().unwrap_err());
     }
@@ -323,8 +322,8 @@ fn read(case: &str) {
     assert!(ended.output.contains("came to its end"), "{}", ended.why());
 }
 
-/// The command's program: the one that is packed beside these tests (`make cuda-check`), on
-/// another machine; else the one that was built with them.
+/// The command's binary: on another machine the one packed beside these tests (`make cuda-check`), otherwise
+/// the one built with them.
 pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe().unwrap().with_file_name("gpipe-rs");
     if beside.is_file() {
@@ -337,7 +336,7 @@ fn program_part() {
     println!("program: {}", program().display());
 }
 
-/// The packed check failed on every machine but the one that packed it.
+/// Regression test: the packed check worked only on the machine that packed it.
 fn packed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
@@ -353,7 +352,7 @@ fn packed() {
     assert!(named.lines().any(|line| line == expected), "{named}");
 }
 
-/// The command, on devices of these settings.
+/// The command, on devices with these settings.
 fn command(settings: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.env("GPIPE_SIMULATE_GPUS", settings).args(arguments);
@@ -371,13 +370,13 @@ fn train() {
     let failed = command("2,fail-kernel=400@1", &arguments);
     let words = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert_eq!(failed.status.code(), Some(1), "{words}");
-    // The first to hear of it may be a destructor.
+    // A destructor may notice first.
     let said = ["start the process anew", "the process ends, start it anew"];
     assert!(said.iter().any(|own| words.contains(own)), "{words}");
     if words.contains(said[1]) {
         is_placed(&words, "train");
     }
-    // It goes on from there.
+    // The run resumes from there.
     let resumed = command("2", &["train", "--resume", out, "--steps", "41"]);
     let words = String::from_utf8_lossy(&resumed.stderr).into_owned();
     assert_eq!(resumed.status.code(), Some(0), "{words}");

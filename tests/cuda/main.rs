@@ -1,12 +1,11 @@
 //! The CUDA part, on a GPU or on simulated ones.
 //!
-//! Without a GPU the tests run on simulated devices (`make simulated-gpus`; `make test` builds
-//! them), then again with random delays; without either every test is counted as skipped, with
-//! the reason in words.
+//! Without a GPU the tests run on simulated devices (`make simulated-gpus`; `make test` builds them), then
+//! again with random delays; without either every test counts as skipped, with the reason.
 //!
-//! The harness is a small one of its own, because the usual one cannot say that a test was
-//! skipped: `cargo test --test cuda [NAME] [-- --seeds N] [--json FILE]`. With
-//! `GPIPE_SIMULATE_GPUS` in the environment the tests run once, on these devices.
+//! It has a small harness of its own, because the usual one cannot report a test as skipped: `cargo test
+//! --test cuda [NAME] [-- --seeds N] [--json FILE]`. With `GPIPE_SIMULATE_GPUS` in the environment the tests
+//! run once, on these devices.
 
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 

@@ -1,4 +1,4 @@
-//! What memory is taken, limited, and run out of.
+//! Memory use, limits and out-of-memory errors.
 
 use gpipe::memory::{limit_device, of_device, reset_device_peak, room_on};
 use gpipe::partitioner::Bytes;
@@ -41,11 +41,11 @@ fn counts() {
     assert!(after.peak >= before + (4 << 20));
 }
 
-/// Gives the whole device back when it goes.
+/// Removes the limit when dropped.
 struct Limited;
 
 impl Limited {
-    /// So much more than is taken now.
+    /// Limits the device to `more` beyond its present use.
     fn to(more: Bytes) -> Self {
         let taken = of_device(GPU).unwrap().current;
         limit_device(GPU, Bytes(taken + more.0)).unwrap();
@@ -71,7 +71,7 @@ fn limit() {
     assert!(error.to_string().contains("which has"), "{error}");
 }
 
-/// The second layer takes as many floats as the target's first number says.
+/// The second layer allocates as many floats as the target's first number.
 fn hungry() -> Sequential {
     Sequential::new()
         .layer("one", |p| nn::linear(p, 8, 8, nn::LinearConfig::default()))
@@ -115,7 +115,7 @@ fn full() {
     assert!(report.read().unwrap().loss.is_finite());
 }
 
-/// Two stages of a layer each, of 16 MiB.
+/// Two stages of one layer each, of 16 MiB.
 fn heavy() -> Pipeline {
     let side = 2048;
     let linear = move |p: &nn::Path<'_>| nn::linear(p, side, side, nn::LinearConfig::default());
@@ -128,7 +128,7 @@ fn heavy() -> Pipeline {
         .unwrap()
 }
 
-/// Room for what AdamW remembers on one of the stages, not on both.
+/// Memory for AdamW's states of one stage, but not of both.
 fn no_room_for_updates() {
     for offload in [false, true] {
         let x = Tensor::ones([4, 2048], (Kind::Float, Device::Cpu));
@@ -152,7 +152,7 @@ fn no_room_for_updates() {
     }
 }
 
-/// What the system says of the memory at an address: its line of `VmFlags`.
+/// The `VmFlags` line of the memory at an address.
 fn flags_at(address: usize) -> Option<String> {
     let all = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let mut here = false;
@@ -171,8 +171,8 @@ fn flags_at(address: usize) -> Option<String> {
     None
 }
 
-/// A stage on the CPU that gave 64 MiB to a GPU for each micro-batch waited for a page fault at each
-/// 4 KiB of it.
+/// Regression test: a CPU stage that sent 64 MiB per micro-batch to a GPU waited for a page fault at each 4
+/// KiB.
 fn huge_pages() {
     let can =
         std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What stages and optimizers keep in the host's memory meanwhile.
+//! Activations and optimizer states offloaded to host memory.
 
 use gpipe::memory::{of_device, reset_device_peak};
 use gpipe::partitioner::{Bytes, MicroId, ScheduleKind, Shape, StageId};
@@ -90,8 +90,7 @@ fn no_waits() {
 
 const LAYERS: usize = 8;
 
-/// The width of a layer, and samples of a micro-batch. What a layer makes of these is as large
-/// as what is offloaded at least.
+/// Width of a layer, and samples per micro-batch. A layer's output then has the minimum size for offloading.
 fn side() -> i64 {
     if has_simulated_devices() { 256 } else { 1024 }
 }
@@ -108,18 +107,18 @@ fn wide() -> Sequential {
     })
 }
 
-/// Whose activations are in the host's memory.
+/// Activations offloaded to host memory.
 #[derive(Clone, Copy, PartialEq)]
 enum Away {
     None,
-    /// Of half of the micro-batches, as the schedule says.
+    /// Activations of half of the micro-batches, by the schedule.
     Half,
-    /// Of all; and the optimizer's states.
+    /// All activations, and the optimizer's states.
     All,
 }
 
-/// The peak of a step, and what is there after it, without what stays when the pipeline is
-/// gone: cuBLAS has memory of its own for every stream, which libtorch keeps.
+/// The peak of a step and the use after it, without memory that outlives the pipeline: cuBLAS's workspace for
+/// every stream, which libtorch keeps.
 fn memory(offload: Away) -> (u64, u64) {
     let stages: &[usize] = if offload == Away::All { &[0] } else { &[] };
     let schedule = ScheduleKind::GPipe.generate(Shape::new(1, 16)).unwrap();
@@ -152,11 +151,12 @@ fn less_memory() {
     let ((peak, after), (least, away)) = (memory(Away::None), memory(Away::All));
     note("peak and held bytes", vec![peak, after]);
     note("peak and held bytes with offload", vec![least, away]);
-    // Two tensors a layer (of 4 MiB on a GPU): of a micro-batch, and the moments of its weights.
+    // Two tensors per layer (of 4 MiB on a GPU): activations of a micro-batch, and the moments of the
+    // weights.
     let two = (LAYERS as u64) * 2 * 4 * (side() * side()) as u64;
-    // Those of all 16 micro-batches, or of three.
+    // Activations of all 16 micro-batches, against three.
     assert!(least + 10 * two < peak, "{least} {peak}");
-    // The schedule has the first half of them offloaded: of 16 there are 8 and what is on its way.
+    // The schedule offloads the first half: of 16 there remain 8 and those in transit.
     let (some, _) = memory(Away::Half);
     note("peak bytes with half offloaded", vec![some]);
     assert!(

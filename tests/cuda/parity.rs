@@ -1,4 +1,4 @@
-//! The same numbers over cuts and schedules, and nearly those of the CPU.
+//! The same numbers for all cuts and schedules, and nearly those of the CPU.
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -140,9 +140,8 @@ fn same_everywhere(model: &Model) {
     assert!(cases > 20, "{cases}");
 }
 
-/// With an update that is a gradient's multiple: a gradient that is nothing but rounding, as
-/// that of the keys' bias (softmax does not see it), AdamW makes a step of full size, in
-/// whatever direction.
+/// Uses SGD, whose update is proportional to the gradient: for a gradient of mere rounding errors, such as
+/// that of the keys' bias (softmax ignores it), AdamW makes a full-size step in a random direction.
 fn near_the_cpu(devices: &[Device]) {
     let sgd = Sgd {
         lr: 0.1,
@@ -214,9 +213,8 @@ fn shorter_types() {
     }
 }
 
-/// What is not dense on the host was an error on its way to a device where elements share
-/// memory (libtorch does not write into such), and went through memory that is not
-/// page-locked where there are gaps.
+/// Non-dense host tensors. Regression test: the copy to a device failed for overlapping elements (libtorch
+/// does not write into such tensors), and used unpinned memory for gaps.
 fn sparse_strides() {
     let wide = Tensor::arange(128, (Kind::Float, Device::Cpu)).view([8, 16]) / 128.0;
     let inputs = [
@@ -227,7 +225,7 @@ fn sparse_strides() {
     ];
     let target = Tensor::ones([1, 1], (Kind::Float, Device::Cpu)).expand([8, 8], false);
     let loss = |x: &Tensor, y: &Tensor, devices: &[Device]| {
-        // What leaves the first stage, and its gradient, are not dense either.
+        // The first stage's output and its gradient are not dense either.
         let model = Sequential::new()
             .layer("one", |p| nn::linear(p, 8, 16, nn::LinearConfig::default()))
             .layer("half", |_| nn::func(|x| x.narrow(1, 4, 8)))

@@ -1,4 +1,4 @@
-//! Replicas of a pipeline: the bits of one, on one GPU and on two.
+//! Replicas of a pipeline have the bits of one pipeline, on one GPU and on two.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Device;
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Losses of some steps, norms of their gradients, and what is left of them.
+/// Losses of some steps, norms of their gradients, and the final state.
 fn trained(
     model: &Model,
     (replicas, devices): (usize, &[Device]),
@@ -51,8 +51,8 @@ fn trained(
         let norm = pipe.clip_gradients(0.5).unwrap();
         optimizer.step(&mut pipe).unwrap();
         numbers.push(report.read().unwrap().loss.to_bits());
-        // Of a step that is skipped, one pipeline has the norm on its device, and replicas, whose
-        // host undoes the step, have none.
+        // For a skipped step, one pipeline has the norm on its device, while replicas, whose host undoes the
+        // step, have none.
         if !report.read().unwrap().skipped() {
             numbers.push(norm.read().unwrap().to_bits());
         }

@@ -1,8 +1,8 @@
-//! What the tests came to, in words and as JSON.
+//! Test results, as text and as JSON.
 
 use serde_json::{Map, Value, json};
 
-/// How a test went.
+/// Outcome of a test.
 #[derive(Clone)]
 pub(crate) enum Outcome {
     Passed,
@@ -27,16 +27,16 @@ impl Outcome {
     }
 }
 
-/// How a test went, and what it told.
+/// Outcome of a test, and its notes.
 pub(crate) struct Result {
     pub(crate) outcome: Outcome,
     pub(crate) seconds: f64,
-    /// By [`note`](crate::harness::note).
+    /// Noted by [`note`](crate::harness::note).
     pub(crate) numbers: Map<String, Value>,
 }
 
 impl Result {
-    /// Of a test that did not run.
+    /// The result of a test that did not run.
     pub(crate) fn without_run(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -46,7 +46,7 @@ impl Result {
     }
 }
 
-/// The result of a test in a round: its settings, none on a GPU.
+/// Result of a test in a round, with the round's settings (none on a GPU).
 pub(crate) struct Row<'a> {
     pub(crate) name: &'static str,
     pub(crate) settings: Option<&'a str>,
@@ -54,7 +54,7 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// `name [settings]`.
+    /// Formats as `name [settings]`.
     pub(crate) fn title(&self) -> String {
         match self.settings {
             Some(settings) => format!("{} [{settings}]", self.name),
@@ -62,7 +62,7 @@ impl Row<'_> {
         }
     }
 
-    /// `passed, 1.2 s`.
+    /// Formats as `passed, 1.2 s`.
     pub(crate) fn ended(&self) -> String {
         let Result {
             outcome, seconds, ..
@@ -78,7 +78,7 @@ impl Row<'_> {
     }
 }
 
-/// What failed and was skipped, and the counts.
+/// Prints failures, skipped tests and the counts.
 pub(crate) fn print(rows: &[Row<'_>]) {
     let count = |word: &str| rows.iter().filter(|row| row.is(word)).count();
     for row in rows.iter().filter(|row| row.is("failed")) {
@@ -105,7 +105,7 @@ pub(crate) fn print(rows: &[Row<'_>]) {
     );
 }
 
-/// A list of all results so far.
+/// Lists all results so far.
 pub(crate) fn json(rows: &[Row<'_>]) -> String {
     let one = |row: &Row<'_>| {
         let Result {

@@ -1,26 +1,25 @@
-//! What the tests run on: a GPU, or simulated ones (src/simulated_cuda), over and over with
-//! other delays.
+//! Devices that the tests run on: a GPU, or simulated ones (src/simulated_cuda), repeated with various
+//! delays.
 
 use crate::apart::VARIABLE;
 use crate::harness::{self, Outcome, Test};
 
-/// Simulated devices where no GPU is.
+/// Settings of simulated devices, used without a GPU.
 pub(crate) const PLAIN: &str = "4";
 
-/// Entries of streams and copies take long now and then: what depends on an order that
-/// nothing guarantees comes out otherwise.
+/// Delays some stream operations and copies, so that results that depend on an unguaranteed order change.
 pub(crate) const DELAYS: &str = "delay=300us,latency=20us,bandwidth=1GB/s";
 
 /// One run of the tests.
 pub(crate) struct Round {
-    /// Of the simulated devices; none on a GPU.
+    /// Settings of the simulated devices; `None` on a GPU.
     pub(crate) settings: Option<String>,
-    /// Whether it is not the first: the tests that no order disturbs are left out.
+    /// Whether this is a repetition, which leaves out tests that no order affects.
     pub(crate) again: bool,
 }
 
-/// Whether this process runs a case of a test that has many: without delays all of them, with
-/// delays a third, so that three seeds run each of them once.
+/// Whether this process runs a case of a test with many: all of them without delays, a third with delays, so
+/// that three seeds run each of them once.
 pub(crate) fn has_turn(case: usize) -> bool {
     let settings = std::env::var(VARIABLE).unwrap_or_default();
     let mut settings = settings.split(',');
@@ -28,7 +27,7 @@ pub(crate) fn has_turn(case: usize) -> bool {
     seed.is_none_or(|seed| case % 3 == seed % 3)
 }
 
-/// Asks in a process of its own whether there are devices.
+/// Checks for devices in a separate process.
 pub(crate) const PROBE: Test = ("rounds::there_are_devices", probe);
 
 fn probe() {
@@ -39,8 +38,7 @@ fn probe() {
     }
 }
 
-/// The rounds of this machine, `seeds` of them with delays, or how it has come that there are
-/// none: skipped in words, or failed.
+/// The rounds of this machine, `seeds` of them with delays, or the reason for having none: skipped or failed.
 pub(crate) fn here(seeds: u64) -> Result<Vec<Round>, Outcome> {
     let first = |settings| Round {
         settings,

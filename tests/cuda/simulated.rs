@@ -1,13 +1,11 @@
-//! Functions of the simulated devices (src/simulated_cuda), for tests that have them fail,
-//! or ask what they have seen.
+//! Functions of the simulated devices (src/simulated_cuda), for tests that inject failures or query counters.
 //!
-//! The library is in the process where the devices are; nothing is linked against it. To call
-//! one of its functions, `extern "C" __attribute__((visibility("default")))` there, add its
-//! declaration to [`functions`] below with the types of `std::ffi`, and call
-//! `simulated::NAME(..)`. Tests that do so are in a group made by
-//! [`Group::simulated`](crate::harness::Group::simulated) (tests/cuda/main.rs): on a GPU they
-//! are skipped, with the reason. Each test has a process of its own, so nothing needs to be
-//! set back. `Group::settings` adds to the devices' settings.
+//! The library is loaded into the process of the devices, not linked. To call one of its functions, declared
+//! there as `extern "C" __attribute__((visibility("default")))`, add its declaration to [`functions`] below
+//! with the types of `std::ffi`, and call `simulated::NAME(..)`. Tests that do so are in a group made by
+//! [`Group::simulated`](crate::harness::Group::simulated) (tests/cuda/main.rs): on a GPU they are skipped,
+//! with the reason. Each test has its own process, so nothing needs to be reset. `Group::settings` extends
+//! the devices' settings.
 #![allow(unsafe_code, reason = "calls of functions that are found by name")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -16,10 +14,10 @@ unsafe extern "C" {
     safe fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// Where a function of this name, which ends in a 0, is.
+/// Returns the address of the function of this null-terminated name.
 fn find(name: &str) -> *mut c_void {
     let terminated = CStr::from_bytes_with_nul(name.as_bytes()).unwrap();
-    // All libraries of the process: the default of the GNU C library is a null pointer.
+    // Searches all libraries of the process: the GNU C library's default is a null pointer.
     let address = dlsym(std::ptr::null_mut(), terminated.as_ptr());
     assert!(!address.is_null(), "the simulated devices have no {name}");
     address
@@ -30,8 +28,7 @@ macro_rules! functions {
         $(#[$about])*
         pub(crate) fn $name($($argument: $type),*) $(-> $out)? {
             let address = find(concat!(stringify!($name), "\0"));
-            // SAFETY: the library's function of this name has these types; it does not keep
-            // what it is given.
+            // SAFETY: the library's function of this name has these types; it does not keep its arguments.
             let function = unsafe {
                 std::mem::transmute::<*mut c_void, extern "C" fn($($type),*) $(-> $out)?>(address)
             };
@@ -41,58 +38,58 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What is wrong in the settings; empty if nothing is.
+    /// The error in the settings; empty if there is none.
     fn sim_settings_error() -> *const c_char;
-    /// Has so many of a kind fail on a device (-1: of all), from the so-manieth from now on:
-    /// faults.h.
+    /// Makes `times` operations of a kind fail on a device (-1: on all), beginning with the `number`th from
+    /// now on: see faults.h.
     fn sim_fail(what: *const c_char, device: c_int, number: u64, times: u64) -> c_int;
-    /// How many of a kind there were.
+    /// Number of operations of a kind so far.
     fn sim_counted(what: *const c_char, device: c_int) -> u64;
-    /// A new stream of a device.
+    /// Creates a stream on a device.
     fn sim_new_stream(device: c_int) -> i64;
-    /// Makes a stream of a device the calling thread's current one; gives the one before.
+    /// Makes a stream the calling thread's current one on a device; returns the previous one.
     fn sim_enter_stream(device: c_int, id: i64) -> i64;
-    /// Transfers of the simulated NCCL that have come to their end.
+    /// Number of completed transfers of the simulated NCCL.
     fn sim_transfers_done() -> u64;
-    /// Those that an abort has freed.
+    /// Number of transfers that an abort released.
     fn sim_transfers_freed() -> u64;
-    /// Has the so-manieth transfer from now on fail in the background.
+    /// Makes the `number`th transfer from now on fail in the background.
     fn sim_transfers_fail(number: u64);
-    /// Bytes of page-locked memory that somebody has.
+    /// Bytes of page-locked memory in use.
     fn sim_page_locked() -> u64;
 }
 
-/// A text of the library, which lives as long as it does.
+/// Copies a text of the library.
 pub(crate) fn text(of: *const c_char) -> String {
     assert!(!of.is_null());
-    // SAFETY: the library ends its texts with a 0 and keeps them.
+    // SAFETY: the library terminates its texts with a 0 and keeps them.
     let text = unsafe { CStr::from_ptr(of) };
     text.to_string_lossy().into_owned()
 }
 
-/// Has the so-manieth of a kind from now on fail (0: none), of all devices.
+/// Makes the `number`th operation of a kind from now on fail (0: none), on all devices.
 pub(crate) fn fail(what: &str, number: u64) {
     fail_times(what, number, 1);
 }
 
-/// Has so many of a kind fail, the first of them the so-manieth from now on, of all devices.
+/// Makes `times` operations of a kind fail, beginning with the `number`th from now on, on all devices.
 pub(crate) fn fail_times(what: &str, number: u64, times: u64) {
     let name = CString::new(what).unwrap();
     assert_eq!(sim_fail(name.as_ptr(), -1, number, times), 1, "{what}");
 }
 
-/// How many of a kind there were on all devices.
+/// Number of operations of a kind so far, on all devices.
 pub(crate) fn counted(what: &str) -> u64 {
     sim_counted(CString::new(what).unwrap().as_ptr(), -1)
 }
 
-/// Whether this process has simulated devices: the CPU computes for them, so sizes that a GPU
-/// needs to show something are too large.
+/// Whether this process has simulated devices. The CPU computes for them, so sizes that suit a GPU are too
+/// large.
 pub(crate) fn has_simulated_devices() -> bool {
     std::env::var_os("GPIPE_SIMULATE_GPUS").is_some()
 }
 
-/// The functions are found: where the devices run, their settings are right.
+/// Checks that the functions are found: where the devices run, their settings are valid.
 pub(crate) fn tests() -> Vec<crate::harness::Test> {
     vec![("simulated::functions_are_found_by_name", || {
         assert_eq!(text(sim_settings_error()), "");

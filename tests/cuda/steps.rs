@@ -1,4 +1,4 @@
-//! How steps run: nobody waits, clocks of devices, checkpoints of streams.
+//! Execution of steps: absence of host waits, device clocks, checkpoints of streams.
 
 use gpipe::data::{Dataset, Made};
 use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -38,7 +38,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Two stages of four micro-batches.
+/// Two stages and four micro-batches.
 fn on_one_card(model: &Model) -> PipelineBuilder {
     Pipeline::builder(model.sequential())
         .devices(&[GPU; 2])
@@ -56,7 +56,7 @@ fn no_waits() {
                 .build()
                 .unwrap()
         };
-        // What is loaded at the first use of a kernel is no part of a step.
+        // A kernel's loading at its first use is not part of a step.
         build(false).train_step(&x, &y, model.loss).unwrap();
         let mut pipe = build(true);
         let mut optimizer = Optimizer::new(AdamW::default());
@@ -67,7 +67,7 @@ fn no_waits() {
             optimizer.step(&mut pipe).unwrap();
             late.push((report, norm));
         }
-        // Read behind all of it, they are those of their own steps.
+        // Read after all steps, the numbers are those of their own step.
         let mut plain = build(false);
         let mut optimizer = Optimizer::new(AdamW::default());
         for (report, norm) in late {
@@ -80,7 +80,7 @@ fn no_waits() {
             assert!((norm.read().unwrap() - own).abs() <= 1e-2 * own);
             optimizer.step(&mut plain).unwrap();
         }
-        // A layer that reads a number is found, and named.
+        // A layer that reads a number is detected and named.
         let mut reads = Pipeline::builder(model.sequential())
             .devices(&[GPU])
             .forbid_host_waits(true)
@@ -96,7 +96,7 @@ fn no_waits() {
     }
 }
 
-/// Of the finite check, the loss scale, clipping and the update the host reads nothing.
+/// The host reads nothing for the finite check, the loss scale, clipping and the update.
 fn no_waits_for_overflows() {
     let model = || {
         let linear = nn::LinearConfig::default;
@@ -122,7 +122,7 @@ fn no_waits_for_overflows() {
     let loss = |times: f64| {
         move |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Mean) * times
     };
-    // What is loaded at the first use of a kernel is no part of a step.
+    // A kernel's loading at its first use is not part of a step.
     let mut first = build(false);
     first.train_step(&x, &y, loss(1.0)).unwrap();
     first.clip_gradients(1.0).unwrap();
@@ -151,7 +151,7 @@ fn no_waits_for_overflows() {
         scales.map(Some)
     );
     assert_eq!(pipe.loss_scale(), Some(128.0));
-    // The bits of a host that looks after every step.
+    // The same bits as with a host that reads after every step.
     let mut looks = build(false);
     let mut optimizer = Optimizer::new(AdamW::default());
     for times in times {
@@ -188,8 +188,8 @@ fn timeline() {
     assert!(report.read().unwrap().host_share.unwrap() > 0.0);
 }
 
-/// The host may be steps ahead of the device: what a step is told to have taken is its own
-/// time all the same, and steps do not overlap.
+/// The host may be steps ahead of the device: a step's reported time is still its own, and steps do not
+/// overlap.
 fn late_timelines() {
     let model = models::transformer(0.0);
     let mut pipe = on_one_card(&model).build().unwrap();
@@ -202,7 +202,7 @@ fn late_timelines() {
         .iter()
         .map(|report| report.read().unwrap().timeline.makespan().get());
     let sum: f64 = makespans.sum();
-    // To a hundredth: the clocks are the device's and the host's.
+    // To a hundredth, since the device's clock and the host's differ.
     assert!(sum <= 1.01 * begin.elapsed().as_secs_f64() * 1e6, "{sum}");
     for report in &reports {
         assert_eq!(report.read().unwrap().timeline.spans().len(), 2 * 2 * 4);
@@ -250,7 +250,7 @@ fn no_leaks() {
     );
 }
 
-/// With the loader's copies, the bits of a pipeline that is given the batches themselves.
+/// The loader's copies give the same bits as passing the batches directly.
 fn batches_ahead() {
     let model = models::mlp();
     let run = |ahead: bool| {
@@ -275,8 +275,8 @@ fn batches_ahead() {
     assert_eq!(run(false), run(true));
 }
 
-/// libtorch has a thread for each device, which did the backwards of all of its stages, one
-/// after the other.
+/// Regression test: libtorch has one thread per device, which ran the backwards of all of its stages in
+/// sequence.
 fn own_backwards() {
     let model = models::transformer(0.0);
     let mut pipe = on_one_card(&model).build().unwrap();
@@ -288,7 +288,7 @@ fn own_backwards() {
     for thread in std::fs::read_dir("/proc/self/task").unwrap() {
         let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
         let (name, rest) = stat.rsplit_once(')').unwrap();
-        // Hundredths of a second that it has computed: the 14th and 15th field.
+        // CPU time in hundredths of a second: the 14th and 15th field.
         let fields: Vec<u64> = rest
             .split_whitespace()
             .filter_map(|f| f.parse().ok())
@@ -298,20 +298,19 @@ fn own_backwards() {
     }
 }
 
-/// What [`fails`] runs.
+/// Parts that [`fails`] runs.
 pub(crate) const PARTS: [Test; 1] = [("parts::loses_its_device", losing)];
 
-/// A label that is no class: a kernel reads beyond its memory, and the device answers nothing
-/// any more. What is freed after that (or is the first to hear of it) ended the process in a
-/// back-trace of C++.
+/// An invalid label makes a kernel read out of bounds, which disables the device. Regression test: the next
+/// call or free ended the process with a C++ back-trace.
 fn fails() {
     let ended = apart::run(&["--one", PARTS[0].0], harness::LIMIT).unwrap();
-    // With an error as every call gives it, or where that cannot be, in words.
+    // An ordinary error, or a message where none can be returned.
     assert!(matches!(ended.code(), Some(0 | 1)), "{}", ended.why());
     for part in ["CUDA error", "anew"] {
         assert!(ended.output.contains(part), "{}", ended.why());
     }
-    // A device that fails behind its last action's call is first seen by the caller.
+    // A failure after the last action's call is first noticed by the caller.
     lost::is_placed(&ended.output, "an impossible label");
 }
 

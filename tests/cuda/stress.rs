@@ -1,7 +1,7 @@
-//! Many steps where much goes on at once: pipelines beside each other, more streams than
-//! libtorch's pool has, captures beside other stages' work.
+//! Many steps with much concurrency: parallel pipelines, more streams than libtorch's pool has, captures
+//! during other stages' work.
 //!
-//! `STRESS_STEPS` is another number of steps for each of the tests: 1,000, for one.
+//! `STRESS_STEPS` sets the number of steps of each test, such as 1,000.
 
 use std::thread;
 
@@ -32,7 +32,7 @@ fn steps() -> usize {
     asked.map_or(USUAL, |steps| steps.parse().unwrap())
 }
 
-/// Layers that differ, so that none of them can stand for another.
+/// Layers that differ, so that a mix-up changes the numbers.
 fn model() -> Sequential {
     (0..LAYERS).fold(Sequential::new(), |model, number| {
         model.layer(format!("wide.{number}"), move |p| {
@@ -51,7 +51,7 @@ fn builder(devices: &[Device]) -> PipelineBuilder {
         .seed(11)
 }
 
-/// Batches of two sizes, of which the second does not divide evenly.
+/// Batches of two sizes, the second not evenly divisible.
 fn batch(step: usize) -> (Tensor, Tensor) {
     let samples = if step.is_multiple_of(5) { 7 } else { 8 };
     let x = Tensor::arange(samples * WIDTH, (Kind::Float, Device::Cpu)) + step as f64;
@@ -60,11 +60,11 @@ fn batch(step: usize) -> (Tensor, Tensor) {
     (x, y)
 }
 
-/// Losses of the steps by their bits, and the weights behind them.
+/// Losses of the steps by their bits, and the final weights.
 type Trained = (Vec<u64>, Vec<(String, Tensor)>);
 
 fn train(mut pipe: Pipeline, mut optimizer: Optimizer, steps: usize) -> Trained {
-    // Numbers are read two steps later: the host is ahead.
+    // Numbers are read two steps later, so the host is ahead.
     let mut reports = Vec::new();
     for step in 0..steps {
         let (x, y) = batch(step);
@@ -82,7 +82,7 @@ fn train(mut pipe: Pipeline, mut optimizer: Optimizer, steps: usize) -> Trained 
     (losses, values.collect())
 }
 
-/// With one stage on one device.
+/// Trains with one stage on one device.
 fn alone(steps: usize) -> Trained {
     train(builder(&[GPU]).build().unwrap(), adamw(), steps)
 }
@@ -97,7 +97,7 @@ fn assert_same(expected: &Trained, trained: &Trained, case: &str) {
     crate::support::assert_same_bits(&expected.1, &trained.1, case);
 }
 
-/// The second card, where there is one.
+/// The second card, if there is one.
 fn other_card() -> Device {
     Device::Cuda(gpipe::device::cuda_available().unwrap().min(2) - 1)
 }
@@ -134,8 +134,8 @@ fn eight_entries() {
     }
 }
 
-/// Of twelve entries, each on its own main stream and four more: the pool comes round, and
-/// streams that should be independent are one.
+/// Twelve entries, each with its own main stream and four more: the pool wraps around, so that streams meant
+/// to be independent coincide.
 fn many_streams() {
     let steps = steps();
     let devices: Vec<_> = [GPU, other_card()].into_iter().cycle().take(12).collect();
@@ -149,9 +149,8 @@ fn many_streams() {
     assert_same(&alone(steps), &trained, "offload everywhere");
 }
 
-/// What the allocator hears of other streams while a graph is captured, it forgets: one stage
-/// captures while others send, receive and free, a loader copies to the card, and another
-/// pipeline is at work.
+/// The allocator forgets uses of other streams recorded during a graph capture: one stage captures while
+/// others send, receive and free, a loader copies to the card, and another pipeline trains.
 fn captures() {
     let steps = steps();
     let expected = alone(steps);
@@ -174,7 +173,7 @@ fn captures() {
             assert!(f64::try_from(x.abs().max()).unwrap() <= 1.0);
         }
     });
-    // Short-lived pipelines, since each captures in its first steps only.
+    // Short-lived pipelines, since each captures only in its first steps.
     for round in 0..steps.div_ceil(25) {
         let pipe = builder(&[one, one, other, one])
             .cuda_graphs(true)

@@ -1,4 +1,4 @@
-//! Gradients that are summed in a tree, with CUDA graphs and without.
+//! Gradients summed in a tree, with CUDA graphs and without.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Tensor};
@@ -12,7 +12,7 @@ use crate::support::{assert_same_bits, gradients};
 
 const GPU: Device = Device::Cuda(0);
 const LEAVES: [usize; 3] = [2, 4, 16];
-/// Of which the first three run without graphs.
+/// The first three steps run without graphs.
 const STEPS: usize = 6;
 /// Two leaves of four have one micro-batch, two have two.
 const MICRO_BATCHES: usize = 6;
@@ -31,7 +31,7 @@ fn builder(model: &Model, devices: &[Device], leaves: usize) -> PipelineBuilder 
         .seed(3)
 }
 
-/// The gradients of a step behind others like it, on the host; whether graphs were replayed.
+/// A step's gradients after some like it, on the host; and whether graphs were replayed.
 fn summed(builder: PipelineBuilder, model: &Model) -> (Vec<(String, Tensor)>, bool) {
     let mut pipe = builder.build().unwrap();
     let (x, y) = (model.batch)(12);
@@ -62,7 +62,7 @@ fn same_sums() {
             let other = pairs.filter(|((_, serial), (_, tree))| !serial.equal(tree));
             assert!(other.count() > 0, "{}: k={leaves} adds as k=1", model.name);
             if has_simulated_devices() {
-                // Which compute with the CPU's kernels.
+                // Simulated devices compute with the CPU's kernels.
                 let (host, _) = summed(builder(&model, &[Device::Cpu], leaves), &model);
                 assert_same_bits(&plain, &host, &format!("{}: k={leaves}", model.name));
             }

@@ -9,7 +9,7 @@ use gpipe::{Optimizer, Pipeline, Values, optim::AdamW};
 use crate::fixture::{ALL, Fixture, assert_near, path, script, told_path};
 use crate::support::single_threaded;
 
-/// The Python that is named, or what is here, if it has PyTorch.
+/// The named Python, or the installed one, if it has PyTorch.
 fn python() -> Option<String> {
     let named = std::env::var("TORCH_PYTHON");
     let python = named.unwrap_or_else(|_| "python3".to_owned());
@@ -21,7 +21,7 @@ fn python() -> Option<String> {
     found.then_some(python)
 }
 
-/// Everything that the pipeline has, by name.
+/// All parameters and buffers of the pipeline, by name.
 fn weights(pipe: &mut Pipeline) -> Vec<(String, Tensor)> {
     let mut all = pipe.parameters().unwrap();
     all.extend(pipe.buffers().unwrap());
@@ -55,7 +55,7 @@ fn a_program_that_computes_its_loss_is_trained_by_it() {
     assert_eq!(judged(3).3, losses);
 }
 
-/// The state_dict of each file, with the numbers of the pipeline in it.
+/// The state_dict of each file, with the pipeline's numbers.
 #[test]
 fn weights_have_the_names_shapes_and_kinds_of_the_state_dict() {
     single_threaded();
@@ -92,7 +92,7 @@ fn weights_have_the_names_shapes_and_kinds_of_the_state_dict() {
             let (_, found) = read.iter().find(|(found, _)| found == own).unwrap();
             assert!(found.equal(tensor), "{name}: {own}");
         }
-        // They go on from where they were.
+        // Training continues from the loaded weights.
         let mut again = fixture.builder(1).build().unwrap();
         let own: Vec<_> = trained.iter().map(|(own, _)| own.clone()).collect();
         let known = read.into_iter().filter(|(found, _)| own.contains(found));
@@ -119,12 +119,12 @@ fn weights_have_the_names_shapes_and_kinds_of_the_state_dict() {
     }
 }
 
-/// In evaluation.
+/// The evaluation loss.
 fn loss(fixture: &Fixture, pipe: &mut Pipeline) -> f64 {
     let outputs = pipe.forward_values(fixture.inputs()).unwrap();
     let first = outputs.get(0).unwrap();
     if fixture.name == "judged" {
-        // One number of each micro-batch.
+        // One number per micro-batch.
         return first.mean(Kind::Double).double_value(&[]);
     }
     let y = fixture.told("y");

@@ -1,5 +1,5 @@
-//! Programs that contradict themselves, or give operators what libtorch does not check: refused before
-//! anything is read or written beyond a tensor.
+//! Programs that contradict themselves, or give operators arguments that libtorch does not check, must be
+//! refused before any access beyond a tensor.
 
 use gpipe::tch::{Reduction, Tensor};
 use gpipe::{Loss, Pipeline, Values, models, settings::on_values};
@@ -9,7 +9,7 @@ use crate::fixture::Fixture;
 use crate::forged::{Zip, refusal};
 use crate::support::{cpus, single_threaded};
 
-/// What is said of a file with this change to the form of a tensor, in the archive alone.
+/// The error for a file in which only the archive's form of a tensor is changed.
 fn with_other_form(name: &str, tensor: &str, change: impl FnOnce(&mut Value)) -> String {
     let mut zip = Zip::open(name);
     let found = zip.0.iter().position(|(entry, bytes)| {
@@ -23,8 +23,8 @@ fn with_other_form(name: &str, tensor: &str, change: impl FnOnce(&mut Value)) ->
     refusal(zip.bytes()).unwrap_or_default()
 }
 
-/// An LSTM's weight of one row in place of 32 corrupted the heap or trained on other memory; a GRU's
-/// bias of one number trained by broadcasting.
+/// Regression test: an LSTM weight with one row instead of 32 corrupted the heap or trained on foreign
+/// memory; a GRU bias of one number trained by broadcasting.
 #[test]
 fn tensors_of_another_form_than_the_program_says_are_refused() {
     let lstm = "the tensor `lstm1.weight_ih_l0`: ";
@@ -49,7 +49,7 @@ fn tensors_of_another_form_than_the_program_says_are_refused() {
         said,
         format!("{lstm}has strides [1, 32], the program says [8, 1]")
     );
-    // Other readers of the same: a bias that is broadcast, a buffer, a constant.
+    // Other readers of tensors: a broadcast bias, a buffer, a constant.
     for (name, tensor, wanted) in [
         (
             "series",
@@ -77,8 +77,8 @@ fn tensors_of_another_form_than_the_program_says_are_refused() {
     assert!(said.contains("has elements of kind Int16"), "{said}");
 }
 
-/// A weight of batch norm whose sixteen elements were one in memory was read to its sixteenth: what
-/// the program says is the same.
+/// Regression test: a batch norm's weight whose sixteen elements shared one in memory was read out of bounds;
+/// the program declared the same strides.
 #[test]
 fn tensors_whose_elements_share_memory_are_refused() {
     for strides in [[0, 1], [1, 1], [8, 0], [4, 1]] {
@@ -99,7 +99,7 @@ fn tensors_whose_elements_share_memory_are_refused() {
     }
 }
 
-/// The graph does not say what a weight's sizes are.
+/// The graph does not give a weight's sizes.
 #[test]
 fn weights_without_sizes_in_the_program_are_refused() {
     let zip = Zip::open("lstm").program(|program| {
@@ -116,7 +116,7 @@ fn weights_without_sizes_in_the_program_are_refused() {
     );
 }
 
-/// What the first step of a file says.
+/// The loss or the error of a file's first step.
 fn step(name: &str, bytes: Vec<u8>) -> anyhow::Result<f64> {
     let fixture = Fixture::open(name);
     let model = models::exported_bytes(bytes)?;
@@ -154,7 +154,7 @@ fn argument<'a>(node: &'a mut Value, name: &str) -> &'a mut Value {
     &mut all.find(|own| own["name"] == name).unwrap()["arg"]
 }
 
-/// Where the program says the same as the archive, the sizes are checked against each other.
+/// If program and archive agree, the sizes are checked against each other.
 #[test]
 fn recurrent_operators_check_what_they_are_given() {
     single_threaded();
@@ -231,7 +231,7 @@ fn recurrent_operators_check_what_they_are_given() {
     }
 }
 
-/// `mlp` with these nodes before its own.
+/// The program `mlp` with these nodes first.
 fn with_nodes(nodes: &[Value]) -> Zip {
     Zip::open("mlp").program(|program| {
         let all = &mut program["graph_module"]["graph"]["nodes"];
@@ -244,7 +244,7 @@ fn with_nodes(nodes: &[Value]) -> Zip {
     })
 }
 
-/// A node as Python writes it.
+/// A node in Python's format.
 fn call(target: &str, inputs: &[(&str, Value)], outputs: &[&str]) -> Value {
     let inputs = inputs
         .iter()
@@ -260,7 +260,7 @@ fn call(target: &str, inputs: &[(&str, Value)], outputs: &[&str]) -> Value {
     })
 }
 
-/// Whole numbers, all the same.
+/// A tensor of equal integers.
 fn whole(name: &str, sizes: &[i64], value: i64) -> Value {
     let inputs = [
         ("size", json!({"as_ints": sizes})),
@@ -274,7 +274,7 @@ fn tensor(name: &str) -> Value {
     json!({"as_tensor": {"name": name}})
 }
 
-/// The kernel of bags reads as many weights as the last offset leaves out.
+/// The bag kernel reads as many weights as the last offset leaves out.
 #[test]
 fn offsets_of_bags_end_where_their_indices_do() {
     single_threaded();
@@ -312,7 +312,7 @@ fn offsets_of_bags_end_where_their_indices_do() {
     assert_fails("mlp", &bags(-1), "an offset is -1, not within 0 to 5");
 }
 
-/// Its kernel divides by the size of a weight, and reads as many norms as the weight has rows.
+/// The kernel divides by the size of a weight, and reads as many norms as the weight has rows.
 #[test]
 fn a_weight_norm_has_a_norm_for_each_row() {
     single_threaded();
@@ -337,7 +337,7 @@ fn a_weight_norm_has_a_norm_for_each_row() {
     );
 }
 
-/// The backward kernel of batch norm reads as many elements as there are channels, whatever the strides.
+/// The backward kernel of batch norm reads one element per channel, whatever the strides.
 #[test]
 fn weights_of_batch_norm_lie_one_behind_the_other() {
     single_threaded();
@@ -374,7 +374,7 @@ fn weights_of_batch_norm_lie_one_behind_the_other() {
     assert_fails("mlp", &zip, "a weight of shape [16] has strides [0]");
 }
 
-/// What libtorch itself calls, behind others that check, trusts its arguments.
+/// Internal operators that libtorch calls after checks in others trust their arguments.
 #[test]
 fn operators_that_trust_their_arguments_are_refused() {
     for target in [
@@ -405,7 +405,7 @@ fn operators_that_trust_their_arguments_are_refused() {
     }
 }
 
-/// 100,000 letters of a file were printed.
+/// Regression test: 100,000 letters of a file were printed.
 #[test]
 fn long_names_in_a_file_are_told_without_their_middle() {
     let mut zip = Zip::open("mlp");

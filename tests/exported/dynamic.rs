@@ -1,4 +1,4 @@
-//! Sizes that are not those of the example, and gradients that are not in the file.
+//! Sizes other than the example's, and gradients missing from the file.
 
 use gpipe::models::{ExportedModel, LossKind};
 use gpipe::tch::Tensor;
@@ -11,7 +11,7 @@ fn open(name: &str) -> ExportedModel {
     ExportedModel::open(path(name)).unwrap()
 }
 
-/// Made-up data had the example's sizes, and other data was refused.
+/// Regression test: synthetic data had the example's sizes, and other data was refused.
 #[test]
 fn a_dynamic_dimension_has_the_size_of_the_samples() {
     let file = open("lengths");
@@ -27,7 +27,7 @@ fn a_dynamic_dimension_has_the_size_of_the_samples() {
     assert_eq!(shapes(&file), (vec![6], vec![6]));
     let longer = file.resized(&[&[24]]).unwrap();
     assert_eq!(shapes(&longer), (vec![24], vec![24]));
-    // What does not fit is told where samples are compared with shapes.
+    // Mismatches are reported where samples are compared with shapes.
     assert_eq!(
         shapes(&longer.resized(&[&[24, 2]]).unwrap()),
         (vec![24], vec![24])
@@ -43,7 +43,7 @@ fn a_dynamic_dimension_has_the_size_of_the_samples() {
         (vec![6], vec![6])
     );
 
-    // A size that is computed.
+    // A computed size.
     let frames = |length: i64| {
         let file = open("frames").resized(&[&[3, length]]).unwrap();
         let spec = file.spec(Some(LossKind::Mse.into())).unwrap();
@@ -54,7 +54,8 @@ fn a_dynamic_dimension_has_the_size_of_the_samples() {
     assert_eq!(frames(22), [10, 4]);
 }
 
-/// Each token sees those before it alone, so that a longer text begins with what eager told of its beginning.
+/// Each token sees only those before it, so the outputs for a longer text begin with eager's for its
+/// beginning.
 #[test]
 fn longer_sequences_begin_as_shorter_ones() {
     single_threaded();
@@ -92,7 +93,7 @@ fn training_on_other_lengths_is_the_same_for_each_cut() {
     }
 }
 
-/// torch.export records the forward alone, and nothing was said.
+/// torch.export records only the forward; the loss of custom gradients must be reported.
 #[test]
 fn gradients_of_its_own_that_a_model_has_are_told_as_far_as_the_file_shows_them() {
     let own = open("own_gradients");

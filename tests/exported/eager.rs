@@ -13,7 +13,7 @@ fn one_file_is_evaluated_too() {
     single_threaded();
     for name in every() {
         let fixture = Fixture::open(name);
-        // One takes micro-batches of two samples alone.
+        // One takes only micro-batches of two samples.
         let micro = if name == "fixed" { MICRO_BATCHES } else { 1 };
         for stages in 1..=4 {
             let mut pipe = fixture
@@ -34,7 +34,7 @@ fn batch_norm_counts_a_mini_batch_once() {
     single_threaded();
     for name in ["resnet", "convnext", "unet"] {
         let fixture = Fixture::open(name);
-        // The statistics of one micro-batch are those of the mini-batch.
+        // With one micro-batch its statistics are those of the mini-batch.
         let mut pipe = fixture.builder(2).micro_batches(1).build().unwrap();
         fixture.step(&mut pipe);
         let mut counters = 0;
@@ -48,7 +48,7 @@ fn batch_norm_counts_a_mini_batch_once() {
             assert_near(&own, told, &format!("{name}: {buffer}"));
         }
         assert!(counters > 0, "{name}");
-        // Several micro-batches count as one step, and so do the same once more.
+        // Several micro-batches count as one step, and so does a repetition.
         let mut pipe = fixture.builder(2).build().unwrap();
         fixture.step(&mut pipe);
         fixture.step(&mut pipe);
@@ -58,7 +58,7 @@ fn batch_norm_counts_a_mini_batch_once() {
     }
 }
 
-/// Writes the operator of nodes anew; *returns* how many there were.
+/// Replaces the operator of nodes; *returns* how many there were.
 fn renamed(program: &mut Value, from: &str, to: &str, argument: (&str, &str)) -> usize {
     let nodes = program["graph_module"]["graph"]["nodes"].as_array_mut();
     let nodes = nodes
@@ -78,9 +78,8 @@ fn renamed(program: &mut Value, from: &str, to: &str, argument: (&str, &str)) ->
     count
 }
 
-/// On a GPU the kernels of attention leave their outputs in another order than on the CPU on which a
-/// model was exported, and `view` could not be computed there. Here it is what attention has
-/// transposed that is viewed.
+/// On a GPU attention's outputs have another memory layout than on the exporting CPU, so `view` failed there.
+/// Here attention's transposed output is viewed.
 #[test]
 fn a_view_that_this_device_cannot_make_is_a_copy() {
     single_threaded();
@@ -107,7 +106,7 @@ fn a_view_that_this_device_cannot_make_is_a_copy() {
         assert_eq!(fixture.step(&mut own), fixture.step(&mut plain), "{name}");
         assert_same_bits(&gradients(&mut own), &gradients(&mut plain), name);
 
-        // Where something is changed in place, a copy would hide it from what is viewed.
+        // If a value is changed in place, a copy would hide the change from its base.
         let zip = zip.program(|program| {
             let (add, there) = ("torch.ops.aten.add.Tensor", "torch.ops.aten.add_.Tensor");
             assert!(renamed(program, add, there, ("", "")) > 0);

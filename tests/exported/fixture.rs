@@ -1,4 +1,4 @@
-//! What `tests/fixtures/exported/make.py` wrote.
+//! Files written by `tests/fixtures/exported/make.py`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use gpipe::{Loss, Pipeline, PipelineBuilder, Sequential, Values, models, setting
 
 use crate::support::cpus;
 
-/// Micro-batches of a fixture's batch.
+/// Micro-batches per batch of a fixture.
 pub(crate) const MICRO_BATCHES: usize = 3;
 
-/// Those that compute no loss, and were exported for any batch.
+/// Fixtures that compute no loss and were exported for any batch size.
 pub(crate) const ALL: [&str; 19] = [
     "conformer",
     "convnext",
@@ -35,24 +35,24 @@ pub(crate) const ALL: [&str; 19] = [
     "wav2vec",
 ];
 
-/// All that there are: one computes its loss itself, one was exported for micro-batches of two.
+/// All fixtures: one more computes its loss itself, and one was exported for micro-batches of two.
 pub(crate) fn every() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().chain([JUDGED, "fixed"])
 }
 
-/// The one that computes its loss itself: its first output.
+/// The fixture that computes its loss itself, as its first output.
 pub(crate) const JUDGED: &str = "judged";
 
-/// The one that draws, which eager does in another way.
+/// The fixture that draws random numbers, which eager does differently.
 pub(crate) const DRAWS: &str = "dropout";
 
-/// A model, and what eager PyTorch made of it.
+/// A model, and eager PyTorch's results for it.
 pub(crate) struct Fixture {
     pub(crate) name: String,
     told: BTreeMap<String, Tensor>,
 }
 
-/// The folder, and whether its numbers are of this machine: then bits are compared.
+/// The fixtures' folder, and whether its numbers are from this machine, so that bits can be compared.
 fn folder() -> (PathBuf, bool) {
     if let Some(folder) = std::env::var_os("GPIPE_EXPORTED") {
         return (folder.into(), true);
@@ -65,13 +65,13 @@ pub(crate) fn path(name: &str) -> PathBuf {
     folder().0.join(format!("{name}.pt2"))
 }
 
-/// The script that made them.
+/// The script that wrote the fixtures.
 pub(crate) fn script() -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     root.join("tests/fixtures/exported/make.py")
 }
 
-/// What eager PyTorch made of a model.
+/// Path of eager PyTorch's results for a model.
 pub(crate) fn told_path(name: &str) -> PathBuf {
     folder().0.join(format!("{name}.safetensors"))
 }
@@ -101,7 +101,7 @@ impl Fixture {
         &self.told[name]
     }
 
-    /// Those whose names begin so, without that.
+    /// Entries whose names begin with `prefix`, without it.
     pub(crate) fn all(&self, prefix: &str) -> Vec<(String, Tensor)> {
         let own = self.told.iter().filter_map(|(name, tensor)| {
             let name = name.strip_prefix(prefix)?;
@@ -119,7 +119,7 @@ impl Fixture {
         self.step_with_output(pipe).0
     }
 
-    /// One step; *returns* the loss, and what the model gave for the mini-batch.
+    /// One step; *returns* the loss and the model's output for the mini-batch.
     pub(crate) fn step_with_output(&self, pipe: &mut Pipeline) -> (f64, Tensor) {
         let judged = self.name == JUDGED;
         let given = Arc::new(Mutex::new(Vec::new()));
@@ -144,13 +144,13 @@ impl Fixture {
     }
 }
 
-/// Whether the numbers are of this machine, so that bits can be compared.
+/// Whether the numbers are from this machine, so that bits can be compared.
 pub(crate) fn are_of_this_machine() -> bool {
     folder().1
 }
 
-/// Compares what the pipeline computes with what eager told: bits where these numbers were made
-/// on this machine, and what other processors leave of them elsewhere.
+/// Compares the pipeline's results with eager's: bit for bit if those were computed on this machine,
+/// otherwise within the differences of processors.
 #[track_caller]
 pub(crate) fn assert_as_told(own: &Tensor, told: &Tensor, what: &str) {
     if folder().1 {
@@ -161,8 +161,8 @@ pub(crate) fn assert_as_told(own: &Tensor, told: &Tensor, what: &str) {
     }
 }
 
-/// Within some roundings of the largest element: 1.4e-5 of it were seen between two processors. What
-/// cancels to nothing, such as the gradient of a bias before a norm, is made of the roundings of larger
+/// Within some roundings of the largest element: 1.4e-5 of it were seen between two processors. Values that
+/// cancel to zero, such as the gradient of a bias before a norm, consist of rounding errors of larger
 /// numbers, which differ among processors.
 #[track_caller]
 pub(crate) fn assert_near(own: &Tensor, told: &Tensor, what: &str) {

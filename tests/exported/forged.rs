@@ -1,4 +1,4 @@
-//! Damaged and forged files: refused, without a panic and without taking memory for what they claim.
+//! Damaged and forged files are refused, without a panic and without allocating the memory that they claim.
 
 use std::panic;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn number(bytes: &[u8], at: usize, count: usize) -> usize {
 }
 
 impl Zip {
-    /// Reads what PyTorch wrote: small, stored, in order.
+    /// Reads PyTorch's archive: small, stored, in order.
     pub(crate) fn open(name: &str) -> Self {
         let bytes = std::fs::read(path(name)).unwrap();
         let end = bytes
@@ -69,7 +69,7 @@ impl Zip {
         *bytes = serde_json::to_vec(&value).unwrap();
     }
 
-    /// Has the program say of each parameter what the archive says.
+    /// Makes the program declare each parameter as the archive does.
     pub(crate) fn agreed(mut self) -> Self {
         let mut forms = Value::Null;
         self.json("_weights_config.json", |config| {
@@ -127,7 +127,7 @@ impl Zip {
     }
 }
 
-/// Says what is wrong with a file, be it found when it is read or when its layers are built.
+/// Returns a file's error, whether found on reading or on building layers.
 pub(crate) fn refusal(bytes: Vec<u8>) -> Option<String> {
     match models::exported_bytes(bytes) {
         Err(error) => Some(error.to_string()),
@@ -147,7 +147,7 @@ impl Draws {
     }
 }
 
-/// The file with some bytes changed, half of them in the directory and the end, or cut off.
+/// Changes some bytes of a file, half of them in the directory and the end, or truncates it.
 fn with_other_bytes(whole: &[u8], draws: &mut Draws) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for _ in 0..=draws.below(4) {
@@ -177,7 +177,7 @@ fn bytes_at_random_places_are_refused_or_read() {
     }
 }
 
-/// All places in a program, as paths.
+/// All positions in a program, as paths.
 fn places(value: &Value, path: &str, out: &mut Vec<String>) {
     out.push(path.to_owned());
     match value {
@@ -243,14 +243,14 @@ impl Forger {
         Self { zip, places }
     }
 
-    /// The file with other values at some places, and what they are.
+    /// The file with other values at some places, and their description.
     fn with_other_values(&self, draws: &mut Draws) -> (Vec<u8>, String) {
         let (mut zip, mut told) = (self.zip.clone(), String::new());
         for _ in 0..=draws.below(3) {
             let entry = [0, 0, 0, 1, 1, 2][draws.below(6)];
             let all = &self.places[entry];
             let place = &all[draws.below(all.len())];
-            // Something else, or what is at another place.
+            // A random value, or one from another place.
             let other = &all[draws.below(all.len())];
             let (value, moved) = (forged(draws), draws.below(4) == 0);
             zip.json(JSON[entry], |json| {
@@ -281,7 +281,7 @@ fn programs_with_random_values_are_refused_or_read() {
     }
 }
 
-/// Nothing where `FUZZ_SECONDS` is not set (`make fuzz`).
+/// Does nothing unless `FUZZ_SECONDS` is set (`make fuzz`).
 #[test]
 fn mutations_for_so_many_seconds_are_refused_or_read() {
     let Ok(seconds) = std::env::var("FUZZ_SECONDS") else {

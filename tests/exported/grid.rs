@@ -1,7 +1,7 @@
-//! Every program on 1 to 4 devices by every schedule: what eager PyTorch computes, and the same
-//! bits everywhere.
+//! Every program on 1 to 4 devices with every schedule: the results of eager PyTorch, with the same bits
+//! everywhere.
 //!
-//! One device under GPipe is held against eager; everything else against the bits of that.
+//! One device under GPipe is compared with eager, everything else bit for bit with that.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
@@ -10,7 +10,7 @@ use gpipe::{Optimizer, Pipeline, optim::AdamW, settings::Recompute};
 use crate::fixture::{DRAWS, Fixture, assert_as_told, assert_near, every};
 use crate::support::{assert_same_bits, gradients, single_threaded, snapshot};
 
-/// What a pipeline on each number of devices runs.
+/// Schedules for each number of devices.
 pub(crate) const SCHEDULES: [ScheduleKind; 4] = [
     ScheduleKind::GPipe,
     ScheduleKind::OneFOneB,
@@ -25,8 +25,8 @@ pub(crate) fn stages(schedule: ScheduleKind, devices: usize) -> usize {
     devices * if schedule == ScheduleKind::Zbv { 2 } else { 1 }
 }
 
-/// Programs that cannot be cut into so many stages, and under how many of the 16 combinations: only
-/// those of a V on three or four devices.
+/// Programs with too few layers for some of the 16 combinations, and the number of these: only those of a V
+/// on three or four devices.
 const TOO_FEW_LAYERS: [(&str, usize); 18] = [
     ("conformer", 1),
     ("decoder", 1),
@@ -48,17 +48,17 @@ const TOO_FEW_LAYERS: [(&str, usize); 18] = [
     ("fixed", 2),
 ];
 
-/// Parameters with several places of use: each accumulates its own gradient over the
+/// Parameters that are used in several places: each place accumulates its own gradient over the
 /// micro-batches, where eager adds them micro-batch by micro-batch.
 const OTHER_ORDER: [(&str, &str); 2] = [("decoder", "embed.weight"), ("judged", "second.weight")];
 
-/// Of two steps with an update between them.
+/// Numbers of two steps with an update between them.
 struct Numbers {
     losses: [f64; 2],
     outputs: [Tensor; 2],
-    /// Of the first step.
+    /// Gradients of the first step.
     gradients: Vec<(String, Tensor)>,
-    /// Parameters and buffers after it all.
+    /// Final parameters and buffers.
     after: Vec<(String, Tensor)>,
 }
 
@@ -97,7 +97,7 @@ impl Numbers {
         );
     }
 
-    /// The first step is that of eager, but for what is drawn.
+    /// Checks that the first step equals eager's, except for random draws.
     #[track_caller]
     fn assert_is_that_of_eager(&self, fixture: &Fixture) {
         let (name, loss) = (&fixture.name, self.losses[0]);
@@ -146,7 +146,7 @@ fn every_program_computes_the_same_bits_on_any_number_of_devices_by_any_schedule
                     skipped += 1;
                     continue;
                 }
-                // Each combination has it for some of the programs, each program in half of them.
+                // Each combination recomputes some of the programs, each program in half of the combinations.
                 let recompute = if (number + devices + place).is_multiple_of(2) {
                     Recompute::Always
                 } else {

@@ -1,4 +1,4 @@
-//! Which layers a file becomes, and what is in them.
+//! The layers that a file is divided into, and their contents.
 
 use gpipe::tch::Device;
 use gpipe::{Pipeline, models};
@@ -26,7 +26,7 @@ fn layers_are_the_modules_of_the_model() {
     assert_layers("resnet", "conv1 bn1 layer1.0 layer1.1 layer2.0 layer2.1 fc");
     assert_layers("lstm", "embed lstm1 lstm2 head");
     assert_layers("mlp", "0 3 6 8");
-    // Sequentials within a block make no stages of it.
+    // Sequentials within a block do not become stages.
     assert_layers("mobilenet", "0 1 2 3 6");
     assert_layers("gpt", "wte wpe h.0 h.1 h.2 ln_f head");
     assert_layers(
@@ -43,7 +43,7 @@ fn layers_are_the_modules_of_the_model() {
         "features.0 features.1.0 features.1.1 features.2.0 features.2.1 features.3.0 features.3.1 head.2",
     );
     assert_layers("unet", "down1 norm down2 middle up join out");
-    // Modules of two lists that take turns are no blocks of either.
+    // Modules of two lists in turn are blocks of neither.
     assert_layers("mixture", "embed norms.0 norms.1 norms.2 norms.3 head");
     assert_layers("judged", "first norm second third head");
     assert_layers("grouped", "embed experts.0 experts.1 head");
@@ -53,8 +53,8 @@ fn layers_are_the_modules_of_the_model() {
     }
 }
 
-/// A block with two modules of one class was cut within, and of a list of two the second was part of the
-/// first, as the mask that both take is alive between them.
+/// Regression test: a block with two modules of one class was cut inside, and the second block of a list was
+/// part of the first, as their common mask is alive between them.
 #[test]
 fn each_block_of_a_list_is_a_layer() {
     let model = models::exported(path("seq2seq")).unwrap();

@@ -1,6 +1,6 @@
-//! Weights are read by the stage that has them, and by nobody else; once.
+//! Only the stage that holds a weight reads it, once.
 //!
-//! What a process reads and holds is measured in processes of their own, which have nothing else to do.
+//! Reads and memory are measured in separate processes that do nothing else.
 
 use std::env;
 use std::fs;
@@ -19,19 +19,19 @@ use crate::fixture;
 use crate::forged::Zip;
 use crate::support::single_threaded;
 
-/// Names the file for a process that is a part of a test.
+/// Passes the file to a process that runs a part of a test.
 const PART: &str = "EXPORTED_TEST_PART";
 const MIB: u64 = 1 << 20;
 
-/// Sizes of the four linear layers of `mlp`, the second of which has nearly all of the bytes.
+/// Sizes of the four linear layers of `mlp`; the second has nearly all of the bytes.
 const SIZES: [[i64; 2]; 4] = [[2048, 8], [4096, 2048], [8, 4096], [3, 8]];
 
-/// The bytes of each layer.
+/// Bytes of each layer.
 fn bytes_of_layers() -> [u64; 4] {
     SIZES.map(|[out, into]| u64::try_from(4 * out * (into + 1)).unwrap())
 }
 
-/// `mlp` with other sizes, and zeros for weights.
+/// Writes `mlp` with other sizes, and zero weights.
 fn large(path: &Path) {
     let mut zip = Zip::open("mlp");
     let mut data = Vec::new();
@@ -62,7 +62,7 @@ fn large(path: &Path) {
     fs::write(path, zip.agreed().bytes()).unwrap();
 }
 
-/// A number that the kernel tells of this process.
+/// Reads a number about this process from `/proc/self`.
 fn told(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -75,13 +75,13 @@ fn told(file: &str, name: &str) -> u64 {
     }
 }
 
-/// What a process read and, at most, held more than before, while it built its stages; a step
-/// behind that shows that they are whole.
+/// Bytes that a process reads, and its increase in memory, while it builds its stages; a step then shows that
+/// they are complete.
 fn measure(path: &str) -> (u64, u64) {
     single_threaded();
     let world = Arc::new(World::from_env().unwrap());
     let float = (Kind::Float, Device::Cpu);
-    // Code and what libtorch makes for itself are there before.
+    // Loads code and libtorch's own allocations beforehand.
     let small = models::exported(fixture::path("mlp")).unwrap();
     let _small = Pipeline::new(small, &[Device::Cpu; 4], 2).unwrap();
     let (read, held) = (told("io", "rchar"), told("status", "VmRSS"));
@@ -99,7 +99,7 @@ fn measure(path: &str) -> (u64, u64) {
     (read, held)
 }
 
-/// Not a test but where another one starts this program again.
+/// Runs only in a process that another test starts.
 #[test]
 fn part() {
     let Ok(path) = env::var(PART) else {
@@ -115,7 +115,7 @@ fn free_port() -> u16 {
     free.local_addr().unwrap().port()
 }
 
-/// What each of so many processes read and held, by rank.
+/// Bytes read and memory held by each of `count` processes, by rank.
 fn in_processes(count: usize, path: &Path) -> Vec<(u64, u64)> {
     let port = free_port().to_string();
     let start = |rank: usize| {
@@ -150,12 +150,12 @@ fn each_of_four_processes_reads_and_holds_its_own_weights_alone() {
     large(&path);
     let measured = in_processes(4, &path);
     for ((read, held), own) in measured.into_iter().zip(bytes_of_layers()) {
-        // The program, and words of the other processes.
+        // The program, and messages of the other processes.
         assert!(
             (own..own + MIB / 2).contains(&read),
             "{read} read, {own} own"
         );
-        // Pieces, and what threads and queues take.
+        // Read buffers, and the memory of threads and queues.
         assert!(held < own + 16 * MIB, "{held} held, {own} own");
     }
 }

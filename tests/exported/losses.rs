@@ -36,13 +36,13 @@ fn they_are_those_of_pytorch() {
         value(cross, &logits, &labels).unwrap(),
         &logits.cross_entropy_for_logits(&labels),
     );
-    // Labels of other whole numbers are labels.
+    // Labels may be of other integer types.
     let small = labels.to_kind(Kind::Uint8);
     assert_eq!(
         value(cross, &logits, &small),
         value(cross, &logits, &labels)
     );
-    // Tokens have their classes last, images second.
+    // Classes are the last dimension for tokens, the second for images.
     let tokens = numbers(&[2, 2, 3]);
     let told = tokens.view([4, 3]).cross_entropy_for_logits(&labels);
     close(value(cross, &tokens, &labels.view([2, 2])).unwrap(), &told);
@@ -65,7 +65,7 @@ fn they_are_those_of_pytorch() {
     let told =
         x.binary_cross_entropy_with_logits(&y, none.as_ref(), none.as_ref(), Reduction::Mean);
     close(value(LossKind::Bce, &x, &y).unwrap(), &told);
-    // A column of a table has no dimension of one.
+    // A table's column has no dimension of size one.
     assert_eq!(
         value(LossKind::Mse, &x, &y.view([4])),
         value(LossKind::Mse, &x, &y)
@@ -112,8 +112,8 @@ fn targets_that_do_not_fit_are_told_with_both_shapes() {
     );
 }
 
-/// One target of the first micro-batch counts, and all of the second: a mean of their means would
-/// count that one as much as all others together.
+/// The first micro-batch has one counted target, the second only counted ones: averaging their means would
+/// weigh the one as much as all others together.
 #[test]
 fn an_ignored_number_counts_nothing_however_many_micro_batches_there_are() {
     single_threaded();
@@ -159,7 +159,7 @@ fn a_loss_that_the_outputs_do_not_fit_is_refused_before_training() {
     refused("judged", LossKind::Mse, "use the loss `output`");
 }
 
-/// What is made up has the shapes of the file, and whole numbers that there are rows for.
+/// Synthetic data has the file's shapes, and integers within the range of its tables.
 #[test]
 fn data_is_made_up_from_the_file() {
     let cross = Some(LossKind::CrossEntropy.into());
@@ -180,6 +180,6 @@ fn data_is_made_up_from_the_file() {
     assert_eq!(tokens.targets(), tokens.inputs());
     let fixed = ExportedModel::open(path("fixed")).unwrap();
     assert_eq!(fixed.micro_batch_size(), Some(2));
-    // Whatever is in a file changes its sum.
+    // Any content changes a file's fingerprint.
     assert_ne!(file.fingerprint(), fixed.fingerprint());
 }

@@ -1,4 +1,4 @@
-//! Models that Python exported (`.pt2`): what eager PyTorch computes, whatever the cut.
+//! Models exported from Python (`.pt2`) give eager PyTorch's results for every cut.
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
 
 mod back;

@@ -1,9 +1,8 @@
-//! Numbers in the JSON of exported programs, changed at random: whatever they are, no step reads or
-//! writes beyond a tensor.
+//! Changes numbers in the JSON of exported programs at random: no step may access memory beyond a tensor.
 //!
-//! Each changed file is read, built, and trained one step on data of the shapes that it says, in a
-//! process in which libtorch's memory has pages behind it that nobody may touch (`guard.c`). One process
-//! tries many files; where it ends by a signal, the file is told, and the next process goes on behind it.
+//! Each changed file is read, built, and trained one step on data of its shapes, in a process that places
+//! protected pages after libtorch's memory (`guard.c`). One process tries many files; if a signal ends it,
+//! the file is reported, and the next process continues after it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -23,18 +22,18 @@ use crate::fixture::every;
 use crate::forged::{Draws, Zip};
 use crate::support::{cpus, single_threaded};
 
-/// In the process that tries files: the first seed, and the one behind the last.
+/// For a process that tries files: the first seed, and the end of the seeds.
 const SEEDS: &str = "GPIPE_NUMBERS";
-/// How the process ends that is to read beyond a tensor.
+/// Marks the process that reads beyond a tensor on purpose.
 const BEYOND: &str = "beyond";
-/// A file that takes longer is given up, and not held to be wrong: it asks for much work.
+/// A file that takes longer is skipped and not counted as wrong: it only asks for much work.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// A program, and where the numbers are in its JSON.
+/// A program, and the positions of numbers in its JSON.
 struct Numbers {
     name: &'static str,
     zip: Zip,
-    /// Entry, and where in it: those of weights and constants, of nodes, of all else.
+    /// Entries and positions: weights and constants, nodes, and the rest.
     places: [Vec<(usize, Range<usize>)>; 3],
 }
 
@@ -60,10 +59,10 @@ impl Numbers {
         Self { name, zip, places }
     }
 
-    /// The file with other numbers, and which.
+    /// The file with changed numbers, and their description.
     fn changed(&self, draws: &mut Draws) -> (Vec<u8>, String) {
         let (mut zip, mut told) = (self.zip.clone(), self.name.to_owned());
-        // Behind a change, places are others: from the last one on.
+        // Applied from the last position on, since a change shifts later positions.
         let mut chosen = BTreeMap::new();
         for _ in 0..[1, 1, 1, 1, 2, 3][draws.below(6)] {
             let places = &self.places[[0, 1, 1, 2][draws.below(4)]];
@@ -71,7 +70,7 @@ impl Numbers {
             let own = &self.zip.0[entry].1[place.clone()];
             let other = other(std::str::from_utf8(own).unwrap(), draws);
             if draws.below(5) == 0 {
-                // Wherever it is, so that the file does not contradict itself.
+                // Changes all occurrences, so that the file does not contradict itself.
                 for (entry, place) in self.places.iter().flatten() {
                     if self.zip.0[*entry].1[place.clone()] == *own {
                         chosen.insert((*entry, place.start), (place.end, other.clone()));
@@ -93,7 +92,7 @@ impl Numbers {
     }
 }
 
-/// Where numbers are in JSON.
+/// Positions of numbers in JSON.
 fn numbers(json: &[u8]) -> Vec<Range<usize>> {
     let (mut all, mut at) = (Vec::new(), 0);
     while at < json.len() {
@@ -118,7 +117,7 @@ fn numbers(json: &[u8]) -> Vec<Range<usize>> {
     all
 }
 
-/// Another number than `own`.
+/// A number other than `own`.
 fn other(own: &str, draws: &mut Draws) -> String {
     let number: i64 = own.parse().unwrap_or(1);
     let near = [
@@ -139,7 +138,7 @@ fn other(own: &str, draws: &mut Draws) -> String {
     }
 }
 
-/// One step of a file: the mean of all that it returns, backwards. *Returns* what refused it.
+/// One step on a file: the mean of all outputs, and its backward. *Returns* the refusal.
 fn step(path: &Path) -> Result<(), (&'static str, String)> {
     let refused = |error: &dyn std::fmt::Display| ("refused", format!("{error:#}"));
     let failed = |error: &dyn std::fmt::Display| ("failed", format!("{error:#}"));
@@ -167,7 +166,7 @@ fn step(path: &Path) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// Tries the files of some seeds, and tells of each when it begins and how it ended.
+/// Tries the files of some seeds, and prints each one's start and outcome.
 fn attempt(seeds: Range<u64>) {
     single_threaded();
     panic::set_hook(Box::new(|_| {}));
@@ -190,11 +189,11 @@ fn attempt(seeds: Range<u64>) {
     println!("\n@done");
 }
 
-/// How the files ended.
+/// Outcomes of the files.
 #[derive(Default)]
 struct Told {
     counts: BTreeMap<String, usize>,
-    /// Those that ended the process or panicked.
+    /// Files that crashed the process or panicked.
     wrong: Vec<String>,
 }
 
@@ -231,8 +230,7 @@ impl Guarded {
         Self { child, lines }
     }
 
-    /// Notes how files end, until the process does. *Returns* the first seed that it has not tried,
-    /// where it has not tried all.
+    /// Records outcomes until the process ends. *Returns* the first untried seed, if any.
     fn watch(mut self, told: &mut Told) -> Option<u64> {
         let mut begun = None;
         loop {
@@ -288,7 +286,7 @@ fn guard() -> (tempfile::TempDir, PathBuf) {
     (folder, library)
 }
 
-/// As many files as `FUZZ_NUMBERS` says (`make fuzz`), from the seed `FUZZ_FIRST` on.
+/// Tries `FUZZ_NUMBERS` files (`make fuzz`), from the seed `FUZZ_FIRST` on.
 #[test]
 fn numbers_at_random_places_lead_nowhere_beyond_a_tensor() {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -324,7 +322,7 @@ fn numbers_at_random_places_lead_nowhere_beyond_a_tensor() {
     }
 }
 
-/// What `_reshape_alias` makes of a tensor is not checked by libtorch.
+/// libtorch does not check the result of `_reshape_alias`.
 fn read_beyond() {
     let small = Tensor::ones([5], (Kind::Float, gpipe::tch::Device::Cpu));
     let beyond = small.internal_reshape_alias([4096], [1]);

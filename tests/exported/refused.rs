@@ -1,4 +1,4 @@
-//! What is not taken, by name and place.
+//! Files that are refused, with name and place.
 
 use gpipe::tch::{Device, Kind, Tensor};
 use gpipe::{Pipeline, models};
@@ -109,7 +109,7 @@ fn forged_tensors_are_refused_before_memory_is_taken() {
     );
 }
 
-/// Where the directory speaks of an entry.
+/// Position of an entry's record in the directory.
 fn record(bytes: &[u8], entry: &str) -> usize {
     let all = bytes.windows(4).enumerate();
     let mut all = all.filter(|(_, own)| own == b"PK\x01\x02");
@@ -117,7 +117,7 @@ fn record(bytes: &[u8], entry: &str) -> usize {
     found.unwrap().0
 }
 
-/// The refusal of a file whose directory says something else of the first weight.
+/// The error for a file whose directory record of the first weight is changed.
 fn with_record(change: impl FnOnce(&mut [u8])) -> String {
     let mut bytes = Zip::open("mlp").bytes();
     let at = record(&bytes, "mlp/data/weights/weight_0");
@@ -125,7 +125,7 @@ fn with_record(change: impl FnOnce(&mut [u8])) -> String {
     refusal_when_built(bytes).expect("it should be refused")
 }
 
-/// As [`refusal`], with weights read.
+/// Like [`refusal`], but reads the weights.
 fn refusal_when_built(bytes: Vec<u8>) -> Option<String> {
     let model = match models::exported_bytes(bytes) {
         Ok(model) => model,
@@ -143,7 +143,7 @@ fn forged_directories_are_refused_by_name() {
     let place = |bytes: &mut [u8], at: usize, number: u32| {
         bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
     };
-    // Sizes: larger than the file, smaller than the tensor, one that is only said to be packed.
+    // Sizes: larger than the file, smaller than the tensor, falsely declared as compressed.
     let said = with_record(|own| {
         place(own, 20, u32::MAX - 1);
         place(own, 24, u32::MAX - 1);
@@ -165,7 +165,7 @@ fn forged_directories_are_refused_by_name() {
         said.contains("weight_0") && said.contains("compressed"),
         "{said}"
     );
-    // Offsets: to another entry, into one, behind the end.
+    // Offsets: to another entry, into one, beyond the end.
     let said = with_record(|own| {
         let next = 46 + "mlp/data/weights/weight_0".len();
         own.copy_within(next + 42..next + 46, 42);
@@ -178,7 +178,7 @@ fn forged_directories_are_refused_by_name() {
         let said = with_record(|own| place(own, 42, offset));
         assert!(said.contains("weight_0"), "{offset}: {said}");
     }
-    // Paths: one entry twice.
+    // Paths: a duplicate entry.
     let mut zip = Zip::open("mlp");
     let first = zip.0[0].clone();
     zip.0.push(first.clone());
@@ -187,7 +187,7 @@ fn forged_directories_are_refused_by_name() {
 
 #[test]
 fn cycles_are_refused_by_the_node_that_closes_them() {
-    // Of itself, and of two nodes.
+    // Cycles of one node, and of two.
     for taken in ["linear", "relu"] {
         let zip = node(0, |node| {
             node["inputs"][0]["arg"]["as_tensor"]["name"] = json!(taken)
@@ -199,7 +199,7 @@ fn cycles_are_refused_by_the_node_that_closes_them() {
 
 #[test]
 fn huge_tensors_of_few_bytes_are_refused_by_name() {
-    // Each element the same one, a tebibyte of times.
+    // A single element repeated over a tebibyte.
     let mut zip = Zip::open("mlp");
     zip.json("_weights_config.json", |config| {
         let meta = &mut config["config"]["0.weight"]["tensor_meta"];
@@ -212,7 +212,7 @@ fn huge_tensors_of_few_bytes_are_refused_by_name() {
 #[test]
 fn a_file_that_changed_under_way_is_refused_when_its_weights_are_read() {
     let mut bytes = std::fs::read(path("mlp")).unwrap();
-    // The first entry's data begins below that.
+    // The first entry's data begins before this byte.
     bytes[300] ^= 1;
     let model = models::exported_bytes(bytes).unwrap();
     let error = Pipeline::new(model, &[Device::Cpu], 1).unwrap_err();
@@ -241,7 +241,7 @@ fn inputs_of_another_shape_are_refused() {
         said.contains("`input` has elements of kind Int64") && said.contains("exported for Float"),
         "{said}"
     );
-    // One that was exported for batches of six.
+    // Exported for batches of six.
     let fixed = Zip::open("mlp").program(|program| {
         let input = &mut program["graph_module"]["graph"]["tensor_values"]["input"];
         input["sizes"][0] = json!({"as_int": 6});
@@ -251,7 +251,7 @@ fn inputs_of_another_shape_are_refused() {
         said.contains("[6, 8]") && said.contains("Dim(\"batch\")"),
         "{said}"
     );
-    // One for at least three samples.
+    // Exported for at least three samples.
     let few = Zip::open("mlp").program(|program| {
         for range in program["range_constraints"]
             .as_object_mut()

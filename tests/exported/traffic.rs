@@ -1,5 +1,5 @@
-//! As few bytes cross each cut as can, whatever the nodes between two layers are: against all ways
-//! to share them between the two.
+//! Each cut has the least possible traffic, whatever the nodes between two layers: compared with all ways to
+//! divide these between the two sides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,12 +17,12 @@ use crate::fixture::{ALL, Fixture};
 use crate::forged::Zip;
 use crate::support::{cpus, single_threaded};
 
-/// As many as the fixtures have.
+/// As many samples as in the fixtures.
 const SAMPLES: i64 = 6;
 const WIDTH: i64 = 4;
 const LAYERS: [&str; 4] = ["0", "3", "6", "8"];
 
-/// A tensor of the program: its columns, and the bytes of each element.
+/// A tensor of the program: its columns, and the bytes per element.
 #[derive(Debug, Clone, Copy)]
 struct Made {
     columns: i64,
@@ -35,7 +35,7 @@ impl Made {
     }
 }
 
-/// A node: what it takes and makes, and the layer that it is in.
+/// A node: its inputs and outputs, and its layer.
 #[derive(Debug, Clone)]
 struct Node {
     takes: Vec<String>,
@@ -56,7 +56,7 @@ impl Program {
         self.push(operator, takes, more, made, None)
     }
 
-    /// `more` are the arguments behind the tensors, by name.
+    /// `more` are the arguments after the tensors, by name.
     fn push(
         &mut self,
         operator: &str,
@@ -110,7 +110,7 @@ impl Program {
         name
     }
 
-    /// One that a linear layer takes.
+    /// A value in the form that a linear layer takes.
     fn fit(&mut self, value: &str) -> String {
         let own = self.values[value];
         let float = if own.element == 8 {
@@ -145,7 +145,7 @@ impl Program {
         )
     }
 
-    /// From draws: each an operator, and which values it takes.
+    /// Builds a program from draws: each an operator, and its operands.
     fn draw(draws: &[Vec<(u8, usize, usize)>; 3]) -> Self {
         let mut program = Self::default();
         let wide = Made {
@@ -197,7 +197,7 @@ impl Program {
                 });
             }
             if layer + 1 < LAYERS.len() {
-                // What came last, with a value from anywhere.
+                // The latest value, combined with any other.
                 let last = pool[pool.len() - 1].clone();
                 let other = pool[(7 * layer + draws[layer].len()) % pool.len()].clone();
                 let (last, other) = (program.fit(&last), program.fit(&other));
@@ -244,7 +244,7 @@ impl Program {
         zip.agreed().bytes()
     }
 
-    /// What of it counts for cuts.
+    /// The parts of the program that matter for cuts.
     fn graph(&self) -> Graph {
         let bytes = |(name, made): (&String, &Made)| (name.clone(), made.bytes());
         Graph {
@@ -273,7 +273,7 @@ impl Graph {
         begin..end
     }
 
-    /// The fewest bytes that can cross between two layers, over all ways to share these nodes.
+    /// The fewest bytes that can cross between two layers, over all ways to divide these nodes.
     fn least(&self, between: Range<usize>) -> u64 {
         let (front, behind) = (&self.nodes[..between.start], &self.nodes[between.end..]);
         let between = &self.nodes[between];
@@ -286,7 +286,7 @@ impl Graph {
         }
         let mut taken: BTreeSet<&str> = self.returned.iter().map(String::as_str).collect();
         taken.extend(behind.iter().flat_map(names_taken));
-        // Of each value: what makes it, the nodes between that take it, whether it is taken behind.
+        // For each value: its producer, its users among these nodes, and whether it is used after the cut.
         let values = made.into_iter().map(|(name, maker)| {
             let takers = between.iter().enumerate();
             let takers = takers.filter(|(_, node)| names_taken(node).any(|own| own == name));
@@ -322,9 +322,9 @@ fn names_taken(node: &Node) -> impl Iterator<Item = &str> {
     node.takes.iter().map(String::as_str)
 }
 
-/// Bytes that a profile finds behind each layer, by its name.
+/// Output bytes of each layer in a profile, by name.
 fn measured(model: &Sequential, inputs: impl Into<Values>) -> Vec<(String, u64)> {
-    // Bytes are the same however short it is.
+    // The number of bytes does not depend on the measuring time.
     let mut options = ProfileOptions::new(&cpus(1)).quick();
     (options.budget, options.confidence) = (Duration::ZERO, 1.0);
     options.sizes = vec![SAMPLES as usize];
@@ -351,7 +351,7 @@ proptest! {
         let model = models::exported_bytes(program.bytes()).unwrap();
         let x = Tensor::ones([SAMPLES, WIDTH], (Kind::Float, Device::Cpu));
         let found = measured(&model, x);
-        // A cut with more tensors than both of its neighbours is none.
+        // A cut with more tensors than both of its neighbours is excluded.
         prop_assert!(found.len() >= 3, "{found:?}");
         for pair in found.windows(2) {
             let behind = LAYERS.iter().position(|own| *own == pair[1].0).unwrap();
@@ -361,7 +361,7 @@ proptest! {
     }
 }
 
-/// A fixture's graph, where the layers are those of these names.
+/// A fixture's graph with the layers of these names.
 fn graph_of(fixture: &str, layers: &[String]) -> Graph {
     let mut read = None;
     Zip::open(fixture).json("models/", |program| read = Some(program.clone()));
@@ -420,7 +420,7 @@ fn graph_of(fixture: &str, layers: &[String]) -> Graph {
     }
 }
 
-/// The tensors' names below a value; those within subgraphs are their own.
+/// Collects the tensors' names below a value; those within subgraphs are separate.
 fn names_in(value: &Value, all: &mut Vec<String>) {
     match value {
         Value::Array(values) => values.iter().for_each(|own| names_in(own, all)),
@@ -439,10 +439,10 @@ fn names_in(value: &Value, all: &mut Vec<String>) {
     }
 }
 
-/// More nodes than these between two layers have too many ways to be shared.
+/// More nodes between two layers have too many divisions to try.
 const MOST: usize = 14;
 
-/// Nodes in subgraphs may be shared besides, so that there may be even fewer bytes.
+/// Nodes in subgraphs may be divided as well, so the library may find even less traffic.
 #[test]
 fn fixtures_have_no_other_cut_with_less_traffic() {
     single_threaded();

@@ -1,4 +1,4 @@
-//! What no comparison with eager shows: draws, and other kinds of numbers.
+//! Behaviour that no comparison with eager shows: random draws, and other number types.
 
 use gpipe::settings::Precision;
 

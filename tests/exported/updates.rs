@@ -1,4 +1,4 @@
-//! Training goes where it goes in eager PyTorch, over any number of stages and by any schedule.
+//! Training equals that in eager PyTorch, over any number of stages and with any schedule.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::{Optimizer, optim::AdamW};
@@ -7,12 +7,12 @@ use crate::fixture::{DRAWS, Fixture, are_of_this_machine, every};
 use crate::grid::{DEVICES, SCHEDULES, stages};
 use crate::support::single_threaded;
 
-/// As the fixtures' script has it.
+/// As in the fixtures' script.
 const UPDATES: usize = 20;
 
-/// What a model of so many layers is tried on. Where the numbers are of this machine, each number of
-/// devices by each schedule; else each number of devices by one of them, another one for the next
-/// model: that all come to the same bits is the grid's to see.
+/// Combinations for a model of `layers` layers. With numbers from this machine: each number of devices with
+/// each schedule; otherwise each number of devices with one of them, rotating over the models: the grid
+/// compares the bits of all.
 fn combinations(number: usize, layers: usize) -> Vec<(usize, ScheduleKind)> {
     let fits = |devices: usize| {
         let turned = (0..4).map(move |turn| SCHEDULES[(number + devices + turn) % 4]);
@@ -43,10 +43,10 @@ fn assert_updates(fixture: &Fixture, (devices, schedule): (usize, ScheduleKind))
         assert!(near, "{what}: loss {own}, {told}");
         optimizer.step(&mut pipe).unwrap();
     }
-    // Other processors round otherwise, and twenty updates add that up.
+    // Other processors round differently, which adds up over twenty updates.
     let most = if are_of_this_machine() { 1e-6 } else { 1e-5 };
     let own = pipe.parameters().unwrap();
-    // Of what is not trained eager tells nothing.
+    // Eager's results leave out untrained parameters.
     for (parameter, told) in told {
         let Some((_, tensor)) = own.iter().find(|(own, _)| *own == parameter) else {
             panic!("{what}: there is no `{parameter}`");

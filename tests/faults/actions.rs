@@ -1,7 +1,6 @@
-//! A fault in every action of every schedule, over real stages: the error names the
-//! place, nothing hangs, and afterwards the numbers are those of a run in which it
-//! never happened. (`engine_fault_positions` does the same to synthetic stages, with
-//! panics also where no Rust code runs here: inside of autograd.)
+//! A fault in every action of every schedule, over real stages: the error names the place, nothing hangs, and
+//! later steps have the numbers of a run without the fault. (`engine_fault_positions` does the same with
+//! synthetic stages, including panics where no Rust code runs here: inside autograd.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,28 +18,28 @@ const DEVICES: usize = 3;
 const MICRO_BATCHES: usize = 4;
 const NEVER: usize = usize::MAX;
 
-/// What a layer does wrong.
+/// A layer's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Returns an error, in the first forward or in one that recomputes.
+    /// Returns an error, in the first forward or in a recompute.
     Error,
     /// Panics, likewise.
     Panic,
-    /// Gives NaN.
+    /// Outputs NaN.
     NotFinite,
-    /// Overwrites what the backward towards its input needs.
+    /// Overwrites a value that the input gradient needs.
     Input,
-    /// Overwrites what the backward towards its weight alone needs.
+    /// Overwrites a value that only the weight gradient needs.
     Weight,
-    /// Has NaN as the gradient of its input.
+    /// Has a NaN input gradient.
     InputNotFinite,
-    /// Has NaN as the gradient of its weight.
+    /// Has a NaN weight gradient.
     WeightNotFinite,
 }
 
 use Fault::{Error as Fails, Input, InputNotFinite, NotFinite, Panic, Weight, WeightNotFinite};
 
-/// The faults that show in an action of this kind, where the backward is split or not.
+/// The faults that show in an action of this kind, whether the backward is split or not.
 fn faults(kind: ActionKind) -> &'static [Fault] {
     match kind {
         ActionKind::Forward | ActionKind::Recompute => &[Fails, Panic, NotFinite],
@@ -50,7 +49,7 @@ fn faults(kind: ActionKind) -> &'static [Fault] {
     }
 }
 
-/// Which layer goes wrong on which micro-batch, in a recompute or not, and how.
+/// The fault, its layer and micro-batch, and whether it occurs in a recompute.
 #[derive(Debug)]
 struct Switch {
     micro: AtomicUsize,
@@ -82,7 +81,7 @@ struct Brittle {
     switch: Arc<Switch>,
 }
 
-/// Zero whose gradient is not a number.
+/// Zero with a NaN gradient.
 fn poison(x: &Tensor) -> Tensor {
     (x * 0.0).sqrt().sum(x.kind())
 }
@@ -167,7 +166,7 @@ fn setup(schedule: ScheduleKind, recompute: Recompute) -> Setup {
     }
 }
 
-/// The input wants a gradient, so that the first stage has an input pass too.
+/// The input requires a gradient, so that the first stage has an input pass, too.
 fn batch() -> (Tensor, Tensor) {
     let (x, y) = mlp_batch(13);
     (x.narrow(1, 0, 6).copy().set_requires_grad(true), y)
@@ -237,7 +236,7 @@ fn fault_everywhere(schedules: &[ScheduleKind], recompute: &Recompute) -> usize 
                 check(&error, stage, micro, kind, fault);
                 injected += 1;
             }
-            // Now and then, and at the end: nothing is left of the faults.
+            // Checked once in a while and at the end: no fault has a lasting effect.
             if micro.index() == 1 {
                 assert_eq!(hit.good_step(), calm.good_step(), "{schedule}");
             }

@@ -1,4 +1,4 @@
-//! A pipeline of layers that fail when they are told to.
+//! A pipeline of layers that fail on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,16 +13,16 @@ pub(crate) const MICRO_BATCHES: usize = 4;
 pub(crate) const STAGES: usize = 3;
 pub(crate) const NEVER: usize = usize::MAX;
 
-/// How a layer fails.
+/// A layer's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Error,
     Panic,
-    /// tch's own panic, out of a plain method.
+    /// tch's own panic, from a method without a `Result`.
     TorchPanic,
     /// An output of another shape, which the next layer (or the loss) cannot take.
     Shape,
-    /// Overwrites what its own backward needs.
+    /// Overwrites a value that its own backward needs.
     Backward,
 }
 
@@ -34,7 +34,7 @@ pub(crate) const FAULTS: [Fault; 5] = [
     Fault::Backward,
 ];
 
-/// On which micro-batch the layer fails; [`NEVER`] for not at all.
+/// The micro-batch on which the layer fails; [`NEVER`] for none.
 pub(crate) type Switch = Arc<AtomicUsize>;
 
 /// A linear layer with a switch, and a count of those alive.
@@ -76,7 +76,7 @@ impl Drop for Brittle {
     }
 }
 
-/// One brittle layer a stage, batch norm behind each: a step moves its statistics.
+/// One brittle layer per stage, each followed by a batch norm, whose statistics a step updates.
 pub(crate) struct Setup {
     pub(crate) pipe: Pipeline,
     optimizer: Optimizer,

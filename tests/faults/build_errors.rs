@@ -1,4 +1,4 @@
-//! What cannot be is refused when the pipeline is built, in words.
+//! Impossible settings are refused when the pipeline is built, with a clear message.
 
 use crate::support::{cpus, mlp, sequential};
 use gpipe::partitioner::{Bytes, PartitionError, ScheduleKind, Shape};
@@ -57,7 +57,7 @@ fn ties_that_do_not_fit() {
     assert!(tied("a.weight").contains("tied already"));
 }
 
-/// What can be told from the settings alone is told by `check` too, where no layer is built.
+/// Errors that depend only on the settings must also be reported by `check`, which builds no layer.
 fn unfit(set: impl Fn(PipelineBuilder) -> PipelineBuilder) -> Error {
     let unbuildable = |_: &nn::Path<'_>| -> anyhow::Result<nn::Linear> { panic!("it was built") };
     let model = (0..4).fold(Sequential::new(), |model, layer| {
@@ -73,7 +73,7 @@ fn unfit(set: impl Fn(PipelineBuilder) -> PipelineBuilder) -> Error {
     error
 }
 
-/// Once every mistake was a text, which nobody could tell from another.
+/// Regression test: all mistakes were texts, which callers could not distinguish.
 #[test]
 fn a_setting_that_does_not_fit_is_named_with_its_rule() {
     let count = |given, wanted, each| SettingsRule::Count {
@@ -172,7 +172,7 @@ fn stages(devices: usize, chunks: usize, by: Option<ScheduleKind>) -> StageCount
     StageCount::new(devices, chunks, by)
 }
 
-/// The partitioner's own errors stay what they are.
+/// The partitioner's own errors are passed on.
 #[test]
 fn cuts_and_schedules_that_there_are_not_are_told_before_anything_is_built() {
     let error = unfit(|b| b.devices(&cpus(5)));
@@ -196,7 +196,7 @@ fn cuts_and_schedules_that_there_are_not_are_told_before_anything_is_built() {
     assert!(matches!(&error, Error::Schedule(_)), "{error}");
 }
 
-/// A caller with other names for the settings, such as flags, has the error in these.
+/// Callers with other names for the settings, such as flags, get the error in their names.
 #[test]
 fn an_error_of_settings_is_told_in_the_callers_names() {
     let Error::Settings(error) = unfit(|b| b.devices(&cpus(2)).offload(&[7])) else {

@@ -1,5 +1,5 @@
-//! Whatever goes wrong in a layer or the loss function: an error that names the
-//! place, no hang, and afterwards the numbers of a run in which it never happened.
+//! Any failure in a layer or the loss function gives an error that names the place, does not hang, and leaves
+//! the numbers of a run without the failure.
 #![allow(clippy::unwrap_used)]
 
 mod actions;
@@ -121,7 +121,7 @@ fn a_loss_function_that_fails_names_the_last_stage_and_the_loss() {
     });
 }
 
-/// What a failed step must not touch: gradients that an earlier one left.
+/// A failed step must not change gradients of earlier ones.
 #[test]
 fn gradients_of_earlier_steps_survive_a_failed_one() {
     watched(|| {
@@ -159,8 +159,8 @@ fn inference_fails_and_recovers_alike() {
     });
 }
 
-/// Once the abort of a failed inference gave the stages what they had before the
-/// last training step: its gradients were lost and its statistics undone.
+/// Regression test: the abort of a failed inference restored the stages' state before the last training step,
+/// which lost its gradients and undid its statistics.
 #[test]
 fn a_failed_inference_takes_nothing_from_the_step_before() {
     watched(|| {
@@ -187,7 +187,7 @@ fn a_failed_inference_takes_nothing_from_the_step_before() {
     });
 }
 
-/// The step has run on every stage when the weights turn out to be of no use.
+/// The weights turn out invalid only after the step has run on every stage.
 #[test]
 fn a_step_whose_weights_are_of_no_use_is_undone() {
     watched(|| {
@@ -205,7 +205,7 @@ fn a_step_whose_weights_are_of_no_use_is_undone() {
     });
 }
 
-/// Layers die on their stage's thread: when none is alive, the threads are done.
+/// Layers are dropped on their stage's thread: once none is alive, the threads have ended.
 #[test]
 fn dropping_the_pipeline_in_any_state_ends_its_threads() {
     watched(|| {

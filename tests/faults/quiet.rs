@@ -1,4 +1,4 @@
-//! A panic that the library makes an error of is not printed, too; any other is.
+//! Panics that the library turns into errors are not printed; all others are.
 
 use std::panic::catch_unwind;
 use std::process::Command;
@@ -9,11 +9,11 @@ use gpipe::{Pipeline, Sequential};
 
 use crate::support::cpus;
 
-/// Set where this binary is run once more for what it prints.
+/// Set where this binary is run again for its output.
 const CHILD: &str = "GPIPE_TEST_QUIET_CHILD";
 
-/// The panic of tch was printed with dozens of C++ stack frames before the error that said
-/// the same in a line: only the command kept it quiet.
+/// Regression test: a panic of tch was printed with dozens of C++ stack frames before the one-line error;
+/// only the command suppressed it.
 #[test]
 fn what_becomes_an_error_is_not_printed_and_all_else_is() {
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -38,7 +38,7 @@ fn what_becomes_an_error_is_not_printed_and_all_else_is() {
     for told in told {
         assert_eq!(errors.matches(told).count(), 1, "`{told}` in: {errors}");
     }
-    // They came to the hook that the program had installed.
+    // They reached the hook that the program had installed.
     assert_eq!(
         errors.matches("the program's hook").count(),
         told.len(),
@@ -46,7 +46,7 @@ fn what_becomes_an_error_is_not_printed_and_all_else_is() {
     );
 }
 
-/// What the test above runs.
+/// Run by the test above.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -83,7 +83,7 @@ fn child() {
     let mut pipe = Pipeline::new(identity, &cpus(1), 1).unwrap();
     let panicking = |_: &Tensor, _: &Tensor| -> Tensor { panic!("of the loss") };
     let error = pipe.train_step(&x, &x, panicking).unwrap_err().to_string();
-    // Where it was, as nothing else says it any more.
+    // Includes the place, as the panic's message is not printed.
     assert!(
         error.contains("of the loss (tests/faults/quiet.rs:"),
         "{error}"

@@ -1,4 +1,4 @@
-//! What cannot be run at all: said before anything runs.
+//! Requests that cannot run are refused before anything runs.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Tensor, nn};

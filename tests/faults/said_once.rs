@@ -1,5 +1,4 @@
-//! An error's text has its causes in it, and nobody who walks along its sources (`anyhow`,
-//! say) reads them a second time.
+//! An error's text contains its causes, and its chain of sources (as in `anyhow`) does not repeat them.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,13 +14,13 @@ use gpipe::{Error, Layer, Pipeline, Sequential, Values, error::BatchError, layer
 
 use crate::support::cpus;
 
-/// Whether a report by `anyhow` says each of `parts` once: in one line, and in several.
+/// Checks that a report by `anyhow` contains each of `parts` once: on one line, and on several.
 #[track_caller]
 fn once(error: impl Into<anyhow::Error>, parts: &[&str]) {
     let error = error.into();
     let display = error.to_string();
     for said in [format!("{error:#}"), format!("{error:?}")] {
-        // What comes behind is about functions.
+        // The rest is a back-trace of functions.
         let said = said.split("Stack backtrace").next().unwrap_or_default();
         for part in parts {
             assert_eq!(said.matches(part).count(), 1, "`{part}` in: {said}");
@@ -39,7 +38,7 @@ impl Layer for Failing {
     }
 }
 
-/// The engine's error said its causes, and gave them as its sources, too.
+/// Regression test: the engine's error printed its causes, and returned them as sources, too.
 #[test]
 fn an_error_of_a_step_is_said_once() {
     let model = Sequential::new().layer("failing", |_| Failing);

@@ -1,4 +1,4 @@
-//! A layer, or the loss function, that does not come back.
+//! A layer, or a loss function, that does not return.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use gpipe::{Error, Layer, Pipeline, Sequential, Values, layers::Context, setting
 
 use crate::support::*;
 
-/// Nothing but what is blocked takes as long, on a busy machine too.
+/// Longer than anything takes that is not blocked, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Waits for a word before one of the micro-batches, if there is anything to wait for.
+/// Waits for a signal before one of the micro-batches, if there is a receiver.
 #[derive(Debug)]
 struct Waits {
     linear: nn::Linear,
@@ -25,7 +25,7 @@ impl Waits {
     fn wait(word: &Mutex<Option<Receiver<()>>>) {
         let word = word.lock().unwrap().take();
         if let Some(word) = word {
-            // The sender may be gone: that is a word, too.
+            // A dropped sender also counts as a signal.
             let _ = word.recv();
         }
     }
@@ -69,8 +69,8 @@ fn arm(word: &Word) -> Sender<()> {
     sender
 }
 
-/// A layer that blocks (a lock taken twice, a pipe that nobody writes to) made the step wait
-/// for ever, without a word which layer it was.
+/// Regression test: a layer that blocks (a lock taken twice, a pipe without a writer) made the step wait
+/// forever, without naming the layer.
 #[test]
 fn a_layer_that_blocks_is_named_and_the_pipeline_goes_on_when_it_is_back() {
     watched(|| {

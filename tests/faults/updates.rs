@@ -1,4 +1,4 @@
-//! An optimizer that one stage cannot follow.
+//! An optimizer that fails on one stage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use gpipe::{
 use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::*;
 
-/// The second layer looks rows up, with sparse gradients when told to.
+/// The second layer looks up rows, with sparse gradients on request.
 fn looking_up(sparse: &Arc<AtomicBool>) -> Sequential {
     let sparse = Arc::clone(sparse);
     let model = plain_linear(Sequential::new(), "one");
@@ -50,7 +50,7 @@ impl Run {
     }
 }
 
-/// Once the stages before and behind had their new weights by then.
+/// Regression test: the other stages already had their new weights.
 #[test]
 fn an_update_that_one_stage_cannot_make_is_made_by_none() {
     let momentum = Sgd {

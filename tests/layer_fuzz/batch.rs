@@ -1,4 +1,4 @@
-//! What the caller gives to a step, and the loss function.
+//! The caller's inputs to a step, and the loss function.
 
 use anyhow::Result;
 use gpipe::tch::{Kind, Tensor};
@@ -6,7 +6,7 @@ use gpipe::tch::{Kind, Tensor};
 use crate::layer::{CPU, WIDTH, numbers};
 use crate::program::{Holds, How, Loss, Program};
 
-/// A tensor of the caller: the memory it lies in, and how to find it there.
+/// A tensor of the caller: its memory, and its position there.
 #[derive(Debug)]
 pub(crate) struct Given {
     pub(crate) base: Tensor,
@@ -57,7 +57,7 @@ impl Given {
         }
     }
 
-    /// The tensor that the caller gives.
+    /// The tensor passed to the step.
     pub(crate) fn tensor(&self) -> Tensor {
         let (base, size) = (&self.base, self.base.size());
         match self.how {
@@ -70,7 +70,7 @@ impl Given {
     }
 }
 
-/// The loss of a micro-batch, and what it counts where that is not its samples.
+/// The loss of a micro-batch, and its weight if that is not the number of samples.
 pub(crate) fn loss(
     what: Loss,
     outputs: &[Option<Tensor>],
@@ -90,7 +90,7 @@ pub(crate) fn loss(
             output = output.f_mul_scalar_(2.0)?;
         }
         weight += output.numel() as f64;
-        // Not a mean: there may be no elements at all.
+        // Not a mean, since there may be no elements.
         let mean = 1.0 / (output.numel() + 1) as f64;
         let value = if output.is_floating_point() {
             output

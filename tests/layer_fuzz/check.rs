@@ -1,4 +1,4 @@
-//! Runs programs from seeds, and tells of those that differ.
+//! Runs programs from seeds, and reports those that differ.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -20,21 +20,21 @@ use crate::random::programs;
 use crate::record::{Difference, Record, differences};
 use crate::reference::Reference;
 
-/// No program takes so long; one that does hangs.
+/// Longer than any program takes; a slower one hangs.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// So many failures are shrunk and told before the rest is left out.
+/// Failures that are shrunk and reported; the rest is left out.
 const TOLD: usize = 10;
 
 thread_local! {
-    /// Those with which programs run, plainly and as pipelines.
+    /// Kernels with which programs run, in plain form and as pipelines.
     pub(crate) static KERNELS: Cell<Kernels> = const { Cell::new(Kernels::Libtorch) };
 }
 
-/// What became of a program.
+/// Result of a program.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Same,
-    /// Plain tch, too, cannot run it.
+    /// Plain tch cannot run it either.
     Invalid(String),
     Different(String),
 }
@@ -84,7 +84,7 @@ fn compared(program: &Program, (wanted, loose): &(Record, bool)) -> Result<(), S
     }
     let updates = program.steps.contains(&After::Update);
     if *loose && updates && found.iter().any(|one| one.small) {
-        // What rounding has begun, updates make larger: without them.
+        // Updates amplify rounding differences, so this runs without them.
         let mut program = program.clone();
         program.steps.fill(After::Keep);
         return compared(&program, &plainly(&program)?);
@@ -92,7 +92,7 @@ fn compared(program: &Program, (wanted, loose): &(Record, bool)) -> Result<(), S
     if !*loose || !found.iter().all(|one| one.small) {
         return Err(lines(&found));
     }
-    // The sums are in an order of the library's own: it must be one for all settings.
+    // The library has its own order of sums, which must be the same for all settings.
     match differences(&got, &piped(&program.uncut())?) {
         none if none.is_empty() => Ok(()),
         some => Err(format!(
@@ -107,11 +107,11 @@ fn lines(found: &[Difference]) -> String {
     texts.join("\n")
 }
 
-/// What a program has to give, and whether but for rounding; or why plain tch cannot run it.
+/// Expected results of a program, and whether only up to rounding; or the reason why plain tch cannot run it.
 fn plainly(program: &Program) -> Result<(Record, bool), String> {
     let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
-    // Where libtorch refuses, operations with numbers panic in spite of their `Result`:
-    // tch drops the number with the error still to be fetched.
+    // On libtorch's errors, operations with numbers panic in spite of their `Result`: tch drops the number
+    // before fetching the error.
     let run = || {
         let reference = Reference::new(program);
         let record = reference.record()?;
@@ -128,12 +128,11 @@ fn text(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic".to_owned())
 }
 
-/// One thread for the plain loop, and nothing of what tch says when it panics: the errors
-/// tell it.
+/// Sets one thread for the plain loop, and silences tch's panics, which the errors report.
 fn begin() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // The first use of libtorch on a thread sets their number.
+        // The first use of libtorch on a thread sets its number of threads.
         let _ = tch::get_num_threads();
         tch::set_num_threads(1);
         let told = panic::take_hook();
@@ -146,7 +145,7 @@ fn begin() {
     });
 }
 
-/// The program of a seed, shrunk to the least that differs; or whether it could be run.
+/// Runs the program of a seed. Returns whether it could be run, or the shrunk program that differs.
 fn shrunk(seed: u64) -> Result<bool, Box<(Program, String)>> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -175,7 +174,7 @@ fn shrunk(seed: u64) -> Result<bool, Box<(Program, String)>> {
     }
 }
 
-/// A failure in words.
+/// Describes a failure.
 pub(crate) fn report(program: &Program, how: &str) -> String {
     let reference = Reference::new(program);
     let _ = panic::catch_unwind(AssertUnwindSafe(|| reference.record()));

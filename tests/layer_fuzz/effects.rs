@@ -1,4 +1,4 @@
-//! Operations that change what was there before: values in place, and buffers.
+//! Operations with side effects: in-place changes of values, and buffers.
 
 use anyhow::Result;
 use gpipe::tch::{self, Kind, Tensor};
@@ -8,8 +8,8 @@ use crate::machine::{Machine, last};
 use crate::program::Op;
 
 impl<P: Pass> Machine<'_, P> {
-    /// The running mean as this pass uses it: a copy, since the next micro-batch moves
-    /// it before this one's backward under most schedules.
+    /// The running mean as used in this pass: a copy, since under most schedules the next micro-batch updates
+    /// it before this one's backward.
     pub(crate) fn center(&self, x: &Tensor, after: bool) -> Result<Tensor> {
         let width = last(x).min(WIDTH);
         let mut mean = self.body.own("mean").f_narrow(0, 0, width)?;

@@ -1,5 +1,5 @@
-//! What a layer of a program does, for the pipeline and for the plain loop alike: a
-//! layer's inside is user code, which neither of them looks into.
+//! Operations of a program's layer, shared by the pipeline and the plain loop: a layer's inside is user code,
+//! which neither inspects.
 
 use anyhow::Result;
 use gpipe::tch::{Device, Kind, Tensor};
@@ -7,16 +7,16 @@ use gpipe::tch::{Device, Kind, Tensor};
 use crate::machine::Machine;
 use crate::program::{Layer, Op, Program};
 
-/// The last dimension that weights and biases are made for.
+/// The last dimension of weights and biases.
 pub(crate) const WIDTH: i64 = 6;
 
-/// What a layer may ask of the pass that it takes part in.
+/// The services that a pass offers to a layer.
 pub(crate) trait Pass {
     fn train(&self) -> bool;
     fn micro(&self) -> usize;
     fn stash(&self, name: &str, value: Option<&Tensor>) -> Result<()>;
     fn pop(&self, name: &str) -> Result<Option<Tensor>>;
-    /// Is told what each operation made.
+    /// Records the result of an operation.
     fn note(&self, text: impl FnOnce() -> String);
 }
 
@@ -29,21 +29,21 @@ pub(crate) struct Own {
     seed: usize,
 }
 
-/// A layer of a program, and what it needs to know of the others.
+/// A layer of a program, and the facts about the others that it needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) layer: Layer,
     pub(crate) kind: Kind,
-    /// Of the names that it could stash or pop, those that have both ends.
+    /// Names that it may stash or pop, restricted to those with both ends.
     pub(crate) stashes: Vec<usize>,
     pub(crate) pops: Vec<usize>,
-    /// The layer whose weight its own is tied to.
+    /// The layer whose weight this layer's weight is tied to.
     pub(crate) tied_to: Option<usize>,
     pub(crate) owns: Vec<Own>,
 }
 
-/// What becomes of a program's layers.
+/// Plans the layers of a program.
 pub(crate) fn plans(program: &Program) -> Vec<Plan> {
     let layers = &program.layers;
     let first_tied = layers.iter().position(|l| l.tied && uses_weight(l));
@@ -70,7 +70,7 @@ pub(crate) fn plans(program: &Program) -> Vec<Plan> {
     plans
 }
 
-/// The kind of a program's floating numbers.
+/// Floating-point type of a program.
 pub(crate) fn kind(program: &Program) -> Kind {
     if program.batch.double {
         Kind::Double
@@ -137,7 +137,7 @@ fn owns(layer: &Layer, number: usize) -> Vec<Own> {
 }
 
 impl Own {
-    /// Its first values.
+    /// The initial values.
     pub(crate) fn values(&self, kind: Kind) -> Tensor {
         numbers(&self.shape, self.seed, kind) * 0.7
     }
@@ -166,7 +166,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// With tensors made by `make`, one for each that the plan names.
+    /// Builds a layer with tensors made by `make`, one for each that the plan names.
     pub(crate) fn new(plan: &Plan, mut make: impl FnMut(&Own, Tensor) -> Tensor) -> Self {
         let own = plan.owns.iter();
         Self {
@@ -187,7 +187,7 @@ impl Body {
         Ok(machine.outputs(&self.plan.layer.outputs))
     }
 
-    /// One of its tensors, which an operation of it uses.
+    /// One of its tensors, for use in an operation.
     pub(crate) fn own(&self, name: &str) -> Tensor {
         let place = self.plan.owns.iter().position(|own| own.name == name);
         self.own[place.unwrap()].shallow_clone()
@@ -199,5 +199,5 @@ impl Body {
     }
 }
 
-/// Where everything is.
+/// Device of all tensors.
 pub(crate) const CPU: Device = Device::Cpu;

@@ -6,7 +6,7 @@ use gpipe::tch::{Kind, Tensor};
 use crate::layer::{Body, Pass, WIDTH};
 use crate::program::Op;
 
-/// The values of a layer that is being run.
+/// The values of a running layer.
 pub(crate) struct Machine<'a, P> {
     values: Vec<Option<Tensor>>,
     pub(crate) body: &'a Body,
@@ -28,7 +28,7 @@ impl<'a, P: Pass> Machine<'a, P> {
 
     pub(crate) fn outputs(&self, which: &[usize]) -> Vec<Option<Tensor>> {
         let mut outputs: Vec<_> = which.iter().map(|&nth| self.any(nth)).collect();
-        // The first one can have a gradient, if any can.
+        // The first output can have a gradient, if any value can.
         if let Some(value) = which.first().and_then(|&nth| self.floating(nth)) {
             outputs[0] = Some(value);
         }
@@ -36,7 +36,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         outputs
     }
 
-    /// The nth newest value that fits, beginning anew with the newest.
+    /// The nth newest value that fits, wrapping around.
     fn nth(&self, nth: usize, fits: impl Fn(&Tensor) -> bool) -> Option<Tensor> {
         let fitting: Vec<_> = self.values.iter().flatten().filter(|t| fits(t)).collect();
         let count = fitting.len();
@@ -48,7 +48,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         self.values[place].as_ref().map(Tensor::shallow_clone)
     }
 
-    /// Floating, of one dimension at least.
+    /// A floating value with at least one dimension.
     pub(crate) fn floating(&self, nth: usize) -> Option<Tensor> {
         self.nth(nth, |t| t.is_floating_point() && t.dim() > 0)
     }
@@ -57,7 +57,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         self.nth(nth, |t| !t.is_floating_point())
     }
 
-    /// Runs one operation, if there is what it needs.
+    /// Runs one operation, if its operands exist.
     pub(crate) fn run(&mut self, op: Op) -> Result<()> {
         let before = self.values.len();
         let _ = match op {
@@ -89,7 +89,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         Some(())
     }
 
-    /// What is about absent values, parameters and skips.
+    /// Runs operations on absent values, parameters and skips.
     fn apart(&mut self, op: Op) -> Result<Option<()>> {
         match op {
             Op::Weight => self.values.push(Some(self.body.own("weight"))),
@@ -189,7 +189,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         Ok(views)
     }
 
-    /// A value with one of its dimensions, which is not empty, and its size.
+    /// A value, one of its non-empty dimensions, and its size.
     fn along(&self, of: usize, dim: usize) -> Option<(Tensor, i64, i64)> {
         let x = self.floating(of)?;
         let dim = dim % x.dim();
@@ -244,7 +244,7 @@ impl<'a, P: Pass> Machine<'a, P> {
                 .f_mul_scalar(1.0 / (last(&x) + 1) as f64)?,
             Op::PositiveRows(_) => {
                 let sums = x.f_detach()?.f_reshape([x.size()[0], -1]);
-                // Of no elements, -1 says nothing.
+                // Without elements, -1 is ambiguous.
                 let Ok(sums) = sums else { return Ok(None) };
                 let positive = sums.f_sum_dim_intlist(1_i64, false, x.kind())?.f_gt(0.0)?;
                 x.f_index_select(0, &positive.f_nonzero()?.f_flatten(0, -1)?)?
@@ -260,7 +260,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         }))
     }
 
-    /// What is made from integers and booleans.
+    /// Results computed from integers and booleans.
     fn of_other(&self, op: Op) -> Result<Option<Tensor>> {
         let (Op::Embed(of) | Op::FromOther(of)) = op else {
             return Ok(None);
@@ -295,7 +295,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         Ok(other.f_sum(other.kind())?.f_mul_scalar(0.1)?)
     }
 
-    /// Side by side where they are of one height, else all elements in a row.
+    /// Concatenates along the last dimension if the other sizes agree, otherwise all elements in a row.
     fn cat(&self, x: &Tensor, other: usize) -> Result<Tensor> {
         let Some(other) = self.floating(other) else {
             return Ok(x.copy());
@@ -314,7 +314,7 @@ pub(crate) fn last(x: &Tensor) -> i64 {
     x.size().last().copied().unwrap_or(0)
 }
 
-/// What a skip is called.
+/// Name of a skip.
 pub(crate) fn skip(name: usize) -> &'static str {
     ["a", "b"][name]
 }

@@ -1,14 +1,12 @@
-//! Random models of random layers, under random settings, against plain tch.
+//! Random models of random layers, under random settings, compared with plain tch.
 //!
-//! What layers do to each other's values is where a pipeline can go wrong without
-//! anybody noticing: views, changes in place, values that leave on several ways,
-//! buffers that move, sizes that depend on the data. Here models are made of such
-//! layers at random, and a pipeline's losses, gradients, buffers and outputs are
-//! compared, to the bit, with a plain loop over the micro-batches.
+//! A pipeline can go wrong unnoticed where layers affect each other's values: views, in-place changes, values
+//! that leave by several paths, buffers that are updated, sizes that depend on the data. This test generates
+//! models of such layers at random, and compares a pipeline's losses, gradients, buffers and outputs bit for
+//! bit with a plain loop over the micro-batches.
 //!
-//! `LAYER_FUZZ=20000` runs so many programs, `LAYER_FUZZ_SEED=7` begins with that seed
-//! (a failure names its own). A failure is shrunk and told as a plain value, which can
-//! be added to `regressions.rs`.
+//! `LAYER_FUZZ=20000` sets the number of programs, `LAYER_FUZZ_SEED=7` the first seed (a failure names its
+//! own). A failure is shrunk and printed as a plain value, to be added to `regressions.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod batch;
@@ -29,7 +27,7 @@ mod ways;
 
 use gpipe::settings::Kernels;
 
-/// So many programs belong to the suite.
+/// Programs run by default.
 const PROGRAMS: u64 = 300;
 
 fn number(name: &str, default: u64) -> u64 {

@@ -1,16 +1,16 @@
-//! What a pipeline is not held to: programs that the plain loop runs and that are left out.
-//! Each is a line that can go once the pipeline does what plain tch does.
+//! Programs that the plain loop runs and a pipeline need not, which are left out. Each is a line that can be
+//! removed once the pipeline agrees with plain tch.
 
 use crate::program::{Holds, How, Input, Layer, Op, Program};
 
-/// How the library refuses what it cannot carry across a cut.
+/// The library's error for values that it cannot carry across a cut.
 pub(crate) const REFUSED: &str = "share memory, but not their gradients";
 
-/// How it says that a layer writes to something in one micro-batch only: what is viewed and
-/// what is copied may depend on sizes.
+/// The error for a layer that writes to something in one micro-batch only: whether a value is a view or a
+/// copy may depend on sizes.
 pub(crate) const NEWLY: &str = "which they had not done before";
 
-/// Why a program is left out.
+/// The reason why a program is left out.
 pub(crate) fn in_program(program: &Program) -> Option<&'static str> {
     let inputs = || program.batch.inputs.iter();
     if program.writes() && inputs().any(|input| input.holds == Holds::Again) {

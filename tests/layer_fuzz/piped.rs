@@ -1,4 +1,4 @@
-//! The same program as a pipeline.
+//! The program as a pipeline.
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ impl Pass for Context {
     fn note(&self, _: impl FnOnce() -> String) {}
 }
 
-/// The settings as they fit a program.
+/// The settings adapted to a program.
 pub(crate) struct Fitted {
     schedule: Scheduled,
     devices: usize,
@@ -73,7 +73,7 @@ impl Fitted {
             };
             devices * chunks <= layers && exists
         };
-        // The most stages; a model may be too short for the schedule.
+        // The most stages possible; a model may be too short for the schedule.
         let all = (1..=own.devices).flat_map(|p| (1..=own.chunks).map(move |v| (p, v)));
         let most = all.filter(fits).max_by_key(|(p, v)| p * v);
         let (devices, chunks) = most.unwrap_or((1, 1));
@@ -230,7 +230,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Copies of all that they lie in.
+    /// Copies of the memory that holds them.
     fn bases(&self) -> Vec<Tensor> {
         let all = self.inputs.iter().chain([&self.target]);
         all.map(|given| given.base.copy()).collect()
@@ -249,7 +249,7 @@ impl Caller {
     }
 }
 
-/// `None` where those of the micro-batches cannot be joined.
+/// `None` if those of the micro-batches cannot be joined.
 fn outputs(
     pipe: &mut Pipeline,
     program: &Program,

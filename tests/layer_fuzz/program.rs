@@ -1,9 +1,8 @@
-//! A random model, its batch and the settings of its pipeline, as plain values.
+//! A random model, its batch and its pipeline's settings, as plain values.
 //!
-//! Every value of these types is a model that can be built: operands are numbers that
-//! count back from the newest value that fits, dimensions and lengths are taken modulo
-//! what there is, and an operation without an operand does nothing. So whatever is left
-//! out or made smaller when a failure is shrunk, the rest is still a model.
+//! Every value of these types is a valid model: operands count back from the newest value that fits,
+//! dimensions and lengths are taken modulo the available ones, and an operation without an operand does
+//! nothing. So any part can be removed or reduced when a failure is shrunk.
 
 use gpipe::partitioner::ScheduleKind;
 
@@ -13,18 +12,18 @@ pub(crate) struct Program {
     pub(crate) batch: Batch,
     pub(crate) layers: Vec<Layer>,
     pub(crate) loss: Loss,
-    /// One entry a step: what follows it.
+    /// The action after each step.
     pub(crate) steps: Vec<After>,
     pub(crate) settings: Settings,
 }
 
-/// What the caller gives to a step.
+/// The caller's inputs to a step.
 #[derive(Debug, Clone)]
 pub(crate) struct Batch {
     pub(crate) samples: i64,
     pub(crate) inputs: Vec<Input>,
     pub(crate) target: How,
-    /// Whether everything is in double precision.
+    /// Whether to use double precision.
     pub(crate) double: bool,
 }
 
@@ -36,19 +35,19 @@ pub(crate) struct Input {
     pub(crate) gradient: bool,
 }
 
-/// What a tensor holds.
+/// Content of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holds {
     Floats,
     Ids,
-    /// The first tensor once more.
+    /// The first tensor again.
     Again,
 }
 
-/// How a tensor of the caller lies in memory.
+/// Memory layout of a tensor of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Dense, of its own.
+    /// Dense, in its own memory.
     Own,
     /// Some rows of a larger tensor.
     Rows,
@@ -59,18 +58,17 @@ pub(crate) enum How {
     Expanded,
 }
 
-/// One layer: operations on a list of values, which begins as its inputs.
+/// One layer: operations on a list of values, initially its inputs.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) ops: Vec<Op>,
-    /// Which of the values it returns, counted from the newest; the first of them among
-    /// the floating ones.
+    /// The returned values, counted from the newest; the first counts only floating ones.
     pub(crate) outputs: Vec<usize>,
-    /// Whether its weight is the same as that of other layers with this flag.
+    /// Whether its weight is shared with other layers that have this flag.
     pub(crate) tied: bool,
     /// Whether its weight, and its bias, are frozen.
     pub(crate) frozen: (bool, bool),
-    /// Whether it has a parameter that nothing uses.
+    /// Whether it has an unused parameter.
     pub(crate) idle: bool,
 }
 
@@ -96,7 +94,7 @@ pub(crate) enum Op {
     /// The elements that are positive.
     PositiveOnes(usize),
     Embed(usize),
-    /// Times 1 + the number of the micro-batch.
+    /// Times 1 + the micro-batch's number.
     TimesMicro(usize),
     Ids(usize),
     IsPositive(usize),
@@ -104,7 +102,7 @@ pub(crate) enum Op {
     /// The layer's weight itself.
     Weight,
     Absent,
-    /// In every other micro-batch.
+    /// Absent in every other micro-batch.
     SometimesAbsent(usize),
     // Views.
     Same(usize),
@@ -151,16 +149,16 @@ pub(crate) enum Op {
     TimesBiasIn(usize),
     AddBiasIn(usize),
     CopyBiasIn(usize),
-    /// Of integers and booleans.
+    /// In-place change of integers and booleans.
     OtherIn(usize),
     // Buffers.
-    /// Moves a running mean, then subtracts it.
+    /// Updates a running mean, then subtracts it.
     Center(usize),
-    /// Subtracts a running mean, then moves it.
+    /// Subtracts a running mean, then updates it.
     CenterBefore(usize),
-    /// Counts forward passes, then multiplies with something made of the count.
+    /// Counts forward passes, then multiplies by a function of the count.
     Count(usize),
-    /// A step of the power iteration over the weight, then divides by the norm found.
+    /// One power iteration on the weight, then a division by the estimated norm.
     SpectralNorm(usize),
     // Skips.
     Stash {
@@ -173,7 +171,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Whether it makes views.
+    /// Whether it creates views.
     pub(crate) fn is_view(self) -> bool {
         matches!(
             self,
@@ -189,7 +187,7 @@ impl Op {
         )
     }
 
-    /// Whether it writes to a value that was there before.
+    /// Whether it writes to an existing value.
     pub(crate) fn is_in_place(self) -> bool {
         matches!(
             self,
@@ -209,13 +207,13 @@ impl Op {
 }
 
 impl Program {
-    /// Whether any layer or the loss function writes to a value that was there before.
+    /// Whether any layer or the loss function writes to an existing value.
     pub(crate) fn writes(&self) -> bool {
         let mut ops = self.layers.iter().flat_map(|layer| &layer.ops);
         self.loss == Loss::OutputsInPlace || ops.any(|op| op.is_in_place())
     }
 
-    /// The same model in one stage, with nothing recomputed.
+    /// The same model in one stage, without recomputation.
     pub(crate) fn uncut(&self) -> Self {
         let mut program = self.clone();
         program.settings = Settings {
@@ -231,7 +229,7 @@ impl Program {
     }
 }
 
-/// What the loss function does beside its sum.
+/// An additional effect of the loss function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     Mean,
@@ -243,28 +241,28 @@ pub(crate) enum Loss {
     TargetInPlace,
 }
 
-/// What is done after a step.
+/// The action after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// Gradients are cleared.
+    /// Clears the gradients.
     Zero,
-    /// Gradients stay, and the next step adds to them.
+    /// Keeps the gradients, so that the next step adds to them.
     Keep,
-    /// Parameters move along their gradients, which are cleared.
+    /// Moves parameters along their gradients, and clears these.
     Update,
 }
 
-/// How the pipeline is built; numbers are fitted to the program.
+/// The pipeline's settings; numbers are adapted to the program.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) devices: usize,
     pub(crate) chunks: usize,
     pub(crate) micro_batches: usize,
     pub(crate) schedule: Scheduled,
-    /// The stages that have a layer more than the others.
+    /// Stages with an extra layer.
     pub(crate) cut: Vec<usize>,
     pub(crate) recompute: Recomputing,
-    /// Stages that keep what their graphs saved elsewhere.
+    /// Stages that offload the saved values of their graphs.
     pub(crate) offload: Vec<usize>,
 }
 
@@ -272,14 +270,14 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Scheduled {
     Kind(ScheduleKind),
-    /// Any legal order. Stages whose flag is set go backward in halves.
+    /// Any legal order. Flagged stages split their backwards.
     Random {
         choices: Vec<usize>,
         halves: Vec<bool>,
     },
 }
 
-/// What is recomputed; flags repeat.
+/// Recomputation; flags repeat cyclically.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Recomputing {
     Never,

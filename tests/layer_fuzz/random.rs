@@ -1,5 +1,5 @@
-//! Programs at random. `proptest` makes and shrinks them: earlier alternatives and smaller
-//! numbers are the simpler ones.
+//! Random programs. `proptest` generates and shrinks them: earlier alternatives and smaller numbers are the
+//! simpler ones.
 
 use gpipe::partitioner::ScheduleKind;
 use proptest::collection::vec;
@@ -124,7 +124,7 @@ fn fresh() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Values that are no floating tensors with a row for each sample.
+/// Values other than floating tensors with a row for each sample.
 fn odd() -> impl Strategy<Value = Op> {
     prop_oneof![
         operand().prop_map(Op::PositiveRows),

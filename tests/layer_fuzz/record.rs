@@ -1,25 +1,24 @@
-//! What a program gave, and in what two runs of it differ.
+//! Results of a program, and the differences between two runs.
 
 use gpipe::tch::{Kind, Tensor};
 
-/// By parameter; `None` where there is no gradient.
+/// Gradients by parameter; `None` where there is none.
 pub(crate) type Gradients = Vec<(String, Option<Tensor>)>;
 
-/// Everything that is compared to the bit.
+/// All results that are compared bit for bit.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// The outputs in inference before the first step and after the last, where they can
-    /// be joined.
+    /// Outputs of inference before the first step and after the last, if they can be joined.
     pub(crate) before: Option<Vec<Option<Tensor>>>,
     pub(crate) steps: Vec<Step>,
     pub(crate) after: Option<Vec<Option<Tensor>>>,
 }
 
-/// One thing in which two runs differ.
+/// A difference between two runs.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) text: String,
-    /// Whether no more than sums in another order would make.
+    /// Whether a different order of summation can explain it.
     pub(crate) small: bool,
 }
 
@@ -29,17 +28,17 @@ impl Difference {
     }
 }
 
-/// What one step gave.
+/// Results of one step.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) loss: f64,
     pub(crate) gradients: Gradients,
     pub(crate) buffers: Vec<(String, Tensor)>,
-    /// By input.
+    /// Gradients by input.
     pub(crate) input_gradients: Vec<Option<Tensor>>,
 }
 
-/// In what a run differs from what it has to give.
+/// Differences between a run and the expected results.
 pub(crate) fn differences(got: &Record, wanted: &Record) -> Vec<Difference> {
     let mut found = Vec::new();
     outputs(
@@ -98,7 +97,7 @@ fn outputs(
     }
 }
 
-/// In what two tensors differ.
+/// Compares two tensors.
 pub(crate) fn different(
     what: &str,
     got: Option<&Tensor>,
@@ -120,7 +119,7 @@ pub(crate) fn different(
         let (is, not) = ((got.kind(), got.size()), (wanted.kind(), wanted.size()));
         return Some(Difference::new(format!("{what} is {is:?}, not {not:?}")));
     }
-    // `equal` says no where there are NaNs.
+    // `equal` returns false for NaNs.
     if got.equal(&wanted) {
         return None;
     }

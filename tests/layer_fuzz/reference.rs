@@ -1,19 +1,19 @@
-//! What a program has to give: plain tch in the calling thread, one micro-batch after
-//! the other, with autograd's own backward and none of the library's stages.
+//! Expected results of a program: plain tch in the calling thread, one micro-batch after the other, with
+//! autograd's own backward and none of the library's stages.
 //!
-//! It follows what the library documents:
+//! It follows the library's documentation:
 //!
-//! - Micro-batches are as even as possible, the larger ones first; the loss is their
-//!   mean weighted by samples, or by the weights that the loss function returns.
-//! - What the caller gives is never written to: each micro-batch is made anew.
-//! - A stash is a snapshot of the moment, and each pop of it a way of its own.
-//! - Where a value leaves a layer on several ways, what comes back along each is added
-//!   up first, and the sums join: those of the skips (the last popping layer first),
-//!   then those of the outputs. In a plain model that is a view for each way.
-//! - Buffers move micro-batch by micro-batch, in order.
-//! - Gradients of a step are added up by themselves, micro-batch by micro-batch, then
-//!   joined with what earlier steps left. Those of a tied parameter are added up for
-//!   each place of use, and these in the order of the layers.
+//! - Micro-batches are as even as possible, the larger ones first; the loss is their mean weighted by
+//!   samples, or by the weights that the loss function returns.
+//! - The caller's tensors are never written to: each micro-batch is a fresh copy.
+//! - A stash is a snapshot of the moment, and each pop of it a separate path.
+//! - If a value leaves a layer by several paths, the gradient of each path is accumulated first, then the
+//!   sums are added: those of the skips (the last popping layer first), then those of the outputs. In a
+//!   plain model each path is a separate view.
+//! - Buffers are updated micro-batch by micro-batch, in order.
+//! - Gradients of a step are accumulated separately, micro-batch by micro-batch, then added to those of
+//!   earlier steps. Those of a tied parameter are accumulated for each place of use, and then added in the
+//!   order of the layers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use crate::record::{Gradients, Record, Step};
 use crate::sums::{added, copied, joined, taken, with_zeros};
 use crate::ways::{Stash, apart, not_owned, share, snapshot};
 
-/// How far parameters move.
+/// Step size of updates.
 pub(crate) const RATE: f64 = -0.1;
 
 /// A layer's pass without a pipeline.
@@ -37,7 +37,7 @@ struct Plain<'a> {
     train: bool,
     micro: usize,
     layer: usize,
-    /// By popping layer and name.
+    /// Values by popping layer and name.
     skips: &'a RefCell<HashMap<(usize, &'static str), Option<Tensor>>>,
     stashed: RefCell<Vec<Stash>>,
     notes: Option<&'a RefCell<Vec<String>>>,
@@ -75,9 +75,9 @@ impl Pass for Plain<'_> {
 pub(crate) struct Reference<'a> {
     program: &'a Program,
     layers: Vec<Body>,
-    /// Whether values left a layer that share memory.
+    /// Whether values that share memory left a layer.
     shared: Cell<bool>,
-    /// What each operation made, of the first micro-batch.
+    /// Results of each operation, for the first micro-batch.
     pub(crate) notes: RefCell<Vec<String>>,
 }
 
@@ -91,10 +91,9 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// Whether the order of the sums is not settled by what is documented: a change in
-    /// place of a value that has left its layer makes autograd put its way elsewhere, and
-    /// one that was a view in plain tch is none here. Then the plain loop holds but for
-    /// rounding.
+    /// Whether the documentation leaves the order of the sums open: an in-place change of a value that has
+    /// left its layer moves its path in autograd's graph, and a view in plain tch may not be one here. The
+    /// plain loop then holds only up to rounding.
     pub(crate) fn is_loose(&self) -> bool {
         let layers = || self.layers.iter().map(|body| &body.plan);
         let ways = layers().any(|plan| plan.layer.outputs.len() > 1 || !plan.stashes.is_empty());
@@ -102,8 +101,7 @@ impl<'a> Reference<'a> {
         self.shared.get() || ((ways || views) && self.program.writes())
     }
 
-    /// Everything that a pipeline is compared with. An error says that plain tch, too,
-    /// cannot run the program.
+    /// All results to compare a pipeline with. An error means that plain tch cannot run the program either.
     pub(crate) fn record(&self) -> Result<Record> {
         let before = self.infer()?;
         let mut steps = Vec::new();
@@ -136,8 +134,7 @@ impl<'a> Reference<'a> {
         self.parameters().map(copied).collect()
     }
 
-    /// A layer that changes parameters by itself is its own master: under a pipeline
-    /// other micro-batches are in flight.
+    /// Refuses layers that change parameters themselves: in a pipeline other micro-batches are in flight.
     fn unchanged(&self, values: &[(String, Tensor)]) -> Result<()> {
         for ((name, now), (_, value)) in self.parameters().zip(values) {
             ensure!(now.equal(value), "the forward changes the parameter {name}");
@@ -145,7 +142,7 @@ impl<'a> Reference<'a> {
         Ok(())
     }
 
-    /// The outputs in inference, joined as a batch's; `None` where they cannot be.
+    /// The outputs of inference, joined as a batch's; `None` if they cannot be joined.
     fn infer(&self) -> Result<Option<Vec<Option<Tensor>>>> {
         let _no_grad = tch::no_grad_guard();
         let values = self.values();
@@ -202,14 +199,14 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// What the caller gives, made anew.
+    /// Fresh copies of the caller's inputs.
     fn inputs(&self) -> Vec<Tensor> {
         let given = Given::inputs(self.program).into_iter();
         let inputs = given.zip(&self.program.batch.inputs);
         let inputs = inputs.map(|(given, input)| {
             let tensor = given.tensor();
             if asks(input) {
-                // Another tensor, since one may be given twice.
+                // A new tensor, since the same one may be passed twice.
                 return tensor.detach().set_requires_grad(true);
             }
             tensor
@@ -251,8 +248,8 @@ impl<'a> Reference<'a> {
         Ok(values)
     }
 
-    /// The skips that begin at a layer, in the order in which their ways do: those that
-    /// begin last are the first to join.
+    /// The skips that begin at a layer, in the order in which their gradients are added: those that begin
+    /// last come first.
     fn ways(&self, from: usize) -> Vec<(usize, &'static str)> {
         let mut ways = Vec::new();
         for (to, body) in self.layers.iter().enumerate() {
@@ -265,7 +262,7 @@ impl<'a> Reference<'a> {
         ways
     }
 
-    /// The step's gradients, taken out of all places and added up for each parameter.
+    /// The step's gradients, removed from all places and summed for each parameter.
     fn summed(&self, factor: Option<f64>, first: bool) -> Result<Gradients> {
         let mut sums: Gradients = Vec::new();
         for body in &self.layers {
@@ -308,8 +305,7 @@ impl<'a> Reference<'a> {
         all.collect()
     }
 
-    /// Moves every parameter along its gradient. Those that are tied share memory: each
-    /// moves once.
+    /// Moves every parameter along its gradient. Tied parameters share memory, so each moves once.
     fn update(&self, gradients: &[(String, Option<Tensor>)]) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         for (name, gradient) in gradients {
@@ -322,10 +318,9 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// A micro-batch's part of the inputs, in memory of its own: no view, so that autograd
-/// goes back through a change in place of it as through one of what a stage receives.
-/// Elements of a leaf that lie on each other have gradients of their own, though, and
-/// autograd lets nobody change them.
+/// A micro-batch's part of the inputs, in its own memory: not a view, so that autograd treats an in-place
+/// change as it does for a value that a stage receives. Overlapping elements of a leaf have separate
+/// gradients, however, and autograd forbids changing them.
 fn parts_of(inputs: &[Tensor], start: i64, size: i64) -> Result<Vec<Option<Tensor>>> {
     let part = |input: &Tensor| {
         let part = input.f_narrow(0, start, size)?;
@@ -339,12 +334,12 @@ fn parts_of(inputs: &[Tensor], start: i64, size: i64) -> Result<Vec<Option<Tenso
     inputs.iter().map(part).collect()
 }
 
-/// Whether an input asks for its gradient.
+/// Whether an input requires a gradient.
 pub(crate) fn asks(input: &Input) -> bool {
     input.gradient && input.holds != Holds::Ids
 }
 
-/// The name under which the user finds a layer's tensor.
+/// A layer tensor's name for the user.
 pub(crate) fn full_name(plan: &Plan, own: &str) -> String {
     match plan.tied_to {
         Some(first) if own == "weight" => format!("l{first}.{own}"),
@@ -352,8 +347,8 @@ pub(crate) fn full_name(plan: &Plan, own: &str) -> String {
     }
 }
 
-/// The layers with their tensors. A copy of a tied weight is another leaf with the
-/// same memory, so that each place of use has a gradient of its own.
+/// The layers with their tensors. A copy of a tied weight is another leaf with the same memory, so that each
+/// place of use has a separate gradient.
 fn built(plans: &[Plan]) -> Vec<Body> {
     let mut bodies: Vec<Body> = Vec::new();
     for plan in plans {

@@ -1,4 +1,4 @@
-//! Programs that went wrong once, as small as they could be made.
+//! Programs that once failed, minimized.
 
 use gpipe::partitioner::ScheduleKind;
 
@@ -75,7 +75,7 @@ fn everywhere(program: &Program) {
     }
 }
 
-/// A slice counted as its own copy, since libtorch cannot say quickly whether its elements
+/// Regression test: a slice counted as its own copy, since libtorch cannot say quickly whether its elements
 /// overlap.
 #[test]
 fn an_input_that_is_a_slice_is_copied_before_it_is_written_to() {
@@ -86,8 +86,7 @@ fn an_input_that_is_a_slice_is_copied_before_it_is_written_to() {
     }
 }
 
-/// For the same reason the run that finds out what a stage writes to ran over its own
-/// results.
+/// Regression test: for the same reason the run that detects a stage's writes overwrote its own results.
 #[test]
 fn a_slice_that_another_stage_writes_to() {
     let slice = Op::Narrow {
@@ -103,7 +102,7 @@ fn a_slice_that_another_stage_writes_to() {
     ]));
 }
 
-/// And so a stashed slice was no snapshot.
+/// Regression test: likewise, a stashed slice was not a snapshot.
 #[test]
 fn a_stashed_slice_is_a_snapshot() {
     let slice = Op::Narrow {
@@ -119,8 +118,8 @@ fn a_stashed_slice_is_a_snapshot() {
     ]));
 }
 
-/// Each output was a variable of its own over the same memory: autograd did not know
-/// that a change of one changes the other.
+/// Regression test: each output was a separate variable over the same memory, so autograd did not know that
+/// changing one changes the other.
 #[test]
 fn a_value_returned_twice_and_changed_once() {
     for writes in [Op::DoubleIn(1), Op::MaskIn(0), Op::TimesBiasIn(0)] {
@@ -131,8 +130,7 @@ fn a_value_returned_twice_and_changed_once() {
     }
 }
 
-/// The backward in halves gave the node of a view that was written to other edges than
-/// the node inside it has.
+/// Regression test: the split backward gave the node of a written view other edges than the inner node has.
 #[test]
 fn a_parameter_written_into_a_view() {
     let slice = Op::Narrow {
@@ -149,8 +147,7 @@ fn a_parameter_written_into_a_view() {
     }
 }
 
-/// The second run of a layer saw its buffers as the first, and those of later
-/// micro-batches, had left them.
+/// Regression test: a layer's second run saw its buffers as changed by the first, and by later micro-batches.
 #[test]
 fn a_buffer_that_moves_before_it_is_read() {
     for moves in [
@@ -166,8 +163,8 @@ fn a_buffer_that_moves_before_it_is_read() {
     }
 }
 
-/// A parameter that one layer gives and the next changes was changed itself, or not,
-/// depending on the cut.
+/// Regression test: for a parameter that one layer returns and the next changes, the cut decided whether the
+/// parameter itself changed.
 #[test]
 fn a_parameter_given_to_the_next_layer_which_changes_it() {
     everywhere(&program(vec![
@@ -176,7 +173,7 @@ fn a_parameter_given_to_the_next_layer_which_changes_it() {
     ]));
 }
 
-/// An expanded tensor counted as one that nobody can write to.
+/// Regression test: an expanded tensor counted as not writable.
 #[test]
 fn an_expanded_input_that_is_filled() {
     everywhere(&given(
@@ -188,8 +185,8 @@ fn an_expanded_input_that_is_filled() {
     ));
 }
 
-/// Whether stashed values are written to was looked for in layers alone: what the loss
-/// function did to a popped value it did to the value that had been stashed, too.
+/// Regression test: writes to stashed values were looked for in layers only, so the loss function's change of
+/// a popped value also changed the stashed one.
 #[test]
 fn a_popped_value_that_the_loss_function_writes_to() {
     let mut program = program(vec![
@@ -200,7 +197,7 @@ fn a_popped_value_that_the_loss_function_writes_to() {
     everywhere(&program);
 }
 
-/// Only inputs were copied.
+/// Regression test: only inputs were copied.
 #[test]
 fn a_target_that_the_loss_function_writes_to() {
     let mut program = program(vec![layer(&[Op::Linear(0)], &[0])]);
@@ -208,8 +205,8 @@ fn a_target_that_the_loss_function_writes_to() {
     everywhere(&program);
 }
 
-/// Inside a stage the gradients of a part of a tensor that is given twice met those of its
-/// other uses at the whole tensor, beyond a cut at the part: another order of the sums.
+/// Regression test: for a part of a tensor that is passed twice, gradients were added to those of its other
+/// uses at the whole tensor within a stage, but at the part across a cut, in another order.
 #[test]
 fn a_part_given_twice_beside_other_uses_of_it() {
     let half = Op::Halves { of: 0, dim: 1 };
@@ -223,9 +220,9 @@ fn a_part_given_twice_beside_other_uses_of_it() {
     }
 }
 
-/// A part that left a layer was still one of the whole tensor for the next layer: where that
-/// changed it in place, the gradients of earlier uses went around the change, and met those
-/// behind it elsewhere than beyond a cut.
+/// Regression test: a part that left a layer was still a part of the whole tensor for the next layer. If that
+/// changed it in place, the gradients of earlier uses bypassed the change, and joined those after it
+/// elsewhere than across a cut.
 #[test]
 fn a_part_that_is_used_and_then_written_to() {
     let half = Op::Narrow {
@@ -247,8 +244,8 @@ fn a_part_that_is_used_and_then_written_to() {
     }
 }
 
-/// Beyond a cut, values that share memory without autograd's knowledge were views of one
-/// tensor: what a parameter made of one of them gave the others a gradient, too.
+/// Regression test: across a cut, values that share memory without autograd's knowledge became views of one
+/// tensor, so a parameter's effect on one gave the others a gradient, too.
 #[test]
 fn a_detached_value_beside_what_it_was_detached_from() {
     let part = Op::Narrow {
@@ -266,8 +263,8 @@ fn a_detached_value_beside_what_it_was_detached_from() {
     }
 }
 
-/// The parts of a batch's outputs were joined with autograd on, which refuses views that
-/// inference made before it wrote to what they are views of.
+/// Regression test: parts of a batch's outputs were joined with autograd on, which refuses views created in
+/// inference before a write to their base.
 #[test]
 fn a_weight_given_out_and_changed_in_part() {
     let slice = Op::Narrow {
@@ -284,7 +281,7 @@ fn a_weight_given_out_and_changed_in_part() {
     }
 }
 
-/// Only layers were given copies of parameters: the loss function wrote to the weight itself.
+/// Regression test: only layers got copies of parameters, so the loss function wrote to the weight itself.
 #[test]
 fn a_parameter_that_the_loss_function_writes_to() {
     let slice = Op::Narrow {
@@ -303,7 +300,7 @@ fn a_parameter_that_the_loss_function_writes_to() {
         program.steps = vec![After::Update, After::Keep];
         everywhere(&program);
     }
-    // One of another stage, which the last one passes on.
+    // A parameter of another stage, which the last one passes on.
     let mut program = program(vec![
         layer(&[Op::Weight], &[0]),
         layer(&[Op::Linear(0)], &[1]),
@@ -313,8 +310,8 @@ fn a_parameter_that_the_loss_function_writes_to() {
     everywhere(&program);
 }
 
-/// Values without elements did not count as shared memory: autograd did not know that a
-/// change of one is a change of the other.
+/// Regression test: values without elements did not count as shared memory, so autograd did not know that
+/// changing one changes the other.
 #[test]
 fn an_empty_value_returned_twice_and_changed_once() {
     // The bias of the first layer has a negative sum.
@@ -338,8 +335,7 @@ fn an_empty_value_returned_twice_and_changed_once() {
     ]));
 }
 
-/// Elements that lie on each other shared a gradient, evenly, as soon as the value was
-/// given twice.
+/// Regression test: overlapping elements shared a gradient evenly as soon as the value was passed twice.
 #[test]
 fn an_expanded_input_that_asks_for_its_gradient_returned_twice() {
     let mut program = given(
@@ -354,8 +350,8 @@ fn an_expanded_input_that_asks_for_its_gradient_returned_twice() {
     everywhere(&program);
 }
 
-/// What a layer had given out was put back element by element, of which an expanded
-/// tensor has several in one place.
+/// Regression test: a layer's outputs were restored element by element, though an expanded tensor has several
+/// in one place.
 #[test]
 fn a_parameter_given_out_expanded_and_changed() {
     everywhere(&program(vec![
@@ -364,8 +360,8 @@ fn a_parameter_given_out_expanded_and_changed() {
     ]));
 }
 
-/// What is written to in part was the beginning of a graph, and autograd cannot write the
-/// gradients of elements that lie on each other.
+/// Regression test: a partly written value was the root of a graph, and autograd cannot write the gradients
+/// of overlapping elements.
 #[test]
 fn an_expanded_value_changed_in_part() {
     let select = Op::Select {
@@ -392,9 +388,8 @@ fn an_expanded_value_changed_in_part() {
     ));
 }
 
-/// Where the loss function wrote to what had arrived, it was given a copy from the second
-/// step on: not a view, so that the gradient had another layout, and kernels rounded
-/// differently.
+/// Regression test: if the loss function wrote to a received value, it got a copy from the second step on
+/// instead of a view, so the gradient had another layout, and kernels rounded differently.
 #[test]
 fn a_view_of_what_arrived_that_the_loss_function_writes_to() {
     let mut program = program(vec![
@@ -408,8 +403,8 @@ fn a_view_of_what_arrived_that_the_loss_function_writes_to() {
     check::one(&program);
 }
 
-/// The frozen weight itself was given to the next layer, which wrote a bias into it: from then
-/// on autograd took the weight for a sum, and its backward failed.
+/// Regression test: the next layer got the frozen weight itself and wrote a bias into it; autograd then
+/// treated the weight as a sum, and its backward failed.
 #[test]
 fn a_frozen_weight_given_out_that_a_bias_is_written_into() {
     let add = Op::AddIn { to: 1, from: 0 };

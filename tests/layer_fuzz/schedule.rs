@@ -1,11 +1,11 @@
-//! Any legal schedule: of the actions whose needs are met, some other one each time.
+//! Any legal schedule: picks among the ready actions.
 
 use std::collections::HashSet;
 
 use gpipe::partitioner::{Action, ActionKind, CheckedSchedule, Schedule};
 
-/// Runs ready actions, chosen by `choices`, each on its stage's device, until all have
-/// run. Stages whose flag is set go backward in halves.
+/// Runs ready actions, chosen by `choices`, each on its stage's device, until all have run. Flagged stages
+/// split their backwards.
 pub(crate) fn random(
     (devices, stages): (usize, usize),
     micro_batches: usize,
@@ -42,12 +42,12 @@ pub(crate) fn random(
     schedule.check().unwrap()
 }
 
-/// Whether what an action needs is done.
+/// Whether all dependencies of an action are done.
 fn needs(action: Action, stages: usize, done: &HashSet<Action>) -> bool {
     let (stage, micro) = (action.stage.index(), action.micro.index());
     let ran = |stage: usize, kind| done.contains(&Action::new(stage, kind, micro));
     match action.kind {
-        // In the order of the micro-batches, in which buffers move.
+        // In the order of the micro-batches, in which buffers are updated.
         ActionKind::Forward => {
             let before = micro
                 .checked_sub(1)

@@ -1,12 +1,12 @@
-//! What the plain loop does with gradients and outputs once it has them.
+//! The plain loop's handling of gradients and outputs.
 
 use anyhow::Result;
 use gpipe::tch::Tensor;
 
 use crate::record::Gradients;
 
-/// A parameter's gradient of a step, which it has no longer: it has -0 in each element,
-/// since tch cannot take it away, and that plus anything is the latter.
+/// Takes a parameter's gradient of a step, leaving -0 in each element: tch cannot remove it, and -0 plus
+/// anything is the latter.
 pub(crate) fn taken(parameter: &Tensor, first_step: bool) -> Option<Tensor> {
     let mut gradient = parameter.grad();
     if !gradient.defined() || (!first_step && is_nothing(&gradient)) {
@@ -22,8 +22,7 @@ fn is_nothing(gradient: &Tensor) -> bool {
     bool::try_from(zeros.all()).unwrap()
 }
 
-/// Parts joined along dimension 0, a value that is absent in any part absent; `None`
-/// where some cannot be.
+/// Joins parts along dimension 0; a value absent in any part is absent. `None` if some cannot be joined.
 pub(crate) fn joined(parts: &[Vec<Option<Tensor>>]) -> Option<Vec<Option<Tensor>>> {
     let width = parts.first().map_or(0, Vec::len);
     let columns = (0..width).map(|column| {
@@ -39,7 +38,7 @@ pub(crate) fn joined(parts: &[Vec<Option<Tensor>>]) -> Option<Vec<Option<Tensor>
     columns.collect()
 }
 
-/// The gradients of parts, zeros where nothing depends on a part and other parts have one.
+/// The gradients of parts, with zeros where nothing depends on a part and other parts have one.
 pub(crate) fn with_zeros(parts: Vec<Vec<(Option<Tensor>, Tensor)>>) -> Vec<Vec<Option<Tensor>>> {
     let width = parts.first().map_or(0, Vec::len);
     let has = |column: usize| parts.iter().any(|part| part[column].0.is_some());
@@ -53,7 +52,7 @@ pub(crate) fn with_zeros(parts: Vec<Vec<(Option<Tensor>, Tensor)>>) -> Vec<Vec<O
     parts.into_iter().map(filled).collect()
 }
 
-/// What earlier steps left, and on top of it what a step gives.
+/// Adds a step's gradients to those of earlier steps.
 pub(crate) fn added(earlier: Gradients, step: Gradients) -> Result<Gradients> {
     let pairs = earlier.into_iter().zip(step);
     let sums = pairs.map(|((name, before), (_, new))| {

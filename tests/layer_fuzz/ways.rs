@@ -1,4 +1,4 @@
-//! How values leave a layer in the plain loop.
+//! Paths by which values leave a layer in the plain loop.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use gpipe::tch::{self, Tensor};
 
 use crate::layer::Body;
 
-/// A value as it was when it was stashed.
+/// A value at the time of its stash.
 pub(crate) struct Stash {
     pub(crate) name: String,
     value: Option<Tensor>,
     before: Option<Tensor>,
-    /// In the graph at the place where it was stashed.
+    /// A copy in the graph at the place of the stash.
     copy: Option<Tensor>,
 }
 
@@ -26,8 +26,8 @@ impl Stash {
         })
     }
 
-    /// The snapshot on a way of its own. The way begins where the layer ends, behind all
-    /// that the layer did; where the value has changed since, behind a copy.
+    /// The snapshot on a separate path. The path begins at the layer's end, after all of its operations; if
+    /// the value has changed since, after a copy.
     pub(crate) fn way(&self) -> Result<Option<Tensor>> {
         let (Some(value), Some(before), Some(copy)) = (&self.value, &self.before, &self.copy)
         else {
@@ -38,7 +38,7 @@ impl Stash {
     }
 }
 
-/// A copy of these numbers, with the gradient's way of `value`, which has the same.
+/// A copy of these numbers, with the gradient path of `value`, which has the same numbers.
 fn on_way(numbers: &Tensor, value: &Tensor) -> Result<Tensor> {
     let mut copy = tch::no_grad(|| strided(&core(numbers)?))?;
     if value.requires_grad() {
@@ -49,8 +49,8 @@ fn on_way(numbers: &Tensor, value: &Tensor) -> Result<Tensor> {
     spread(copy, value)
 }
 
-/// A copy with the same strides: kernels do with it what they do with the original.
-/// Elements that lie on each other do so in the copy.
+/// A copy with the same strides, so that kernels treat it like the original. Overlapping elements overlap in
+/// the copy.
 pub(crate) fn snapshot(value: &Tensor) -> Result<Tensor> {
     spread(strided(&core(value)?)?, value)
 }
@@ -69,7 +69,7 @@ fn spread(core: Tensor, like: &Tensor) -> Result<Tensor> {
     Ok(core.f_expand(like.size(), false)?)
 }
 
-/// The value with dimensions of one element where others lie on it.
+/// The value with overlapping dimensions reduced to one element.
 fn core(value: &Tensor) -> Result<Tensor> {
     let mut core = value.shallow_clone();
     for (dim, stride) in value.stride().into_iter().enumerate() {
@@ -80,7 +80,7 @@ fn core(value: &Tensor) -> Result<Tensor> {
     Ok(core)
 }
 
-/// Each value on a way of its own; ways that begin last are the first to join.
+/// Puts each value on a separate path; gradients of paths that begin last are added first.
 pub(crate) fn apart(values: Vec<Option<Tensor>>) -> Result<Vec<Option<Tensor>>> {
     let reversed = values.into_iter().rev();
     let ways = reversed.map(|value| value.map(|value| value.f_alias()).transpose());
@@ -104,8 +104,7 @@ pub(crate) fn share(values: &[Option<Tensor>]) -> bool {
     (1..all.len()).any(|i| all[..i].iter().any(|other| overlap(other, &all[i])))
 }
 
-/// A layer's own tensors stay its own: where it gives one out, that is a copy. Several
-/// parts of one are parts of one copy.
+/// A layer returns copies of its own tensors. Several parts of one tensor become parts of one copy.
 pub(crate) fn not_owned(values: Vec<Option<Tensor>>, body: &Body) -> Result<Vec<Option<Tensor>>> {
     let mut values = values;
     for (_, own) in body.owned() {

@@ -1,4 +1,4 @@
-//! What is around a pipeline: data, models, profiles, checkpoints.
+//! Parts around a pipeline: data, models, profiles, checkpoints.
 #![allow(clippy::unwrap_used)]
 
 mod checkpoint;

@@ -42,7 +42,7 @@ fn optimizer() -> Optimizer {
     Optimizer::new(AdamW::default())
 }
 
-/// Thirty items, in batches of six.
+/// Thirty items in batches of six.
 fn data() -> Batches<impl Source, Pair> {
     let item = |item: usize| {
         let x = Tensor::arange(4, (Kind::Float, Device::Cpu)) + item as f64;
@@ -59,7 +59,7 @@ fn loss(out: &Tensor, y: &Tensor) -> Tensor {
     out.mse_loss(y, Reduction::Mean)
 }
 
-/// Twelve steps, of which every fourth is saved.
+/// Twelve steps, every fourth of which is saved.
 fn twelve<'a>(
     pipe: &'a mut Pipeline,
     optimizer: &'a mut Optimizer,
@@ -93,7 +93,7 @@ fn weights(run: &Path) -> Vec<(String, Vec<f32>)> {
         .collect()
 }
 
-/// What it was told, in words; asks for the end after a step.
+/// Records the trainer's calls as text; requests a stop after a step.
 #[derive(Clone, Default)]
 struct Told {
     lines: Rc<RefCell<Vec<String>>>,
@@ -164,7 +164,7 @@ fn a_run_that_is_stopped_resumes_over_another_cut_to_the_same_bits() {
         .config(config);
     let outcome = run(builder.part("mine", json!([1, 2]))).unwrap();
     assert_eq!(outcome.ended, Ended::Stopped { step: 6 });
-    // Its lines were those of a run that came to its end.
+    // The lines of a stopped run must differ from those of a completed one.
     assert!(outcome.to_string().contains("stopped after step 6"));
     assert!(outcome.comparison.is_none());
     let lines = [
@@ -202,12 +202,12 @@ fn a_run_that_is_stopped_resumes_over_another_cut_to_the_same_bits() {
         "held out",
     ];
     assert_eq!(lines[1..], rest);
-    // Its own configuration stays where none is given.
+    // The existing configuration stays if none is given.
     let kept = std::fs::read_to_string(part.join("config.toml")).unwrap();
     assert_eq!(kept, config);
 }
 
-/// Ones, and how many of them there were.
+/// Ones, and a count of them.
 struct Ones(i64);
 
 impl Feed for Ones {
@@ -254,7 +254,7 @@ fn without_a_number_of_steps_it_trains_to_the_end_of_the_data() {
     assert_eq!(steps, ["step     1", "step     4", "step     8"]);
 }
 
-/// Not a word was said: it looked as if it had trained.
+/// Regression test: it was silent, as if it had trained.
 #[test]
 fn a_run_whose_steps_are_done_says_so_when_it_is_resumed() {
     let temporary = tempfile::tempdir().unwrap();
@@ -320,7 +320,7 @@ fn a_run_that_diverges_says_from_where_it_can_resume() {
     let seen = std::sync::atomic::AtomicUsize::new(0);
     let diverging = move |out: &Tensor, y: &Tensor| {
         let calls = seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        // Two micro-batches a step.
+        // Two micro-batches per step.
         loss(out, y) * if calls < 2 * 7 { 1.0 } else { f64::NAN }
     };
     let error = Trainer::builder(&mut pipe, &mut optimizer, data().endless(), diverging)

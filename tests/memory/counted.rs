@@ -1,5 +1,4 @@
-//! The counting allocator under a whole process: tensors from before it, and
-//! pipelines that train over it.
+//! The counting allocator in a whole process: tensors allocated before it, and pipelines that train with it.
 
 use std::thread;
 
@@ -60,7 +59,7 @@ fn training_counts_to_the_same_level_step_after_step_and_to_the_same_numbers() {
     }
 }
 
-/// Bytes of what an optimizer remembers in all replicas.
+/// Bytes of an optimizer's state in all replicas.
 fn optimizer_state(replicas: usize, sharded: bool) -> u64 {
     let builder = Pipeline::builder(blocks()).devices(&cpus(replicas));
     let builder = builder.replicas(replicas).shard_optimizer(sharded);
@@ -117,7 +116,7 @@ fn pipeline_over_four(
     more(builder).build().unwrap()
 }
 
-/// The memory of a step that is not the first.
+/// The memory of a step after the first.
 fn memory_of(pipe: &mut Pipeline) -> MemoryReport {
     let x = Tensor::ones([32, 16, 32], (Kind::Float, Device::Cpu));
     let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
@@ -125,9 +124,8 @@ fn memory_of(pipe: &mut Pipeline) -> MemoryReport {
     pipe.train_step(&x, &x, loss).unwrap().memory.unwrap()
 }
 
-/// What is on its way between two stages comes and goes as threads get to it, and is its
-/// sender's until then: some values of 2 samples × 16 tokens × 32 features, more of them
-/// where four stages share fewer cores.
+/// Values in transit between two stages count for their sender until a thread receives them: some values of 2
+/// samples × 16 tokens × 32 features, more of them where four stages share fewer cores.
 const ON_THE_WAY: f64 = 8.0 * 4096.0;
 
 fn trainable() -> impl Iterator<Item = ScheduleKind> {
@@ -147,8 +145,8 @@ fn what_stages_hold_is_what_the_schedule_predicts() {
             for used in stages.iter().chain(&memory.devices) {
                 let (held, predicted) = (used.held.0 as f64, used.predicted.0 as f64);
                 assert!(held < predicted * 1.02 + ON_THE_WAY, "{what}: {used:?}");
-                // A recomputing stage keeps little but what it sends, which may be
-                // gone before the next micro-batch comes.
+                // A recomputing stage keeps little besides its outputs, which may be gone before the next
+                // micro-batch.
                 let least = if recompute == Recompute::Never {
                     0.98
                 } else {
@@ -182,25 +180,25 @@ fn what_is_offloaded_is_not_held_and_the_prediction_knows() {
             for (used, all) in there.devices.iter().zip(&all.devices) {
                 let (held, predicted) = (used.held.0 as f64, used.predicted.0 as f64);
                 let way = match schedule {
-                    // Its order is no regular one: more may wait for a stage that comes late.
+                    // Its order is irregular: more values may wait for a late stage.
                     ScheduleKind::Auto => 2.0 * ON_THE_WAY,
                     _ => ON_THE_WAY,
                 };
                 assert!(held < predicted * 1.02 + way, "{what}: {used:?}");
-                // What leaves and what comes is there while actions run, not between.
+                // Inputs and outputs exist during actions, not between them.
                 let least = match recompute {
                     Recompute::Never => 0.6,
                     _ => 0.4,
                 };
                 let peak = used.peak.0 as f64;
                 assert!(peak > predicted * least - ON_THE_WAY, "{what}: {used:?}");
-                // A computed schedule is another one each time.
+                // A computed schedule differs each time.
                 let most = all.held.0 as f64 * 1.1 + ON_THE_WAY;
                 let less = held < most || schedule == ScheduleKind::Auto;
                 assert!(less, "{what}: {used:?} {all:?}");
                 assert_eq!(used.left.0, 0, "{what}: {used:?}");
             }
-            // GPipe keeps all of 16 micro-batches; what is here at once are three.
+            // GPipe keeps all 16 micro-batches; here at most three are present.
             if schedule == ScheduleKind::GPipe && recompute == Recompute::Never {
                 assert!(held < plain / 3.0, "{what}: {held} of {plain}");
                 let micro_batch = &there.micro_batches[0];
@@ -236,7 +234,7 @@ fn schedules_hold_the_share_of_gpipes_memory_that_they_promise() {
                 (share / promised - 1.0).abs() < 0.1,
                 "{schedule}, device {device}: {share} of gpipe's, promised {promised}"
             );
-            // With what an action needs while it runs, which is the same for all.
+            // Includes an action's temporary memory, which is the same for all.
             let scratch = gpipes.peak.0 - gpipes.held.0;
             let promised =
                 (own.predicted.0 + scratch) as f64 / (gpipes.predicted.0 + scratch) as f64;
@@ -263,7 +261,7 @@ fn accumulated_gradients_are_no_activations() {
     let _alone = alone();
     let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never, |b| b);
     let first = memory_of(&mut pipe);
-    // Gradients that are there already, and after an update those that are not.
+    // Existing gradients, and after an update those yet to be created.
     let again = memory_of(&mut pipe);
     Optimizer::new(AdamW::default()).step(&mut pipe).unwrap();
     let anew = memory_of(&mut pipe);
@@ -283,7 +281,7 @@ fn the_total_has_parameters_gradients_and_optimizer_state() {
         let bytes = parameters.iter().map(|(_, p)| 4 * p.numel() as u64);
         bytes.sum()
     };
-    // Two blocks of the same size on each device.
+    // Two blocks of equal size on each device.
     let parameters = bytes(&pipe.parameters().unwrap()) / 4;
     let plain = memory_of(&mut pipe);
     Optimizer::new(AdamW::default()).step(&mut pipe).unwrap();
@@ -304,8 +302,8 @@ fn the_total_has_parameters_gradients_and_optimizer_state() {
     }
 }
 
-/// A stage that recomputes keeps the loss function's own graph, which for many classes is more
-/// than all else: a profile did not say how much that is, and plans were too small.
+/// Regression test: a recomputing stage keeps the loss function's graph, which with many classes is the
+/// largest part; profiles left it out, and plans were too small.
 #[test]
 fn what_a_loss_keeps_is_in_the_profile_and_on_a_stage_that_recomputes() {
     const CLASSES: i64 = 4096;
@@ -318,7 +316,7 @@ fn what_a_loss_keeps_is_in_the_profile_and_on_a_stage_that_recomputes() {
             })
     };
     let (samples, micro_batches) = (16_i64, 4_u64);
-    // Logarithms of probabilities.
+    // Log probabilities.
     let own = u64::try_from(samples * CLASSES * 4).unwrap();
     let classes = |count: i64| Tensor::zeros([count], (Kind::Int64, Device::Cpu));
     let batch = |count: i64| Tensor::ones([count, 8], (Kind::Float, Device::Cpu));
@@ -358,8 +356,8 @@ fn what_a_loss_keeps_is_in_the_profile_and_on_a_stage_that_recomputes() {
     );
 }
 
-/// An `R` of a schedule was no more than a mark: a stage without a rule of its own kept the
-/// activations all the same.
+/// Regression test: an `R` in a schedule was only a mark, and a stage without a rule of its own kept the
+/// activations.
 #[test]
 fn a_recompute_in_the_schedule_drops_the_activations_of_its_micro_batch() {
     let _alone = alone();
@@ -390,7 +388,7 @@ fn a_recompute_in_the_schedule_drops_the_activations_of_its_micro_batch() {
         let (same, less) = held(again);
         assert_eq!(same.to_bits(), loss.to_bits());
         assert_eq!(less[1], none[1]);
-        // All but the inputs, which are a small part of what transformer blocks keep.
+        // All but the inputs, a small part of what transformer blocks keep.
         let saved = none[0] - less[0];
         assert!(
             saved > each * again as u64 * 3 / 4,

@@ -1,4 +1,4 @@
-//! A device without room: what is told, and that nothing else is lost.
+//! A device without free memory: the error, and that nothing else is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::support::apart::apart;
 use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::{assert_same_bits, batch, cpus, cross_entropy, gradients};
 
-/// The second layer asks for a pebibyte when told to.
+/// The second layer requests a pebibyte when told to.
 fn greedy(told: &Arc<AtomicBool>) -> Sequential {
     let told = Arc::clone(told);
     let model = plain_linear(Sequential::new(), "one");
@@ -40,7 +40,7 @@ fn out_of_memory_names_the_place_and_the_bytes_and_the_pipeline_lives() {
     apart(&format!("full::{name}"), out_of_memory);
 }
 
-/// The counting allocator needs some bytes of its own, which were told as asked for.
+/// The counting allocator adds some bytes. Regression test: these were included in the reported request.
 #[test]
 fn where_bytes_are_counted_those_that_were_asked_for_are_told() {
     let _alone = alone();
@@ -109,7 +109,7 @@ fn a_limit_without_a_gpu_is_refused_in_words() {
     );
 }
 
-/// Where there is a GPU there is nothing to say.
+/// With a GPU there is nothing to report.
 #[test]
 fn a_device_that_is_not_there_is_told_with_what_to_install() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! A hundred steps leave no byte behind.
+//! A hundred steps leak no memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,7 +26,7 @@ fn levels(model: &models::Model, schedule: ScheduleKind, recompute: Recompute) -
         drop(pipe.train_step(&x, &y, model.loss).unwrap());
         optimizer.step(&mut pipe).unwrap();
         if step % 10 == 9 {
-            // What stages remembered for the old one goes with it.
+            // The stages' state of the old optimizer is dropped with it.
             optimizer = Optimizer::new(AdamW::default());
         }
         if step == 9 {
@@ -61,7 +61,7 @@ fn a_hundred_steps_leave_nothing_behind() {
     }
 }
 
-/// Sums of leaves wait outside of the parameters.
+/// Leaf sums are kept outside of the parameters.
 #[test]
 fn a_step_that_fails_amid_a_tree_of_sums_leaves_nothing_behind() {
     let _alone = alone();

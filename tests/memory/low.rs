@@ -1,5 +1,4 @@
-//! A profile with `low_memory` holds one layer at a time, and a brief one measures like
-//! layers once.
+//! A profile with `low_memory` holds one layer at a time, and a brief one measures equal layers once.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use crate::alone;
 
 const SIDE: i64 = 1024;
 const LAYERS: usize = 48;
-/// Of the parameters of all layers; there are as many of gradients.
+/// Parameter bytes of all layers; the gradients take the same.
 const ALL: u64 = (LAYERS as u64) * 4 * (SIDE * SIDE) as u64;
 
 /// Set in a process that measures itself.
 const CHILD: &str = "GPIPE_TEST_LOW_MEMORY";
 
-/// The most that this process has held, in bytes.
+/// Peak memory of this process, in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
@@ -49,7 +48,7 @@ fn options(low_memory: bool, brief: bool) -> ProfileOptions {
     options
 }
 
-/// By how much a profile raises the peak of a process of its own.
+/// Increase of a separate process's peak by a profile.
 fn growth(how: &str) -> u64 {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["low::the_peak_is_one_layers", "--exact", "--nocapture"])
@@ -66,7 +65,7 @@ fn growth(how: &str) -> u64 {
 #[test]
 fn the_peak_is_one_layers() {
     if let Ok(how) = std::env::var(CHILD) {
-        // What one layer takes, and libtorch for itself, is there before.
+        // Allocates the memory of one layer and of libtorch itself beforehand.
         profile(&linears(1, SIDE), &rows(2, SIDE), &options(true, true)).unwrap();
         let before = peak();
         let options = options(how != "whole", how == "brief");
@@ -83,7 +82,7 @@ fn the_peak_is_one_layers() {
     for how in ["low", "brief"] {
         let low = growth(how);
         println!("{how}: {low}");
-        // What an allocator keeps back is a few layers' worth, and not the same every time.
+        // The allocator's cache holds a few layers, and varies.
         assert!(
             low < ALL && 3 * low < whole,
             "{how}: {low} of {ALL}, {whole}"
@@ -91,7 +90,7 @@ fn the_peak_is_one_layers() {
     }
 }
 
-/// A linear layer that counts how often it runs forward.
+/// A linear layer that counts its forwards.
 #[derive(Debug)]
 struct Counting {
     linear: nn::Linear,
@@ -105,7 +104,7 @@ impl Layer for Counting {
         let input = inputs.into_one()?;
         let mut output = input.apply(&self.linear);
         if self.slow {
-            // Far more than twice as long, with the same parameters and shapes.
+            // More than twice as slow, with the same parameters and shapes.
             for _ in 0..12 {
                 output = output.apply(&self.linear).tanh();
             }
@@ -114,7 +113,7 @@ impl Layer for Counting {
     }
 }
 
-/// How often each layer of a brief profile ran forward, and the profile.
+/// Forward counts of each layer in a brief profile, and the profile.
 fn counted(build: fn(usize) -> (i64, bool)) -> (Vec<usize>, gpipe::profile::Profiled) {
     let counters: Vec<_> = (0..5).map(|_| Arc::new(AtomicUsize::new(0))).collect();
     let mut model = Sequential::new();
@@ -133,7 +132,7 @@ fn counted(build: fn(usize) -> (i64, bool)) -> (Vec<usize>, gpipe::profile::Prof
     (forwards.collect(), measured)
 }
 
-/// Sizes of micro-batches: of the sample, a half and a quarter.
+/// Micro-batch sizes: the whole sample, a half and a quarter.
 const SIZES: usize = 3;
 
 #[test]
@@ -142,7 +141,7 @@ fn like_layers_are_measured_once() {
     let (forwards, measured) = counted(|number| (if number < 4 { SIDE } else { 10 }, false));
     let layers = measured.profile.layers();
     assert_eq!(layers.len(), 5);
-    // A noisy machine may have it measure one or the other after all.
+    // On a noisy machine single layers may be measured after all.
     let once = forwards[1..4]
         .iter()
         .filter(|&&count| count <= SIZES + 1)

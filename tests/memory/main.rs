@@ -1,7 +1,7 @@
-//! What tensors take: counted, limited, given back.
+//! Memory of tensors: counted, limited, released.
 //!
-//! The counts are those of a whole process: a test that makes tensors holds what [`alone`]
-//! gives for as long as it runs.
+//! The counts cover the whole process: a test that creates tensors holds the guard of [`alone`] while it
+//! runs.
 #![allow(clippy::unwrap_used)]
 
 mod counted;
@@ -16,11 +16,10 @@ use std::sync::{Mutex, MutexGuard};
 use gpipe::memory;
 use gpipe::tch::{Device, Kind, Tensor};
 
-/// Tensors from before anything counted, and the word to be the only test that
-/// makes any.
+/// Tensors from before counting began, and the lock that makes a test the only one to create tensors.
 fn alone() -> MutexGuard<'static, Option<Vec<Tensor>>> {
     static EARLY: Mutex<Option<Vec<Tensor>>> = Mutex::new(None);
-    // A test that failed has left nothing that the others need.
+    // A failed test leaves no state that others need.
     let mut early = EARLY.lock().unwrap_or_else(|failed| failed.into_inner());
     early.get_or_insert_with(|| {
         let sizes = [0, 1, 1 << 10, 1 << 20];

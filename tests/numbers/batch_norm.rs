@@ -1,4 +1,4 @@
-//! Batch norm whose running statistics are those of the whole mini-batch.
+//! Batch norm with running statistics of the whole mini-batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ fn shift(path: &nn::Path<'_>, features: i64, dims: usize) -> impl Fn(&Tensor) ->
     move |x| x * 2.0 + &shift
 }
 
-/// One norm behind a shift.
+/// One norm after a shift.
 fn norm_after_shift(features: i64, dims: usize) -> Sequential {
     Sequential::new()
         .layer("shift", move |p| {
@@ -121,7 +121,7 @@ fn running_statistics_are_those_of_one_norm_over_the_whole_mini_batch() {
     }
 }
 
-/// The convolutions of `support::convnet` with norms of our own.
+/// The convolutions of `support::convnet` with the library's norms.
 fn deferred() -> Sequential {
     let chain = convnet();
     chain
@@ -135,7 +135,7 @@ fn deferred() -> Sequential {
         })
 }
 
-/// Its running statistics.
+/// The running statistics.
 fn statistics(pipe: &mut Pipeline) -> Named {
     let buffers = pipe.buffers().unwrap();
     assert_eq!(buffers.len(), 4);
@@ -198,7 +198,7 @@ fn the_same_bits_under_every_cut_schedule_and_recompute_mode() {
     }
 }
 
-/// Multiplies by NaN, or fails, on the micro-batch that the switch names.
+/// Multiplies by NaN, or fails, on the selected micro-batch.
 #[derive(Debug)]
 struct Brittle(Arc<AtomicUsize>);
 
@@ -301,7 +301,7 @@ fn the_configuration_is_that_of_the_plain_norm() {
     );
 }
 
-/// A layer of one's own that runs a batch norm, and says nothing more than how.
+/// A custom layer that runs a batch norm, and declares nothing else.
 #[derive(Debug)]
 struct Wrapped(layers::BatchNorm);
 
@@ -311,9 +311,8 @@ impl Layer for Wrapped {
     }
 }
 
-/// The running statistics of a norm inside of a layer that did not pass `commit` on never
-/// moved, without a word: what is gathered is now told to the context of the pass, which
-/// every layer is given.
+/// Regression test: a norm's running statistics silently stayed unchanged inside a layer that did not pass on
+/// `commit`. Statistics are now reported to the context of the pass, which every layer receives.
 #[test]
 fn a_norm_inside_of_a_layer_that_does_not_name_it_moves_as_well() {
     single_threaded();

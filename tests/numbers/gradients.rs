@@ -1,5 +1,5 @@
-//! What concerns the gradients of the whole model at once: clipping by their norm,
-//! groups of parameters, frozen and unused ones; the same for every cut.
+//! Operations on the gradients of the whole model: clipping by norm, parameter groups, frozen and unused
+//! parameters; the same for every cut.
 
 use crate::support::*;
 use gpipe::partitioner::ScheduleKind;
@@ -26,7 +26,7 @@ fn pipeline(model: Sequential, stages: usize, schedule: ScheduleKind) -> Pipelin
         .unwrap()
 }
 
-/// Runs `case` for every cut and schedule; what it returns must always be the same.
+/// Runs `case` for every cut and schedule; its results must all be equal.
 fn the_same_for_every_cut<T: PartialEq + std::fmt::Debug>(
     model: impl Fn() -> Sequential,
     mut case: impl FnMut(&mut Pipeline) -> T,
@@ -47,7 +47,7 @@ fn step(pipe: &mut Pipeline) {
     pipe.train_step(&x, &y, cross_entropy).unwrap();
 }
 
-/// Everything that was computed, comparable to the bit.
+/// All values, comparable bit for bit.
 fn bits(named: &[(String, Tensor)]) -> Vec<(String, Vec<u32>)> {
     let bits = |tensor: &Tensor| -> Vec<u32> {
         let numbers = Vec::<f32>::try_from(tensor.detach().reshape([-1])).unwrap();
@@ -64,7 +64,7 @@ fn copies(named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
         .collect()
 }
 
-/// The norm of all gradients, in the plainest way.
+/// The norm of all gradients, computed naively.
 fn plain_norm(grads: &[(String, Tensor)]) -> f64 {
     let squares = |tensor: &Tensor| tensor.to_kind(Kind::Double).square().sum(Kind::Double);
     let sum: f64 = grads
@@ -276,7 +276,7 @@ fn frozen_parameters_stay_and_count_for_nothing() {
     );
 }
 
-/// Two layers of one weight, with another between them.
+/// Two layers with one weight, and another between them.
 fn tied() -> Sequential {
     let square = |p: &nn::Path<'_>| nn::linear(p, 12, 12, nn::LinearConfig::default());
     Sequential::new()

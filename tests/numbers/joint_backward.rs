@@ -1,5 +1,5 @@
-//! The backward of a stage on the CPU walks through the graph by itself; its gradients
-//! have the bits of libtorch's own engine, which the plain model runs.
+//! A CPU stage's backward traverses the graph itself; its gradients have the bits of libtorch's own engine,
+//! which the plain model uses.
 
 use crate::support::*;
 use gpipe::Pipeline;
@@ -119,8 +119,7 @@ fn sparse_gradients() {
     as_the_engine(&vec![("input", input), ("table", table), ("head", head)]);
 }
 
-/// Small parameters are added up without an operation, as long as there is nothing more
-/// to it.
+/// Small parameters are accumulated without an operation, in simple cases.
 #[test]
 fn parameters_of_all_sizes_layouts_and_types() {
     fn kinds(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
@@ -142,8 +141,8 @@ fn parameters_of_all_sizes_layouts_and_types() {
             let y = x
                 .linear(&large, None::<Tensor>)
                 .linear(&large.tr(), None::<Tensor>);
-            // The gradient of a sum is one number, seen as many; that of a copy has its rows
-            // one behind the other, where the parameter has its columns.
+            // The gradient of a sum is one number, expanded; that of a copy is row-major, while the parameter
+            // is column-major.
             let y = y * spread.sum(Kind::Float) + x.matmul(&turned.contiguous());
             let y = y + double.to_kind(Kind::Float) + half.to_kind(Kind::Float);
             y + x.matmul(&column) + column.tr() + none.sum(Kind::Float)
@@ -152,7 +151,7 @@ fn parameters_of_all_sizes_layouts_and_types() {
     as_the_engine(&vec![("input", input), ("kinds", kinds), ("head", head)]);
 }
 
-/// libtorch's own formulas run without autograd looking at each of their operations.
+/// libtorch's own formulas run without autograd tracking each of their operations.
 #[test]
 fn formulas_of_many_kinds() {
     fn formulas(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
@@ -207,7 +206,7 @@ fn formulas_of_many_kinds() {
     ]);
 }
 
-/// Neither the walk nor the end of the graph may need stack for each node.
+/// Neither the traversal nor dropping the graph may use stack per node.
 #[test]
 fn a_graph_of_ten_thousand_nodes() {
     fn deep(_: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {

@@ -1,5 +1,5 @@
-//! oneDNN's kernels in place of libtorch's choice: close to exact arithmetic, and the same under
-//! every cut and schedule.
+//! oneDNN's kernels in place of libtorch's choice: close to exact arithmetic, and the same under every cut
+//! and schedule.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
@@ -10,13 +10,13 @@ use gpipe::{
 
 use crate::support::*;
 
-/// Also of the smallest products.
+/// Used even for the smallest products.
 const ONEDNN: Kernels = Kernels::OneDnn { from: 0 };
 
-/// An operator of some operands.
+/// An operator on some operands.
 type Apply = fn(&[Tensor]) -> Tensor;
 
-/// Numbers between -1 and 1 without an order that one sees, and with all the bits that an `f32` has.
+/// Irregular numbers between -1 and 1 that use all bits of an `f32`.
 fn values(number: usize, shape: &[i64]) -> Tensor {
     let places = Tensor::arange(shape.iter().product::<i64>(), tch::kind::DOUBLE_CPU);
     let values = ((places * 12.9898 + number as f64).sin() * 43758.5453).frac();
@@ -30,7 +30,7 @@ fn operands(shapes: &[&[i64]]) -> Vec<Tensor> {
         .collect()
 }
 
-/// The result, and the gradients of the operands, of the sum of the results times `weights`.
+/// The result, and the operands' gradients of the weighted sum of the results.
 fn numbers(operands: &[Tensor], weights: &Tensor, apply: Apply) -> Vec<Tensor> {
     let leaf = |tensor: &Tensor| tensor.detach().set_requires_grad(true);
     let leaves: Vec<Tensor> = operands.iter().map(leaf).collect();
@@ -40,7 +40,7 @@ fn numbers(operands: &[Tensor], weights: &Tensor, apply: Apply) -> Vec<Tensor> {
     std::iter::once(result.detach()).chain(gradients).collect()
 }
 
-/// Images of a few rows, none as large as another; the last two operators are libtorch's.
+/// Images of a few rows, all of different sizes; the last two operators are libtorch's.
 fn operators() -> Vec<(&'static str, &'static [&'static [i64]], Apply)> {
     vec![
         ("mm", &[&[6, 17], &[17, 33]], |t| t[0].mm(&t[1])),
@@ -139,8 +139,8 @@ fn operators() -> Vec<(&'static str, &'static [&'static [i64]], Apply)> {
     ]
 }
 
-/// Each number is a sum of products, here and among the gradients. What is rounded in it grows like
-/// the root of their number, in units in the last place of their sum without signs.
+/// Each number is a sum of products, as are the gradients. Its rounding error grows like the root of the
+/// number of terms, in units in the last place of the sum of absolute values.
 #[test]
 fn results_and_gradients_are_close_to_those_of_double_precision() {
     single_threaded();
@@ -225,7 +225,7 @@ impl Deep {
             .apply(&self.last)
     }
 
-    /// Of all parameters, in their names' order, computed in numbers of this kind from the same ones.
+    /// Gradients of all parameters, in the order of their names, computed in this type from the same values.
     fn gradients(kind: Kind, x: &Tensor) -> Vec<(String, Tensor)> {
         let mut variables = nn::VarStore::new(Device::Cpu);
         let net = Self::new(&variables.root());
@@ -249,8 +249,8 @@ impl Deep {
     }
 }
 
-/// A deep net makes more of what its layers round: its gradients may be far from libtorch's. What
-/// matters is that they are as close to the exact ones.
+/// A deep net amplifies its layers' rounding errors: its gradients may be far from libtorch's, but must be as
+/// close to the exact ones.
 #[test]
 fn gradients_of_a_deep_net_are_as_exact_as_libtorchs() {
     single_threaded();
@@ -260,7 +260,7 @@ fn gradients_of_a_deep_net_are_as_exact_as_libtorchs() {
     let own = Deep::gradients(Kind::Float, &x);
     drop(scope);
     let exact = Deep::gradients(Kind::Double, &x);
-    // How far all gradients together are off, in parts of the exact ones' norm.
+    // Error of all gradients together, relative to the exact ones' norm.
     let off = |some: &[(String, Tensor)]| {
         let squares = |(one, other): (&(String, Tensor), &(String, Tensor))| {
             assert_eq!(one.0, other.0);
@@ -278,7 +278,7 @@ fn gradients_of_a_deep_net_are_as_exact_as_libtorchs() {
     assert!(own < 3.0 * plain, "{own:e} off, libtorch {plain:e}");
 }
 
-/// What is wrong with operands is libtorch's to say, as without oneDNN.
+/// libtorch reports invalid operands, as without oneDNN.
 #[test]
 fn errors_are_those_of_libtorch() {
     let wrong: [(&[i64], &[i64]); 3] = [
@@ -342,7 +342,7 @@ fn trained(
     gradients(&mut pipe)
 }
 
-/// As the command has it: products from 2^18 multiplications on.
+/// The command's setting: products from 2^18 multiplications on.
 #[test]
 fn bits_do_not_depend_on_cut_schedule_or_recomputation() {
     let one = trained(Kernels::ONEDNN, |builder| builder);
@@ -364,7 +364,7 @@ fn bits_do_not_depend_on_cut_schedule_or_recomputation() {
     }
 }
 
-/// A pipeline's kernels are those of its own threads.
+/// A pipeline's kernels apply to its own threads only.
 #[test]
 fn the_callers_thread_stays_as_it_is() {
     let before = trained(Kernels::Libtorch, |builder| builder);

@@ -1,7 +1,7 @@
-//! Replicas that train alone for some steps and are then brought together (`local_steps`, DiLoCo).
+//! Replicas that train separately for some steps and are then merged (`local_steps`, DiLoCo).
 //!
-//! The measure is a pipeline for each replica, which knows nothing of the others, and the outer
-//! step written out with tch: the tree of differences, Nesterov's momentum, the new weights.
+//! The reference is a separate pipeline for each replica, and the outer step written in plain tch: the tree
+//! of differences, Nesterov's momentum, the new weights.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn model() -> Sequential {
         .tie("one.weight", "two.weight")
 }
 
-/// Other samples in every step.
+/// Different samples in every step.
 fn batch(step: usize, samples: i64) -> (Tensor, Tensor) {
     let x = Tensor::arange(samples * 6, FLOAT) * (0.7 + 0.1 * step as f64);
     let y = Tensor::arange(samples, (Kind::Int64, Device::Cpu)) + step as i64;
@@ -48,7 +48,7 @@ fn builder(replicas: usize, devices: usize) -> PipelineBuilder {
     builder.threads_per_stage(1).seed(3)
 }
 
-/// So many replicas of pipelines of so many devices, which train alone.
+/// Replicas of pipelines that train separately.
 fn local(replicas: usize, devices: usize) -> PipelineBuilder {
     builder(replicas, devices)
         .micro_batches(2 * replicas)
@@ -62,7 +62,7 @@ fn optimizer() -> Optimizer {
     })
 }
 
-/// A step with clipping; its loss and norm.
+/// A step with clipping; returns its loss and norm.
 fn step(pipe: &mut Pipeline, optimizer: &mut Optimizer, (x, y): (&Tensor, &Tensor)) -> [f64; 2] {
     let report = pipe.train_step(x, y, cross_entropy).unwrap();
     let norm = pipe.clip_grad_norm(0.3).unwrap();
@@ -79,7 +79,7 @@ fn tree(all: &[Tensor]) -> Tensor {
     tree(left) + tree(right)
 }
 
-/// Pipelines of their own that are brought together by hand.
+/// Separate pipelines that are merged by hand.
 struct Reference {
     pipes: Vec<(Pipeline, Optimizer)>,
     start: Named,
@@ -114,8 +114,8 @@ impl Reference {
         sums.map(|sum| sum / count as f64)
     }
 
-    /// By one pipeline for all samples, in the micro-batches of the replicas: of how many rows a
-    /// product is decides about its bits on some processors.
+    /// Computed by one pipeline for all samples, in the replicas' micro-batches: on some processors the bits
+    /// of a product depend on its number of rows.
     fn outputs(&mut self, x: &Tensor) -> Tensor {
         let shares = x.chunk(self.pipes.len() as i64, 0);
         let one = &mut self.pipes[0].0;
@@ -263,7 +263,7 @@ fn other_replicas_go_on_between_rounds_only() {
     }
 }
 
-/// The weights of a replica's losses are its own.
+/// The loss weights apply within each replica.
 #[test]
 fn weighted_losses_and_the_input_are_of_each_replica() {
     let weighted = |out: &Tensor, y: &Tensor| {
@@ -295,7 +295,7 @@ fn weighted_losses_and_the_input_are_of_each_replica() {
     assert!(input.equal(&Tensor::cat(&inputs, 0)));
 }
 
-/// One replica's overflow is no step for any of them, and is one of the round all the same.
+/// One replica's overflow skips the step for all, which still counts in the round.
 #[test]
 fn an_overflow_skips_the_step_in_all_replicas() {
     let scale = LossScale {

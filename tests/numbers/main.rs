@@ -1,5 +1,5 @@
-//! The numbers of a pipeline are those of the plain model, to the bit: under any cut and
-//! schedule, whatever layers do with what they are given.
+//! A pipeline's numbers equal the plain model's, bit for bit, for any cut and schedule, whatever layers do
+//! with their inputs.
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
 
 mod batch_norm;

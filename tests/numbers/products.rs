@@ -1,5 +1,5 @@
-//! A weight's gradient may be added to the sum of earlier micro-batches by the product that
-//! computes it; the bits are those of a product and a sum, whatever the shape and whose kernels.
+//! The product that computes a weight's gradient may accumulate into the sum of earlier micro-batches; the
+//! bits are those of a product and a sum, for any shape and kernels.
 
 use crate::support::*;
 use gpipe::partitioner::ScheduleKind;
@@ -21,7 +21,7 @@ fn unbiased(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
     Box::new(nn::linear(path, WIDTH, WIDTH, config))
 }
 
-/// A weight that is used as it is stored, and one that is used twice.
+/// A weight used as stored, and one used twice.
 fn stored_and_shared(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
     let init = nn::init::DEFAULT_KAIMING_UNIFORM;
     let stored = path.var("stored", &[WIDTH, WIDTH], init);
@@ -36,8 +36,7 @@ fn head(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
     Box::new(nn::linear(path, WIDTH, 5, nn::LinearConfig::default()))
 }
 
-/// Processors' libraries hold the product of 192, 256 or 384 rows in registers; more they
-/// add up in parts.
+/// The libraries keep a product of up to 192, 256 or 384 rows in registers; more rows they sum in parts.
 #[test]
 fn products_that_add_have_the_bits_of_a_product_and_a_sum() {
     single_threaded();
@@ -54,7 +53,7 @@ fn products_that_add_have_the_bits_of_a_product_and_a_sum() {
     }
 }
 
-/// A step of the chain against the same autograd and sums on this thread, with all kernels.
+/// Compares a step of the chain with plain autograd and sums on this thread, with all kernels.
 fn compare(chain: &Chain, x: &Tensor, rows: i64) {
     let y = Tensor::randint(5, [x.size()[0]], (Kind::Int64, Device::Cpu));
     for kernels in [Kernels::Libtorch, Kernels::OneDnn { from: 0 }] {
@@ -77,7 +76,7 @@ fn compare(chain: &Chain, x: &Tensor, rows: i64) {
     }
 }
 
-/// A convolution whose weight is larger than what it meets.
+/// A convolution whose weight is larger than its input.
 fn large(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
     let config = nn::ConvConfig {
         padding: 1,
@@ -86,7 +85,7 @@ fn large(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
     Box::new(nn::conv2d(path, 12, 128, 3, config))
 }
 
-/// One with kernels of 1 x 1, which leaves every second place out.
+/// A convolution with 1 x 1 kernels and stride 2.
 fn strided(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
     let config = nn::ConvConfig {
         stride: 2,

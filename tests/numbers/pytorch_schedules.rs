@@ -1,5 +1,5 @@
-//! Schedules that PyTorch's pipelining wrote run unchanged, and give the gradients
-//! of ours. `partitioner/tests/pytorch_csv/make.py` is the script that wrote them.
+//! Schedules written by PyTorch's pipelining run unchanged, with the gradients of ours.
+//! `partitioner/tests/pytorch_csv/make.py` wrote them.
 
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ fn schedules_written_by_pytorch_give_our_schedules_gradients() {
     }
 }
 
-/// What the cases are there for: halves of backwards, and two stages a device.
+/// The cases cover split backwards, and two stages per device.
 #[test]
 fn the_zero_bubble_files_split_their_backwards() {
     for (name, _, devices, micro) in &CASES[..4] {

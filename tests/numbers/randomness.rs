@@ -1,5 +1,5 @@
-//! Random layers give the same numbers whatever the cut, the schedule or the
-//! thread, and leave the caller's generators alone.
+//! Random layers give the same numbers for any cut, schedule and thread, and leave the caller's generators
+//! unchanged.
 
 use crate::support::apart::apart;
 use crate::support::*;
@@ -7,7 +7,7 @@ use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{Optimizer, Pipeline, Sequential, layers, optim::Sgd};
 
-/// Our dropout, tch's own, and a layer that draws noise by itself.
+/// The library's dropout, tch's own, and a layer that draws noise itself.
 fn noisy() -> Sequential {
     let linear = |p: &nn::Path<'_>| nn::linear(p, 12, 12, nn::LinearConfig::default());
     Sequential::new()

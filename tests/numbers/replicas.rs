@@ -1,6 +1,6 @@
-//! Replicas of a pipeline (data parallelism), beside one pipeline with the same tree of gradient
-//! sums: what a step, an update and a checkpoint do to all copies, and to none. tests/parity has
-//! all models and schedules.
+//! Replicas of a pipeline (data parallelism), against one pipeline with the same tree of gradient sums: a
+//! step, an update and a checkpoint apply to all copies or to none. tests/parity covers all models and
+//! schedules.
 
 mod refused;
 
@@ -24,8 +24,7 @@ use crate::support::*;
 const LEAVES: usize = 4;
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Batch norm whose statistics count once a step, dropout, and a head that is tied to the
-/// first layer.
+/// Batch norm whose statistics are updated once per step, dropout, and a head tied to the first layer.
 fn model() -> Sequential {
     Sequential::new()
         .layer("first", |p| {
@@ -51,7 +50,7 @@ fn batch(samples: i64) -> (Tensor, Tensor) {
     (x, y.remainder(3))
 }
 
-/// So many replicas of two devices, and eight micro-batches.
+/// Replicas of two devices, with eight micro-batches.
 fn builder(replicas: usize) -> PipelineBuilder {
     Pipeline::builder(model())
         .devices(&cpus(2 * replicas))
@@ -69,8 +68,8 @@ fn optimizer() -> Optimizer {
     })
 }
 
-/// Has so many replicas do what one pipeline does, and compares all that is left: the parameters
-/// and buffers of the first copies, and of all of them what inference makes with them.
+/// Runs the same on replicas and on one pipeline, and compares the final state: the parameters and buffers of
+/// the first copies, and the outputs of all copies in inference.
 fn same_as_one(
     configure: impl Fn(PipelineBuilder) -> PipelineBuilder,
     run: impl Fn(&mut Pipeline, usize) -> Vec<f64>,
@@ -117,18 +116,17 @@ fn statistics_dropout_and_ties_are_those_of_one_pipeline() {
     }
 }
 
-/// Of three micro-batches four replicas have none, one, one and one.
+/// Of three micro-batches four replicas get none, one, one and one.
 #[test]
 fn short_batches_leave_replicas_without_micro_batches() {
-    // Of two samples each at least, which batch norm needs: so of six samples and three
-    // micro-batches.
+    // Batch norm needs at least two samples per micro-batch: six samples in three micro-batches.
     let configure = |builder: PipelineBuilder| builder.micro_batches(3);
     same_as_one(configure, |pipe, _| {
         let mut optimizer = optimizer();
         let step = |_| {
             let (x, y) = batch(6);
             let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-            // Where a replica had no gradient, it has one of its own now, which is scaled once.
+            // A replica without a gradient now has a separate one, which is scaled once.
             let norm = pipe.clip_grad_norm(0.05).unwrap();
             optimizer.step(pipe).unwrap();
             [report.read().unwrap().loss, norm]
@@ -150,7 +148,7 @@ fn batches_of_fewer_samples_than_micro_batches() {
     };
     let build = |replicas: usize| {
         let builder = Pipeline::builder(small()).devices(&cpus(2 * replicas));
-        // Of eight leaves, the last one of a replica may be absent.
+        // Of eight leaves, a replica's last one may be absent.
         let builder = builder.replicas(replicas).tree(8).micro_batches(8);
         builder.threads_per_stage(1).build().unwrap()
     };
@@ -199,7 +197,7 @@ fn gradients_of_several_steps_add_up_and_are_clipped() {
     );
 }
 
-/// The weights of a mini-batch's losses are known when all replicas are done.
+/// The sum of a mini-batch's loss weights is known only when all replicas are done.
 #[test]
 fn weighted_losses() {
     same_as_one(
@@ -216,8 +214,7 @@ fn weighted_losses() {
     );
 }
 
-/// A loss that is as it should be until it is armed; then the micro-batch with sample 22 in it
-/// does this to it.
+/// A normal loss until armed; then `does` is applied to it in the micro-batch with sample 22.
 fn armed(
     does: fn(Tensor) -> Tensor,
 ) -> (
@@ -374,7 +371,7 @@ fn a_schedule_of_ones_own_is_that_of_each_replica() {
     single_threaded();
     let schedule = ScheduleKind::ZbH1.generate(Shape::new(2, 4)).unwrap();
     let mut own = builder(2).custom_schedule(schedule.clone()).build();
-    // As many as were asked for before do not count: the schedule says how many.
+    // Numbers requested before do not count: the schedule decides.
     let own = own.as_mut().unwrap();
     let mut plain = builder(1).build().unwrap();
     let (x, y) = batch(24);
@@ -389,7 +386,7 @@ fn a_schedule_of_ones_own_is_that_of_each_replica() {
     assert_eq!(setting(wrong), Setting::MicroBatches);
 }
 
-/// The timeline is that of all devices; what is predicted, that of a replica.
+/// The timeline covers all devices, the prediction one replica.
 #[test]
 fn all_devices_are_in_the_timeline() {
     let recompute = Recompute::ExceptLast;

@@ -1,6 +1,6 @@
-//! Optimizer states that are spread over replicas (ZeRO-1, `shard_optimizer`): the bits of every
-//! optimizer are those without, and an update that one copy cannot make is made by none.
-//! tests/numbers/replicas has all else of replicas with it and without.
+//! Sharded optimizer states (ZeRO-1, `shard_optimizer`): every optimizer has the same bits as without, and an
+//! update that fails in one copy is applied to none. tests/numbers/replicas covers the rest, with and without
+//! sharding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::support::*;
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Two layers that are tied, which are owned apart, and one that nobody uses at first.
+/// Two tied layers with different owners, and one that is unused at first.
 fn model() -> Sequential {
     let linear = |p: &nn::Path<'_>, from, to| nn::linear(p, from, to, nn::LinearConfig::default());
     Sequential::new()
@@ -35,7 +35,7 @@ fn batch(samples: i64) -> (Tensor, Tensor) {
     (x, y)
 }
 
-/// So many replicas of a pipeline of so many devices.
+/// Replicas of a pipeline of `devices` devices.
 fn pipeline(devices: usize, replicas: usize, sharded: bool) -> Pipeline {
     single_threaded();
     let builder = Pipeline::builder(model()).devices(&cpus(devices * replicas));
@@ -70,7 +70,7 @@ fn kinds() -> Vec<OptimizerKind> {
 
 type Named = Vec<(String, Tensor)>;
 
-/// Norms and losses of some steps, with clipping and a parameter group, and what is left.
+/// Norms and losses of some steps, with clipping and a parameter group, and the final state.
 fn trained(pipe: &mut Pipeline, kind: OptimizerKind, offload: bool) -> (Vec<u64>, Named) {
     let bare = Adam {
         lr: 0.02,
@@ -90,7 +90,7 @@ fn trained(pipe: &mut Pipeline, kind: OptimizerKind, offload: bool) -> (Vec<u64>
         optimizer.step(pipe).unwrap();
         numbers.push(report.read().unwrap().loss.to_bits());
     }
-    // Every copy's weights are in these.
+    // These depend on every copy's weights.
     let outputs = pipe.forward(&x).unwrap();
     let mut left = snapshot(pipe);
     left.push(("outputs".to_owned(), outputs));
@@ -113,7 +113,7 @@ fn every_optimizer_comes_to_the_same_bits() {
     }
 }
 
-/// One that one copy alone is kept from, when others have prepared for it.
+/// Only one copy fails, after the others have prepared the update.
 #[test]
 fn an_update_that_one_copy_cannot_make_is_made_by_none() {
     let run = |sharded: bool, fails: bool| {
@@ -147,7 +147,7 @@ fn an_update_that_one_copy_cannot_make_is_made_by_none() {
     assert!(own.1.equal(&expected.1), "outputs of all copies");
 }
 
-/// Of a parameter's gradient there is one between steps, which `zero_grad` clears.
+/// Between steps only the owner has a parameter's gradient, which `zero_grad` clears.
 #[test]
 fn gradients_are_with_the_owners_and_can_be_dropped() {
     let mut pipe = pipeline(2, 4, true);

@@ -1,5 +1,4 @@
-//! Values that skip layers arrive as they were stashed, wherever the model is cut,
-//! and their gradients come back.
+//! Values that skip layers arrive as stashed, wherever the model is cut, and their gradients come back.
 
 use crate::support::everywhere::{
     Closure, batch8, plain_linear, popped, same_everywhere, with_linear,
@@ -125,8 +124,8 @@ fn a_layer_must_do_with_its_skips_what_it_declares() {
     }
 }
 
-/// Three layers pop one value, and the way between is not idle: every layer uses
-/// what it gets several times, so that the order of the sums shows.
+/// Three layers pop one value, and all layers use their inputs several times, so that the order of the sums
+/// shows.
 fn popped_three_times() -> Sequential {
     let model = plain_linear(Sequential::new(), "in");
     let model = with_linear(model, "stash", |x, linear, ctx| {
@@ -177,7 +176,7 @@ fn absent_values_stay_absent_for_each_micro_batch_alike() {
     same_everywhere(&model, &batch8().0, None);
 }
 
-/// Tensors of every kind: numbers that have gradients, and others.
+/// Tensors of every kind: with gradients, and others.
 fn assorted(x: &Tensor) -> Vec<(&'static str, Tensor)> {
     vec![
         ("integers", x.argmax(1, false)),
@@ -194,7 +193,7 @@ fn assorted(x: &Tensor) -> Vec<(&'static str, Tensor)> {
     ]
 }
 
-/// What [`assorted`] made, put together again.
+/// Combines the tensors of [`assorted`].
 fn mixed(x: &Tensor, parts: &[Tensor]) -> anyhow::Result<Tensor> {
     let [
         integers,

@@ -1,5 +1,5 @@
-//! The backward in two halves: the weight pass may come at any time and in any
-//! order, on any model, and gives the bits of the joint backward.
+//! The backward in two halves: the weight pass may run at any later time and in any order, on any model, with
+//! the bits of the joint backward.
 
 use crate::support::models::{self, Model};
 use crate::support::reference::{Numbers, pipeline_numbers};
@@ -16,13 +16,13 @@ const UPDATES: usize = 3;
 /// When the weight passes run.
 #[derive(Debug, Clone, Copy)]
 enum Order {
-    /// Each right behind its input pass.
+    /// Each right after its input pass.
     AtOnce,
-    /// All behind the last input pass.
+    /// All after the last input pass.
     AtTheEnd,
-    /// So too, the last micro-batch's first.
+    /// All after the last input pass, the last micro-batch first.
     Reversed,
-    /// One input pass behind, the micro-batches out of order.
+    /// One input pass later, with the micro-batches out of order.
     Shuffled,
 }
 
@@ -132,7 +132,7 @@ fn tied_embedding_and_head() {
     every_order(&models::tied());
 }
 
-/// Uses what it computes from its weight three times, in depth.
+/// Uses a value computed from its weight three times, in depth.
 #[derive(Debug)]
 struct Doubling {
     weight: Tensor,
@@ -147,8 +147,8 @@ impl Layer for Doubling {
     }
 }
 
-/// A computation from parameters alone that several places share runs back once,
-/// with the sum of what they send, as in the joint backward.
+/// A computation from parameters alone that several places share runs backward once, with the sum of their
+/// gradients, as in the joint backward.
 #[test]
 fn what_is_computed_from_a_weight_once_and_used_thrice() {
     single_threaded();
@@ -188,7 +188,7 @@ fn what_is_computed_from_a_weight_once_and_used_thrice() {
     }
 }
 
-/// The most bytes that micro-batches hold on one stage, with these actions.
+/// Peak bytes that micro-batches hold on one stage, with these actions.
 fn held(actions: &str) -> u64 {
     let model = Sequential::new()
         .layer("first", |p| linear(p, 64))
@@ -214,8 +214,8 @@ fn linear(path: &nn::Path<'_>, outputs: i64) -> nn::Linear {
     nn::linear(path, 64, outputs, nn::LinearConfig::default())
 }
 
-/// A first stage whose input needs no gradient has work for both halves: what lies
-/// behind its first layer goes through the input pass, and is free after it.
+/// A first stage whose input needs no gradient has work for both halves: the layers after its first one take
+/// part in the input pass, and are free after it.
 #[test]
 fn a_first_stage_without_an_input_gradient_splits_usefully() {
     let whole = held("0F0 0F1 0I0 0I1 0W0 0W1");
@@ -226,8 +226,8 @@ fn a_first_stage_without_an_input_gradient_splits_usefully() {
     );
 }
 
-/// libtorch 2.11's group norm ended the process where the gradients of its weights
-/// alone were asked for and its input was in channels-last layout.
+/// libtorch 2.11's group norm crashes if only the gradients of its weights are requested and its input is in
+/// channels-last layout.
 #[test]
 fn group_norm_over_channels_last_survives_its_weight_pass() {
     single_threaded();

@@ -1,5 +1,5 @@
-//! A pipelined model gives the numbers of the plain model: outputs, losses,
-//! gradients, updates; for any cut, schedule, number of micro-batches and batch size.
+//! A pipelined model gives the plain model's numbers: outputs, losses, gradients, updates; for any cut,
+//! schedule, number of micro-batches and batch size.
 
 mod losses;
 
@@ -300,7 +300,7 @@ fn gradients_add_up_over_steps_until_an_optimizer_uses_them() {
     );
 }
 
-/// Means over unequal numbers of tokens: the loss function says how many.
+/// Means over unequal numbers of tokens: the loss function gives the weights.
 #[test]
 fn weights_of_the_loss_function_make_the_mean_over_tokens_exact() {
     single_threaded();
@@ -378,7 +378,7 @@ fn loading_puts_values_where_their_layer_is() {
     );
 }
 
-/// None ever has layers that are not its own, not even for a moment.
+/// No stage ever builds layers of another one, not even temporarily.
 #[test]
 fn every_layer_is_built_by_the_device_that_owns_it() {
     let built = Arc::new(Mutex::new(Vec::new()));

@@ -1,12 +1,12 @@
-//! Whatever crosses a border between stages arrives as it left: several tensors,
-//! absent ones, integers, views; and a layer may work in place on what it gets.
+//! Values cross a stage boundary unchanged: several tensors, absent ones, integers, views; and a layer may
+//! change its inputs in place.
 
 use crate::support::*;
 use gpipe::ndarray::{Array2, ArrayD, array, s};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{Layer, Pipeline, Sequential, Values, layers::Context, settings::on_values};
 
-/// One tensor to: a transposed view, an absent value, integers, a second branch.
+/// Maps one tensor to a transposed view, an absent value, integers, and a second branch.
 #[derive(Debug)]
 struct Fan {
     linear: nn::Linear,
@@ -27,7 +27,7 @@ impl Layer for Fan {
     }
 }
 
-/// Passes everything on after working in place on the branch.
+/// Passes everything on after changing the branch in place.
 #[derive(Debug)]
 struct InPlace;
 
@@ -40,7 +40,7 @@ impl Layer for InPlace {
     }
 }
 
-/// Back to two outputs, one of them in half the width.
+/// Joins to two outputs, one of them of half the width.
 #[derive(Debug)]
 struct Join {
     table: Tensor,
@@ -71,7 +71,7 @@ fn model() -> Sequential {
         })
 }
 
-/// Loss, gradients of all parameters, gradients of both inputs' parts.
+/// Loss, gradients of all parameters, gradients of both input parts.
 fn run(stages: usize) -> (u64, Vec<(String, Tensor)>, Tensor) {
     let mut pipe = Pipeline::builder(model())
         .devices(&cpus(stages))
@@ -116,7 +116,7 @@ fn several_absent_integer_and_strided_values_cross_every_border() {
     }
 }
 
-/// Whatever their layout: transposed, every second row backwards, broadcast, without numbers.
+/// For any layout: transposed, every second row backwards, broadcast, empty.
 #[test]
 fn arrays_are_the_tensors_of_their_numbers() {
     let x = Array2::from_shape_fn((4, 3), |(row, column)| (3 * row + column) as f32);

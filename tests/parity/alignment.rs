@@ -1,4 +1,4 @@
-//! Where in memory numbers lie changes no bit.
+//! The memory address of numbers changes no bit.
 
 use gpipe::tch::{self, Kind, Tensor, nn};
 use gpipe::{Sequential, Values, layers::Context, settings::Kernels};
@@ -7,11 +7,11 @@ use crate::operators::{Operator, operators};
 use crate::support::batch;
 use crate::support::everywhere::{Closure, same_everywhere};
 
-/// libtorch's own memory begins at multiples of so many bytes.
+/// Alignment of libtorch's own memory in bytes.
 const LINE: usize = 64;
 
-/// An operator's result and the gradients of its operands. What it is given, and the
-/// gradient of its result, lie so many elements behind the beginning of a line.
+/// An operator's result and its operands' gradients. The operands, and the gradient of the result, begin
+/// `shift` elements after the start of a line.
 fn numbers(operator: &Operator, kind: Kind, shift: i64) -> Vec<Tensor> {
     let shapes = operator
         .shapes
@@ -26,7 +26,7 @@ fn numbers(operator: &Operator, kind: Kind, shift: i64) -> Vec<Tensor> {
         "{}: not finite",
         operator.name
     );
-    // The backward of `cat` gives a slice of the gradient.
+    // The backward of `cat` returns a slice of the gradient.
     let before = Tensor::zeros([shift], (kind, tch::Device::Cpu));
     let weights = values(&[result.numel() as i64], 0.5, kind);
     let weights = Tensor::cat(&[&before, &weights], 0);
@@ -36,14 +36,14 @@ fn numbers(operator: &Operator, kind: Kind, shift: i64) -> Vec<Tensor> {
     std::iter::once(result.detach()).chain(gradients).collect()
 }
 
-/// Numbers between -1 and 1 that are no multiples of each other.
+/// Numbers between -1 and 1 that are not multiples of each other.
 fn values(shape: &[i64], phase: f64, kind: Kind) -> Tensor {
     let count = shape.iter().product::<i64>();
     let numbers = Tensor::arange(count, tch::kind::FLOAT_CPU) * 0.7 + phase;
     numbers.sin().reshape(shape).to_kind(kind)
 }
 
-/// A leaf with these values, behind so many elements.
+/// A leaf with these values, `shift` elements into its memory.
 fn placed(values: &Tensor, shift: i64) -> Tensor {
     let count = values.numel() as i64;
     let memory = Tensor::zeros([shift + count], (values.kind(), values.device()));
@@ -57,7 +57,7 @@ fn placed(values: &Tensor, shift: i64) -> Tensor {
     view.set_requires_grad(true)
 }
 
-/// What differs for operands of this type, with so many intra-op threads.
+/// Operators whose results differ for this type, with `threads` intra-op threads.
 fn differing(kind: Kind, threads: i32) -> Vec<String> {
     let _ = tch::get_num_threads();
     tch::set_num_threads(threads);
@@ -65,7 +65,7 @@ fn differing(kind: Kind, threads: i32) -> Vec<String> {
     let places = (LINE / kind.elt_size_in_bytes()) as i64;
     for operator in operators().iter().filter(|operator| operator.takes(kind)) {
         let aligned = numbers(operator, kind, 0);
-        // With more threads it takes long: some places.
+        // More threads are slow, so only some places are tested.
         let step = if threads == 1 { 1 } else { 5 };
         let wrong: Vec<i64> = (1..places)
             .step_by(step)
@@ -86,8 +86,8 @@ fn differing(kind: Kind, threads: i32) -> Vec<String> {
     found
 }
 
-/// MKL chose its kernels by the operands' addresses: on processors of AMD a product of a
-/// slice had other last bits than that of its copy.
+/// Regression test: MKL chose its kernels by the operands' addresses, so on AMD processors a product of a
+/// slice differed in the last bits from that of its copy.
 #[test]
 fn no_operator_looks_at_where_its_operands_begin() {
     let mut found = Vec::new();
@@ -109,8 +109,8 @@ fn nor_does_one_of_onednn() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Five layers, each of whose outputs is all rows but the first of something longer: rows
-/// of 28 bytes, so that it begins anywhere in a line.
+/// Five layers, each of which returns all rows but the first of a longer tensor: rows of 28 bytes, so that it
+/// begins anywhere in a line.
 fn slices() -> Sequential {
     Sequential::new().layers("rows", 5, |path, _| {
         let linear = nn::linear(path, 7, 7, nn::LinearConfig::default());
@@ -122,8 +122,8 @@ fn slices() -> Sequential {
     })
 }
 
-/// A copy that was made for a second run, or on the way to another stage, was aligned,
-/// and the slice that it stood for was not: half of all cuts had other last bits.
+/// Regression test: a copy made for a second run, or for another stage, was aligned, unlike the original
+/// slice, so half of all cuts differed in the last bits.
 #[test]
 fn outputs_that_are_slices_have_the_same_bits_under_every_cut() {
     same_everywhere(&slices(), &batch(&[10, 7], 10).0, None);

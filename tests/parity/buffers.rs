@@ -1,4 +1,4 @@
-//! Buffers that forward passes move, and second runs.
+//! Buffers that forward passes update, and second runs.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn builder(model: &Sequential) -> PipelineBuilder {
         .seed(7)
 }
 
-/// Moves a scale, and divides by the buffer itself: autograd saves it, not a copy.
+/// Updates a scale, and divides by the buffer itself, so that autograd saves it, not a copy.
 fn divided(model: Sequential) -> Sequential {
     model.layer("divided", |path| {
         let scale = path.ones_no_train("scale", &[8]);
@@ -36,7 +36,7 @@ fn divided(model: Sequential) -> Sequential {
     })
 }
 
-/// Loss, gradients and buffers of two steps that add up.
+/// Loss, gradients and buffers of two accumulating steps.
 fn numbers(mut pipe: Pipeline) -> (Vec<u64>, Vec<(String, Tensor)>) {
     single_threaded();
     let (x, y) = batch8();
@@ -53,7 +53,7 @@ fn numbers(mut pipe: Pipeline) -> (Vec<u64>, Vec<(String, Tensor)>) {
     (losses, all)
 }
 
-/// The second run's graph had the buffer itself, which afterwards held what it had held
+/// Regression test: the second run's graph saved the buffer itself, which was later restored to its value
 /// before that run.
 #[test]
 fn a_graph_that_saves_a_moved_buffer_goes_back_through_what_the_forward_read() {
@@ -77,11 +77,11 @@ fn a_graph_that_saves_a_moved_buffer_goes_back_through_what_the_forward_read() {
 }
 
 thread_local! {
-    /// A buffer of several layers, which are all built on one thread.
+    /// A buffer shared by several layers, which are all built on one thread.
     static SHARED: RefCell<Option<Tensor>> = const { RefCell::new(None) };
 }
 
-/// A layer that subtracts the shared buffer, and moves it or not.
+/// A layer that subtracts the shared buffer, and updates it if `moves`.
 fn sharing(model: Sequential, name: &str, moves: bool) -> Sequential {
     model.layer(name, move |path| {
         let linear = nn::linear(path, 8, 8, nn::LinearConfig::default());
@@ -104,7 +104,7 @@ fn sharing(model: Sequential, name: &str, moves: bool) -> Sequential {
 #[test]
 fn layers_that_share_a_buffer_find_what_each_of_them_found() {
     let build = |recompute| {
-        // The thread of a stage is new, and so is its buffer.
+        // A stage's thread is new, and so is its buffer.
         let model = sharing(Sequential::new(), "reads before", false);
         let model = sharing(model, "moves", true);
         let model = sharing(model, "reads behind", false);
@@ -123,8 +123,8 @@ fn layers_that_share_a_buffer_find_what_each_of_them_found() {
     assert_same_bits(&own.1, &expected.1, "always");
 }
 
-/// A layer whose buffer stays until this micro-batch comes; its second run of the other
-/// one fails, with an error or a panic.
+/// A layer whose buffer stays unchanged until micro-batch `moves_from`; its second run of the other one
+/// fails, with an error or a panic.
 fn late(moves_from: usize, failing: &Arc<AtomicUsize>, panics: bool) -> Sequential {
     let failing = Arc::clone(failing);
     let model = plain_linear(Sequential::new(), "one").layer("late", move |path| {

@@ -1,4 +1,4 @@
-//! What is combined with what.
+//! Combinations of settings.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -14,15 +14,15 @@ use crate::support::models::Model;
 use crate::support::{covering, cpus};
 
 const DEVICES: [usize; 4] = [1, 2, 3, 4];
-/// With so many micro-batches, every other stage or layer recomputes as well.
+/// With this many micro-batches, every other stage or layer recomputes as well.
 const MIXED: usize = 4;
 
 thread_local! {
-    /// Those of the suite that runs on this thread.
+    /// Kernels of the suite that runs on this thread.
     pub(crate) static KERNELS: Cell<Kernels> = const { Cell::new(Kernels::Libtorch) };
 }
 
-/// Runs a suite with these, what it computes itself included.
+/// Runs a suite with these kernels, including its own computations.
 pub(crate) fn with_kernels(kernels: Kernels, suite: impl FnOnce()) {
     let before = KERNELS.replace(kernels);
     let scope = kernels.scope().unwrap();
@@ -51,7 +51,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// One stage, nothing recomputed.
+    /// One stage, without recomputation.
     pub(crate) fn simplest(micro_batches: usize) -> Self {
         Self {
             schedule: ScheduleKind::GPipe,
@@ -62,7 +62,7 @@ impl Case {
         }
     }
 
-    /// Each two of its values on different axes.
+    /// Each pair of its values on different axes.
     pub(crate) fn pairs(&self) -> Vec<String> {
         covering::pairs(&self.axes())
     }
@@ -90,7 +90,7 @@ impl Case {
         self.builder(model).devices(&cpus(self.devices)).build()
     }
 
-    /// All but the devices.
+    /// All settings but the devices.
     pub(crate) fn builder(&self, model: &Model) -> PipelineBuilder {
         let stages = self.devices * self.chunks;
         Pipeline::builder(model.sequential())
@@ -105,7 +105,7 @@ impl Case {
     }
 }
 
-/// Layers for each stage; which stages have one more turns with `turn`.
+/// Layers per stage; `turn` rotates the stages with an extra one.
 fn balance(layers: usize, stages: usize, turn: usize) -> Vec<usize> {
     let more = |stage: usize| usize::from((stage + turn) % stages < layers % stages);
     (0..stages)
@@ -113,7 +113,7 @@ fn balance(layers: usize, stages: usize, turn: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The chunks that a schedule is tried with.
+/// The chunks tested with a schedule.
 fn chunks(schedule: ScheduleKind) -> Vec<usize> {
     match schedule {
         ScheduleKind::Interleaved1F1B | ScheduleKind::LoopedBfs | ScheduleKind::InterleavedZb => {
@@ -123,7 +123,7 @@ fn chunks(schedule: ScheduleKind) -> Vec<usize> {
     }
 }
 
-/// All combinations for a model of so many layers, for one number of micro-batches.
+/// All combinations for a model of `layers` layers and one number of micro-batches.
 pub(crate) fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for schedule in ScheduleKind::ALL {
@@ -148,8 +148,7 @@ pub(crate) fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
     cases
 }
 
-/// A few combinations, by name, in which each two values of different axes meet that meet
-/// in any.
+/// Names of a few combinations that cover each possible pair of values on different axes.
 pub(crate) fn covering(cases: impl Iterator<Item = Case>) -> HashSet<String> {
     let named: Vec<_> = cases.map(|case| (case.to_string(), case.pairs())).collect();
     covering::covering(&named)

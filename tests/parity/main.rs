@@ -1,16 +1,15 @@
-//! Whatever the schedule, the cut, the number of micro-batches and what is
-//! recomputed: outputs, losses, gradients and updates are, to the bit, those of
-//! plain gradient accumulation over the same micro-batches.
+//! For every schedule, cut, number of micro-batches and recomputation: outputs, losses, gradients and updates
+//! equal, bit for bit, those of plain gradient accumulation over the same micro-batches.
 //!
-//! Dropout masks depend on (seed, step, layer, micro-batch), and the gradients of
-//! tied parameters are summed place by place; no plain model does either, so with
-//! these the pipeline of one stage under GPipe's schedule is the measure.
+//! Dropout masks depend on (seed, step, layer, micro-batch), and the gradients of tied parameters are summed
+//! place by place. Plain models do neither, so these are compared with a pipeline of one stage under GPipe's
+//! schedule.
 //!
-//! Each combination makes one update; so many make ten that each two values (a schedule and
-//! a number of micro-batches, say) meet in one of them.
+//! Each combination makes one update; enough of them make ten to cover each pair of values (a schedule and a
+//! number of micro-batches, say).
 //!
-//! `PARITY=zbv` runs the combinations whose name contains that text;
-//! `PARITY_EVERY=1` makes ten updates in all of them (some ten minutes).
+//! `PARITY=zbv` runs the combinations whose name contains that text; `PARITY_EVERY=1` makes ten updates in
+//! all of them (some ten minutes).
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
 
 mod alignment;
@@ -40,10 +39,10 @@ const MICRO_BATCHES: [usize; 7] = [1, 2, 3, 4, 7, 8, 16];
 /// Micro-batches of unequal sizes, down to a single sample.
 const SAMPLES: i64 = 19;
 const UPDATES: usize = 10;
-/// So many failures are told before the rest is left out.
+/// Failures that are reported; the rest is left out.
 const TOLD: usize = 20;
 
-/// For telling a model that was not asked for from a slip.
+/// Distinguishes an unselected model from a misspelt one.
 const MODELS: [&str; 9] = [
     "mlp",
     "convnet",
@@ -61,7 +60,7 @@ struct Counts {
     run: usize,
     updated: usize,
     refused: usize,
-    /// Pairs of values that have met in any combination, and in one with updates.
+    /// Pairs of values covered by any combination, and by one with updates.
     pairs: BTreeSet<String>,
     updated_pairs: BTreeSet<String>,
 }
@@ -77,13 +76,13 @@ impl Counts {
     }
 }
 
-/// Runs every combination for `model`; fails at the end with the names of those
-/// that differ, or at once where one does not end.
+/// Runs every combination for `model`; fails at the end with the names of those that differ, or at once if
+/// one hangs.
 fn suite(model: Model) {
     suite_with(model, Kernels::Libtorch);
 }
 
-/// The same with these kernels, in the reference, too.
+/// Likewise with these kernels, also in the reference.
 fn suite_with(model: Model, kernels: Kernels) {
     let (say, hear) = mpsc::channel();
     let worker = thread::spawn(move || with_kernels(kernels, || run(&model, &say)));
@@ -153,7 +152,7 @@ fn run(model: &Model, say: &Sender<String>) {
     }
 }
 
-/// What every combination with so many micro-batches must give.
+/// Expected results of every combination with this many micro-batches.
 fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numbers {
     let mut one = Case::simplest(micro_batches).pipeline(model).unwrap();
     let initial = snapshot(&mut one);
@@ -171,7 +170,7 @@ fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numb
             "{} over {micro_batches} and over the whole batch",
             model.name
         );
-        // The sums have another order: a few roundings of f32.
+        // Another order of summation: a few roundings of f32.
         let off = (loss - plain.losses[0]).abs() / loss.abs().max(1.0);
         assert!(off < 1e-6, "{what}: loss {loss}, {off:e} off");
         let output = gpipe::tch::no_grad(|| whole.forward(&x, false));
@@ -204,7 +203,7 @@ fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numb
     own
 }
 
-/// Numbers of which none is zero or no number: otherwise nothing would be compared.
+/// Checks that no tensor is all zero or NaN: otherwise nothing would be compared.
 fn assert_alive(numbers: &Numbers, model: &Model) {
     for (name, gradient) in &numbers.gradients {
         let most = gradient.abs().max().double_value(&[]);
@@ -223,7 +222,7 @@ fn assert_alive(numbers: &Numbers, model: &Model) {
     );
 }
 
-/// One combination; `Err` says what is different, or what went wrong.
+/// Runs one combination; `Err` names the difference or the failure.
 fn check(
     case: &Case,
     model: &Model,
@@ -241,7 +240,7 @@ fn check(
     compare(&got, expected, steps == UPDATES)
 }
 
-/// `Err` says what is different; `after`: also what updates have left.
+/// `Err` names the difference; `after`: compares the state after updates, too.
 fn compare(got: &Numbers, expected: &Numbers, after: bool) -> Result<(), String> {
     for (step, (own, plain)) in got.losses.iter().zip(&expected.losses).enumerate() {
         if own.to_bits() != plain.to_bits() {
@@ -350,8 +349,8 @@ fn nodes_with_several_outputs() {
     suite(models::multi_output());
 }
 
-/// A second run found its buffers as later micro-batches had left them: spectral norm and
-/// subtracted running means had wrong gradients, and nobody said so.
+/// Regression test: a second run found its buffers as later micro-batches had left them, so spectral norm and
+/// subtracted running means silently had wrong gradients.
 #[test]
 fn buffers_that_a_forward_reads_and_moves() {
     suite(models::moving());

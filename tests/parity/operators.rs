@@ -1,4 +1,4 @@
-//! Operators by the libraries behind them: MKL, oneDNN, libtorch's own kernels.
+//! Operators by library: MKL, oneDNN, libtorch's own kernels.
 
 use gpipe::tch::{Kind, Reduction, Tensor};
 
@@ -7,7 +7,7 @@ pub(crate) struct Operator {
     pub(crate) name: &'static str,
     pub(crate) shapes: Vec<Vec<i64>>,
     pub(crate) apply: fn(&[Tensor]) -> Tensor,
-    /// LAPACK and Fourier transforms have none for `BFloat16`.
+    /// Whether it supports `BFloat16`, unlike LAPACK and Fourier transforms.
     short: bool,
 }
 

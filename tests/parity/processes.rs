@@ -1,9 +1,8 @@
-//! The same numbers where the stages are in several processes, each with devices of its own.
+//! The same numbers if the stages are in several processes, each with its own devices.
 //!
-//! The processes are threads here, each with a world of its own that meets the others over
-//! gloo; tests/world has real ones. Of the combinations in which each two values meet, each model
-//! runs every eighth, other ones than the next model; `PARITY_EVERY=1` runs all (some four
-//! minutes).
+//! The processes are threads here, each with its own world, connected by gloo; tests/world has real ones. Of
+//! the covering combinations, each model runs every eighth, rotating over the models; `PARITY_EVERY=1` runs
+//! all (some four minutes).
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -25,8 +24,8 @@ use crate::{ONEDNN, SAMPLES, all_same, same};
 const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 4, 7, 8];
 const UPDATES: usize = 3;
 
-/// Runs this as each of so many ranks, and gives what each told, in order. Where no rank tells
-/// anything for five minutes, this fails instead of hanging.
+/// Runs `body` as each of `size` ranks; returns the reports of each, in order. Fails instead of hanging if no
+/// rank reports anything for five minutes.
 pub(crate) fn ranks<T: Send + 'static>(
     size: usize,
     body: impl Fn(&Arc<World>, &mut dyn FnMut(T)) + Clone + Send + 'static,
@@ -72,7 +71,7 @@ pub(crate) fn ranks<T: Send + 'static>(
     all
 }
 
-/// The pipeline of a case, of whose devices each process has as many as it has of them.
+/// The pipeline of a case, whose devices are divided among the processes.
 fn pipeline(case: &Case, model: &Model, world: &Arc<World>) -> Result<Pipeline, gpipe::Error> {
     let (rank, size) = (world.rank(), world.size());
     let own = (case.devices + rank) / size;
@@ -85,7 +84,7 @@ fn by_name(lists: impl Iterator<Item = Named>) -> Named {
     all
 }
 
-/// What is wrong with what the ranks got.
+/// Difference between the ranks' numbers and the expected ones.
 fn difference(all: &[Numbers], expected: &Numbers) -> Result<(), String> {
     let copied = |list: &Named| {
         list.iter()
@@ -125,8 +124,8 @@ fn difference(all: &[Numbers], expected: &Numbers) -> Result<(), String> {
     }
 }
 
-/// A covering set of cases with as many processes as devices, and for two processes with twice
-/// as many.
+/// Runs a covering set of cases with as many processes as devices, and for two processes with twice as many
+/// devices.
 fn suite(number: usize, make: fn() -> Model) {
     single_threaded();
     let model = make();

@@ -1,9 +1,8 @@
-//! The same numbers with replicas of the pipeline (data parallelism), for one mini-batch, one
-//! number of micro-batches and one tree of gradient sums: in one process, and over several.
+//! The same numbers with replicas of the pipeline (data parallelism), for one mini-batch, one number of
+//! micro-batches and one tree of gradient sums: in one process, and over several.
 //!
-//! The measure is one pipeline of one stage with the same tree (tests/numbers/tree has the
-//! definition of that). Of the combinations in which each two values meet, each model runs some,
-//! other ones than the next model; `PARITY_EVERY=1` runs all.
+//! The reference is a pipeline of one stage with the same tree (defined in tests/numbers/tree). Of the
+//! covering combinations, each model runs some, rotating over the models; `PARITY_EVERY=1` runs all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,15 +22,15 @@ const LEAVES: usize = 4;
 const REPLICAS: [(usize, bool); 5] = [(1, false), (2, false), (2, true), (4, false), (4, true)];
 const MICRO_BATCHES: std::ops::RangeInclusive<usize> = 1..=8;
 const UPDATES: usize = 3;
-/// One of so many combinations is run in one process, and over several.
+/// One of so many combinations runs in one process, and over several.
 const EVERY: usize = 5;
 const EVERY_SPREAD: usize = 16;
 
-/// A combination, and how many replicas.
+/// A combination, and its number of replicas.
 struct Replicated {
     case: Case,
     replicas: usize,
-    /// Whether the optimizer's state is spread over them.
+    /// Whether the optimizer's state is sharded over the replicas.
     sharded: bool,
 }
 
@@ -64,7 +63,7 @@ impl Replicated {
         self.case.devices * self.replicas
     }
 
-    /// Each two of its values on different axes.
+    /// Each pair of its values on different axes.
     fn pairs(&self) -> Vec<String> {
         let mut axes = self.case.axes().to_vec();
         axes.push(format!("d={} sharded {}", self.replicas, self.sharded));
@@ -93,13 +92,13 @@ fn all(model: &Model) -> impl Iterator<Item = Replicated> + use<> {
         })
     });
     let fits = |own: &Replicated| own.case.devices <= 3 && own.exists();
-    // Computed schedules are those of another name.
+    // Computed schedules equal others of another name.
     let fits = move |own: &Replicated| own.case.schedule != ScheduleKind::Auto && fits(own);
     cases.filter(fits)
 }
 
-/// Those in which each two values meet, of a model's combinations for so many processes (1: for
-/// one); of these every `stride`-th, from another one on for each model.
+/// A covering set of a model's combinations for `size` processes; takes every `stride`th, with an offset that
+/// depends on the model.
 fn chosen(number: usize, model: &Model, size: usize, stride: usize) -> Vec<Replicated> {
     let fits = |own: &Replicated| size == 1 || own.replicas > 1 && own.devices() >= size;
     let all: Vec<_> = all(model).filter(fits).collect();
@@ -118,7 +117,7 @@ fn chosen(number: usize, model: &Model, size: usize, stride: usize) -> Vec<Repli
     chosen.skip(first).step_by(stride).collect()
 }
 
-/// What one pipeline gives.
+/// Numbers of a single pipeline.
 fn expected<'a>(
     known: &'a mut BTreeMap<usize, Numbers>,
     model: &Model,
@@ -138,7 +137,7 @@ fn numbers(mut pipe: Pipeline, model: &Model) -> Result<Numbers, String> {
     done.map_err(|error| error.to_string())
 }
 
-/// In one process.
+/// Runs the combinations in one process.
 fn suite(number: usize, model: &Model) {
     single_threaded();
     let (mut known, mut failures, mut count) = (BTreeMap::new(), Vec::new(), 0);
@@ -157,7 +156,7 @@ fn suite(number: usize, model: &Model) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// What all processes have, each stage's copies being the same.
+/// Joins the numbers of all processes, whose copies of a stage must agree.
 fn joined(all: Vec<Numbers>) -> Result<Numbers, String> {
     let mut all = all.into_iter();
     let mut joined = all.next().ok_or("no processes")?;
@@ -189,7 +188,7 @@ fn add(all: &mut Named, more: Named) -> Result<(), String> {
     Ok(())
 }
 
-/// Over several processes, which are threads here.
+/// Runs the combinations over several processes, which are threads here.
 fn spread(number: usize, make: fn() -> Model) {
     single_threaded();
     let model = make();
@@ -234,7 +233,7 @@ fn mlp() {
     spread(0, models::mlp);
 }
 
-/// Buffers that move with every micro-batch, which no replica sees all of.
+/// Buffers change with every micro-batch, and no replica sees all of them.
 #[test]
 fn buffers_that_a_forward_moves_are_refused() {
     single_threaded();

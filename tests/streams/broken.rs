@@ -1,4 +1,4 @@
-//! The checks find what they are there to find.
+//! Checks that the checks find missing synchronization.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::settings::Recompute;
@@ -18,8 +18,8 @@ fn recorded(places: &[Option<usize>]) -> Recorder {
     setup.recorded(&models::mlp()).0
 }
 
-/// How many single things that keep order can be left out, how many of these the check
-/// misses, and how many a few made-up clocks alone find.
+/// Counts the single synchronization operations that can be left out, those whose omission the check finds,
+/// and those that a few simulated clocks alone find.
 fn left_out(recorder: &Recorder) -> (usize, usize, usize) {
     let (mut all, mut found, mut played) = (0, 0, 0);
     while let Some(broken) = recorder.without(all) {
@@ -48,8 +48,8 @@ fn what_keeps_order_cannot_be_left_out() {
         recorder.check().unwrap();
         let (all, found, played) = left_out(&recorder);
         assert!(all > 50, "{places:?}: {all}");
-        // The rest is needed under other schedules only: a wait for what an earlier
-        // wait covers, a note for memory that outlives its use.
+        // The rest is needed only under other schedules: a wait that an earlier wait covers, a note for
+        // memory that outlives its use.
         assert!(found * 3 >= all, "{places:?}: {found} of {all}");
         assert!(played > 0, "{places:?}: {played} of {all}");
     }

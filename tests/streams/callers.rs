@@ -1,4 +1,4 @@
-//! Memory that the caller's thread takes, and stages use.
+//! Memory that the caller's thread allocates and stages use.
 
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::ScheduleKind;
@@ -14,9 +14,9 @@ use crate::setup::Setup;
 use crate::support::cpus;
 use crate::support::models::{self, Model};
 
-/// A verdict, a factor or a sum of tied gradients is of the caller's stream, which every
-/// thread of the process has: without a note to the allocator another one (that of a loader,
-/// say) could get the memory while stages still read it.
+/// A finite flag, a factor or a sum of tied gradients is allocated in the caller's stream, which all threads
+/// share: without a note to the allocator, another thread (a loader's, say) could get the memory while stages
+/// still read it.
 #[test]
 fn the_allocator_is_told_of_every_stage_that_uses_what_the_caller_made() {
     for places in [[Some(0), Some(1)], [Some(0), Some(0)]] {
@@ -62,8 +62,8 @@ fn train(model: &Model, precision: Precision, recorder: &Recorder) {
     }
 }
 
-/// The batching thread copied in the device's default stream, which waits for the step that
-/// is running, and for which the next one waits: no copy ran beside a step.
+/// Regression test: the batching thread copied in the device's default stream, which waits for the current
+/// step and delays the next one, so no copy ran during a step.
 #[test]
 fn batches_that_come_ahead_have_a_stream_of_their_own() {
     let recorder = Recorder::new(&[Some(0), Some(0)]);
@@ -91,7 +91,7 @@ fn batches_that_come_ahead_have_a_stream_of_their_own() {
     let broken = (0..).map_while(|index| recorder.without(index));
     let told = broken.filter_map(|broken| broken.check().err());
     let told: Vec<String> = told.map(|wrong| wrong.to_string()).collect();
-    // The wait for the copy, and the note for who takes a batch.
+    // The wait for the copy, and the allocator note for the consumer of a batch.
     let early = "who takes a batch, in stream 0 of device 0, reads";
     assert!(
         told.iter().any(|wrong| wrong.starts_with(early)),
@@ -99,8 +99,8 @@ fn batches_that_come_ahead_have_a_stream_of_their_own() {
     );
 }
 
-/// A device has 32 streams, which libtorch gives out again and again: each entry of the list
-/// of devices took five of them, used or not.
+/// A device has 32 streams, which libtorch hands out in turn. Regression test: each entry of the device list
+/// took five of them, used or not.
 #[test]
 fn streams_are_taken_where_something_goes_through_them() {
     let streams = |offload: &[usize]| {
@@ -119,7 +119,7 @@ fn streams_are_taken_where_something_goes_through_them() {
         crate::setup::train(&mut pipe, &model);
         recorder.streams()
     };
-    // The main ones, and those for inputs and targets.
+    // The main streams, and those for inputs and targets.
     assert_eq!(streams(&[]), 4);
     assert_eq!(streams(&[0]), 6);
 }

@@ -1,4 +1,4 @@
-//! Steps join what comes before and after: the caller, and steps that fail.
+//! Order of a step with respect to the caller before and after it, and to failing steps.
 
 use gpipe::tch::{Kind, Tensor};
 use gpipe::torch::streams::Recorder;
@@ -35,8 +35,7 @@ fn a_step_that_fails_leaves_the_streams_in_order() {
     }
 }
 
-/// Two runs of the same steps: one reads each number at once, the other all of them at the
-/// end.
+/// Two runs of the same steps: one reads each number immediately, the other all of them at the end.
 #[test]
 fn numbers_are_the_same_however_late_they_are_read() {
     let run = |recorder: Option<&Recorder>, late: bool| {
@@ -108,7 +107,7 @@ fn what_comes_back_to_the_caller_is_waited_for() {
         .unwrap();
     let (x, y) = batch(&[6, 8], 6);
     let x = x.set_requires_grad(true);
-    // A loss with a weight, and a gradient of the input.
+    // A loss with a weight, and an input gradient.
     let weighted = |out: &Tensor, y: &Tensor| {
         Loss::weighted(out.cross_entropy_for_logits(y), y.size()[0] as f64)
     };
@@ -119,7 +118,7 @@ fn what_comes_back_to_the_caller_is_waited_for() {
     assert_eq!(out.kind(), Kind::Float);
     recorder.check().unwrap();
     (0..8).for_each(|seed| recorder.play(seed).unwrap());
-    // Without one of the waits of the end, some read of the caller is out of order.
+    // Without one of the final waits, some read of the caller is out of order.
     let broken = (0..).map_while(|index| recorder.without(index));
     let told = broken.filter_map(|broken| broken.check().err());
     assert!(

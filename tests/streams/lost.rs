@@ -1,4 +1,4 @@
-//! Devices that fail in what they were told, and answer nothing any more.
+//! Devices that fail at work and do not respond any more.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::support::{batch, cpus, cross_entropy};
 
 const ASSERT: &str = "CUDA error: device-side assert triggered";
 
-/// Two stages; in the last micro-batch the second one's kernel fails, when the first one has
-/// nothing to do that could fail before that is told.
+/// Two stages; in the last micro-batch the second one's kernel fails, while the first one has no work left
+/// that could fail earlier.
 fn failing(recorder: &Recorder) -> PipelineBuilder {
     let model = plain_linear(Sequential::new(), "one");
     let device = recorder.clone();
@@ -34,9 +34,8 @@ fn failing(recorder: &Recorder) -> PipelineBuilder {
         .record_streams(recorder)
 }
 
-/// The end of the step on the stages failed as well then, and its error (of a job, without
-/// layer or micro-batch) was given in place of the step's own. Everything after it failed in
-/// as many ways as there are calls.
+/// Regression test: the end of the step failed on the stages as well, and its error (without layer or
+/// micro-batch) replaced the step's own. Later calls each failed in a different way.
 #[test]
 fn a_device_that_fails_is_named_and_what_comes_later_is_refused_in_one_sentence() {
     let recorder = Recorder::new(&[Some(0), Some(1)]);
@@ -66,7 +65,7 @@ fn a_device_that_fails_is_named_and_what_comes_later_is_refused_in_one_sentence(
     assert!(pipe.parameters().unwrap_err().to_string().contains(&lost));
 }
 
-/// An error of CUDA is not always the end of the device.
+/// A CUDA error does not always disable the device.
 #[test]
 fn a_device_that_still_answers_is_used_on() {
     let recorder = Recorder::new(&[Some(0), Some(1)]);
@@ -90,7 +89,7 @@ fn a_device_that_still_answers_is_used_on() {
     recorder.check().unwrap();
 }
 
-/// What is freed next may end the process, so nobody waits for the error to be shown.
+/// The next release of memory may end the process, so the error is printed at once.
 #[test]
 fn the_first_sight_of_it_is_printed_at_once() {
     const CHILD: &str = "GPIPE_TEST_DEVICE_FAILS";

@@ -1,5 +1,5 @@
-//! Streams and events: who waits for whom, told by a device layer that writes down what
-//! devices would be told. The numbers are computed on the CPU all the while.
+//! Streams and events: the order of operations, checked by a device layer that records the commands to
+//! devices. The numbers are computed on the CPU meanwhile.
 
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 

@@ -1,4 +1,4 @@
-//! What stages keep for their backwards may be in the host's memory meanwhile.
+//! Activations that stages keep for their backwards may be offloaded to host memory.
 
 use gpipe::partitioner::{Bytes, MicroId, Plan, ScheduleKind, Shape, StageId};
 use gpipe::torch::streams::Recorder;
@@ -59,14 +59,14 @@ fn no_number_changes_and_copies_are_waited_for() {
                 summary.copies
             };
             assert!(copies(&[0, 1]) > copies(&[1]), "{case}");
-            // Of ZB-H1 the last stage takes up directly what it has made.
+            // In ZB-H1 the last stage uses its results immediately.
             let moves = copies(&[1]) > copies(&[]);
             assert_eq!(moves, schedule == ScheduleKind::GPipe, "{case}");
         }
     }
 }
 
-/// A schedule may say which micro-batches leave: no others do, and no number changes.
+/// A schedule may name the micro-batches to offload: no others are, and no number changes.
 #[test]
 fn a_schedule_that_names_micro_batches_offloads_those_alone() {
     let model = models::transformer(0.2);
@@ -104,7 +104,7 @@ fn a_schedule_that_names_micro_batches_offloads_those_alone() {
     }
 }
 
-/// With stages that recompute and such that do not side by side.
+/// With recomputing and other stages side by side.
 #[test]
 fn no_number_changes_under_any_schedule() {
     let model = models::unet();
@@ -169,7 +169,7 @@ fn nothing_that_keeps_what_moves_in_order_can_be_left_out() {
     };
     let (with, without) = (waits(&[0, 1]), waits(&[]));
     assert!(with.len() > without.len());
-    // The wait for what came back, and that for what left before its memory is free.
+    // The wait for returned values, and the wait for copies out before their memory is freed.
     let came_back = "what was kept on the host, in stream";
     assert!(with.iter().any(|wrong| wrong.starts_with(came_back)));
     assert!(!without.iter().any(|wrong| wrong.starts_with(came_back)));
@@ -192,7 +192,7 @@ fn small_pieces_stay() {
     assert!(copies(1) > copies(256 << 10));
 }
 
-/// Where every forward is followed by its own backward, nothing moves.
+/// If every forward is followed by its own backward, nothing is moved.
 #[test]
 fn what_is_taken_up_directly_stays() {
     let model = models::mlp();
@@ -208,7 +208,7 @@ fn what_is_taken_up_directly_stays() {
     assert!(copies(&[0]) > copies(&[]));
 }
 
-/// Three layers, the second of which changes in place what the first has saved.
+/// Three layers, the second of which changes a value in place that the first has saved.
 fn spoiling() -> Sequential {
     let model = plain_linear(Sequential::new(), "in");
     let model = with_linear(model, "spoils", |x, linear, _| {
@@ -267,7 +267,7 @@ fn a_step_that_fails_leaves_the_streams_in_order() {
     }
 }
 
-/// The builder took everything of a plan but what its stages offload and whether there are graphs.
+/// Regression test: the builder ignored a plan's offloads and its choice of graphs.
 #[test]
 fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
     let model = models::mlp();
@@ -288,7 +288,7 @@ fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
             .plan(&plan(offload, graphs))
             .unwrap();
         let mut pipe = builder.record_streams(&recorder).build().unwrap();
-        // Twice: the first steps capture nothing.
+        // Twice, since the first steps capture nothing.
         train(&mut pipe, &model);
         train(&mut pipe, &model);
         let uses = pipe.cuda_graphs().unwrap();

@@ -1,4 +1,4 @@
-//! What optimizers remember may be in the host's memory between steps.
+//! Optimizer states may be in host memory between steps.
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::partitioner::Bytes;
@@ -37,7 +37,7 @@ fn kinds() -> [(OptimizerKind, OptimizerKind); 2] {
     ]
 }
 
-/// Weights in one way, biases in another.
+/// One optimizer for weights, another for biases.
 fn optimizer((weights, biases): (OptimizerKind, OptimizerKind)) -> Optimizer {
     Optimizer::new(weights).group(|name| name.ends_with("bias"), biases)
 }
@@ -79,7 +79,7 @@ fn no_number_changes_and_copies_are_waited_for() {
     }
 }
 
-/// Each parameter in a window of its own: memory is used again while others are on their way.
+/// Each parameter in a separate window: memory is reused while others are in transit.
 #[test]
 fn windows_take_turns_in_the_same_memory() {
     let model = models::transformer(0.0);
@@ -178,7 +178,7 @@ fn what_is_away_is_not_on_the_device() {
         (devices.iter().map(|d| d.total.0).sum::<u64>(), bytes as u64)
     };
     let ((here, bytes), (away, _)) = (total(false), total(true));
-    // AdamW remembers two numbers a parameter; peaks of two runs differ by some hundred bytes,
-    // since two stages' threads are never at the same point.
+    // AdamW keeps two numbers per parameter; peaks of two runs differ by some hundred bytes, since the
+    // stages' threads are never at the same point.
     assert!(away + bytes * 3 / 2 < here, "{away} {here} {bytes}");
 }

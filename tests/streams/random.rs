@@ -1,4 +1,4 @@
-//! Random schedules, places and times.
+//! Random schedules, placements and times.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::settings::Recompute;

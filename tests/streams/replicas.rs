@@ -1,5 +1,4 @@
-//! Replicas of a pipeline: what their stages exchange is in order, on the same devices and on
-//! others.
+//! Replicas of a pipeline: their stages' exchanges are ordered, on the same devices and on others.
 
 use gpipe::torch::streams::Recorder;
 use gpipe::{Optimizer, Pipeline, error::NonFinite, optim::AdamW};
@@ -8,7 +7,7 @@ use crate::support::{cpus, cross_entropy, mlp, mlp_batch, sequential, single_thr
 
 type Places = [Option<usize>; 4];
 
-/// Two replicas of two devices; where the first two are, stage 0 is.
+/// Two replicas of two devices; the first two entries are the places of stage 0.
 const PLACES: [Places; 5] = [
     [Some(0), Some(0), Some(0), Some(0)],
     [Some(0), Some(1), Some(0), Some(1)],
@@ -17,7 +16,7 @@ const PLACES: [Places; 5] = [
     [None, None, Some(0), None],
 ];
 
-/// Losses and what is left of some steps.
+/// Losses of some steps, and the final state.
 fn run(
     recorder: Option<&Recorder>,
     (non_finite, sharded): (NonFinite, bool),
@@ -39,7 +38,7 @@ fn run(
     let mut pipe = builder.build().unwrap();
     let mut optimizer = Optimizer::new(AdamW::default());
     let mut numbers = Vec::new();
-    // The last one is short: the first replica has one micro-batch of its three.
+    // The last batch is short: the first replica has one micro-batch of its three.
     for samples in [12, 12, 3] {
         let (x, y) = mlp_batch(samples);
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();

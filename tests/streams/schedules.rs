@@ -1,4 +1,4 @@
-//! Every schedule, over accelerators of several kinds of neighbourhood.
+//! Every schedule, over several arrangements of accelerators.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -9,8 +9,8 @@ use crate::setup::{Setup, train};
 use crate::support::models::{self, Model};
 use crate::support::{assert_same_bits, cpus, single_threaded};
 
-/// Accelerators of the devices, with a name: each its own, all on one, pairs that share
-/// one, and the host between accelerators.
+/// Named arrangements of devices: separate accelerators, all on one, pairs sharing one, and the host between
+/// accelerators.
 fn neighbourhoods(devices: usize) -> Vec<(&'static str, Vec<Option<usize>>)> {
     let places = |place: fn(usize) -> Option<usize>| (0..devices).map(place).collect();
     vec![
@@ -78,8 +78,8 @@ fn so_do_parameters_that_several_stages_use() {
     in_order_everywhere(&models::tied(), 2);
 }
 
-/// The stage before waited for each backward of an accelerator whose gradient it did not get, and
-/// was late with what the accelerator needed next.
+/// Regression test: the previous stage waited for each backward of an accelerator without getting a gradient,
+/// and delayed the accelerator's next input.
 #[test]
 fn a_stage_of_the_host_waits_for_no_gradient_where_it_gets_none() {
     single_threaded();

@@ -1,4 +1,4 @@
-//! Pipelines that are recorded.
+//! Pipelines whose device operations are recorded.
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::Tensor;
@@ -8,19 +8,19 @@ use gpipe::{Optimizer, Pipeline, PipelineBuilder, optim::AdamW, settings::Recomp
 use crate::support::models::Model;
 use crate::support::{cpus, single_threaded, snapshot};
 
-/// What is recorded.
+/// Settings of a recorded pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) schedule: ScheduleKind,
     pub(crate) chunks: usize,
     pub(crate) micro_batches: usize,
     pub(crate) recompute: Recompute,
-    /// The accelerator of each device, or the host.
+    /// The accelerator of each device; `None` for the host.
     pub(crate) places: Vec<Option<usize>>,
 }
 
 impl Setup {
-    /// Whether there is such a schedule, and the model has so many layers.
+    /// Whether the schedule exists for this shape, and the model has enough layers.
     pub(crate) fn exists(&self, layers: usize) -> bool {
         let shape = Shape {
             devices: self.places.len(),
@@ -50,7 +50,7 @@ impl Setup {
         }
     }
 
-    /// Two training steps with their updates, and what was recorded.
+    /// Two training steps with their updates, and their recording.
     pub(crate) fn recorded(&self, model: &Model) -> (Recorder, Numbers) {
         let recorder = Recorder::new(&self.places);
         let numbers = train(&mut self.pipeline(model, Some(&recorder)), model);
@@ -58,7 +58,7 @@ impl Setup {
     }
 }
 
-/// What training comes to.
+/// Results of a training.
 pub(crate) type Numbers = (Vec<f64>, Vec<(String, Tensor)>);
 
 pub(crate) fn train(pipe: &mut Pipeline, model: &Model) -> Numbers {

@@ -1,5 +1,5 @@
-//! Steps of which only the devices know whether they count: the numbers are those of
-//! pipelines whose host looks at each.
+//! Steps whose validity only the devices know: the numbers are those of pipelines whose host checks each
+//! step.
 
 use gpipe::tch::{Kind, Tensor, nn};
 use gpipe::torch::streams::Recorder;
@@ -16,7 +16,7 @@ use crate::support::{
     assert_same_bits, batch, cpus, cross_entropy, gradients, single_threaded, snapshot,
 };
 
-/// What a run came to, to be compared bit by bit.
+/// Results of a run, compared bit by bit.
 #[derive(Debug, PartialEq)]
 struct Told {
     losses: Vec<u64>,
@@ -28,7 +28,7 @@ struct Told {
 
 type Ran = (Told, Vec<(String, Tensor)>);
 
-/// In the steps of these numbers the loss is so large that gradients overflow in fp16.
+/// Steps in which the loss is so large that gradients overflow in fp16.
 const OVERFLOWS: [usize; 4] = [0, 3, 4, 8];
 const STEPS: usize = 10;
 
@@ -50,7 +50,7 @@ fn updates() -> [OptimizerKind; 4] {
     ]
 }
 
-/// Trains; a report is read at once, or all of them at the end.
+/// Trains, and reads each report at once, or all of them at the end.
 fn run(builder: PipelineBuilder, update: OptimizerKind, factor: f64, late: bool) -> Ran {
     single_threaded();
     let mut pipe = builder.build().unwrap();
@@ -155,7 +155,7 @@ fn so_is_a_loss_that_is_not_finite_and_buffers_are_as_before() {
     same_everywhere(build, f64::INFINITY, OVERFLOWS.len());
 }
 
-/// What such layers gather counts after good steps only, which the host has to know.
+/// Such layers update statistics only after good steps, which the host has to know.
 #[test]
 fn layers_that_gather_are_told_by_a_host_that_looks() {
     let build = |stages: usize| {
@@ -174,8 +174,8 @@ fn layers_that_gather_are_told_by_a_host_that_looks() {
     same_everywhere(build, f64::NAN, OVERFLOWS.len());
 }
 
-/// Who looks at parameters or gradients, or adds to them, before an optimizer has used
-/// them sees what a host that looks would have left.
+/// Callers that read or add to parameters or gradients before the optimizer uses them see the state that a
+/// host that checks would have left.
 #[test]
 fn a_verdict_is_heard_where_somebody_looks() {
     let run = |recorder: Option<&Recorder>| {
@@ -227,7 +227,7 @@ fn a_verdict_is_heard_where_somebody_looks() {
     recorder.check().unwrap();
 }
 
-/// The host comes to know of it a step later at the latest.
+/// The host notices a step later at the latest.
 #[test]
 fn a_scale_that_cannot_become_smaller_is_an_error_of_the_next_step() {
     let recorder = Recorder::new(&[Some(0), Some(1)]);
@@ -250,7 +250,7 @@ fn a_scale_that_cannot_become_smaller_is_an_error_of_the_next_step() {
     assert!(first.read().unwrap().skipped());
     let error = pipe.train_step(&x, &y, infinite).unwrap_err().to_string();
     assert!(error.contains("a loss scale as small as"), "{error}");
-    // It goes on with better steps.
+    // Better steps continue the training.
     assert!(
         !pipe
             .train_step(&x, &y, cross_entropy)
@@ -262,7 +262,7 @@ fn a_scale_that_cannot_become_smaller_is_an_error_of_the_next_step() {
     assert_same_bits(&snapshot(&mut pipe), &before, "nothing was updated");
 }
 
-/// The loss of a micro-batch that counts nothing may be NaN: devices skip no step for it.
+/// The loss of a micro-batch with weight 0 may be NaN: devices skip no step for it.
 #[test]
 fn what_counts_nothing_is_not_looked_at_by_devices_either() {
     let run = |recorder: Option<&Recorder>| {
@@ -298,7 +298,7 @@ fn what_counts_nothing_is_not_looked_at_by_devices_either() {
     }
 }
 
-/// A layer that only computes, and says nothing about itself.
+/// A layer that only computes and declares nothing.
 #[derive(Debug)]
 struct Silent(nn::Linear);
 
@@ -308,9 +308,9 @@ impl Layer for Silent {
     }
 }
 
-/// A layer that did not say that it gathers nothing had the host look at the gradients after
-/// each step that may be skipped. Now only what a layer does gather counts: the devices are
-/// told what they are told of the same model made of libtorch's layers.
+/// Regression test: a layer that did not declare that it has no statistics made the host check the gradients
+/// after each step that may be skipped. Now only actual statistics count: the devices get the same commands
+/// as for the same model of libtorch's layers.
 #[test]
 fn the_host_looks_for_no_layer_that_only_computes() {
     let config = nn::LinearConfig::default();

@@ -1,5 +1,5 @@
-//! A test in a process of its own, for one that looks at what belongs to the whole process:
-//! libtorch's random numbers, the number of its threads.
+//! Runs a test in a separate process, for tests of process-wide state: libtorch's random numbers, the number
+//! of its threads.
 
 use std::env;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 /// Set in such a process to the name of its test.
 const CHILD: &str = "GPIPE_TEST_APART";
 
-/// Runs `body`, which is that of the test of this full name, with no other test beside it.
+/// Runs `body`, the body of the test with this full name, without concurrent tests.
 #[track_caller]
 pub(crate) fn apart(test: &str, body: impl FnOnce()) {
     if env::var_os(CHILD).is_some_and(|name| name == test) {

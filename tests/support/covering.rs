@@ -1,8 +1,8 @@
-//! A few of many combinations.
+//! Covering subsets of combinations.
 
 use std::collections::HashSet;
 
-/// Each two values of a combination on different axes.
+/// Each pair of a combination's values on different axes.
 pub(crate) fn pairs(axes: &[String]) -> Vec<String> {
     let second = 0..axes.len();
     let pair = |second: usize| (0..second).map(move |first| (first, second));
@@ -11,11 +11,11 @@ pub(crate) fn pairs(axes: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// A few combinations, by name, in which each two values of different axes meet that meet
-/// in any. Each is given by its name and its [`pairs`].
+/// Names of a few combinations that cover each possible pair of values on different axes. Each combination is
+/// given by its name and its [`pairs`].
 pub(crate) fn covering(named: &[(String, Vec<String>)]) -> HashSet<String> {
     let (mut met, mut chosen) = (HashSet::new(), HashSet::new());
-    // First those in which all of their pairs meet for the first time.
+    // Begins with combinations all of whose pairs are new.
     let most = named.iter().map(|(_, pairs)| pairs.len()).max();
     for least in (1..=most.unwrap_or(0)).rev() {
         for (name, pairs) in named {

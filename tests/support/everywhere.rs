@@ -33,7 +33,7 @@ impl<F: Fn(Values, &Context) -> anyhow::Result<Values>> Layer for Closure<F> {
     }
 }
 
-/// A layer of one value: its linear layer, and what the closure makes of it.
+/// A layer of one value: applies the closure to the value and the linear layer.
 pub(crate) fn with_linear<F>(model: Sequential, name: &str, f: F) -> Sequential
 where
     F: Fn(Tensor, &nn::Linear, &Context) -> anyhow::Result<Tensor> + Clone + Send + Sync + 'static,
@@ -52,7 +52,7 @@ pub(crate) fn plain_linear(model: Sequential, name: &str) -> Sequential {
     with_linear(model, name, |x, linear, _| Ok(x.apply(linear)))
 }
 
-/// Every way to cut so many layers into so many stages.
+/// Every way to cut `layers` layers into `stages` stages.
 fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];
@@ -67,8 +67,8 @@ fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Pipelines over all cuts into one to three stages, and over one cut for every
-/// schedule; with and without recomputation.
+/// Pipelines over all cuts into one to three stages, and over one cut for every schedule; with and without
+/// recomputation.
 pub(crate) fn everywhere(model: &Sequential, mut case: impl FnMut(PipelineBuilder, &str)) {
     let layers = model.len();
     let base = || {
@@ -111,7 +111,7 @@ pub(crate) fn batch8() -> (Tensor, Tensor) {
     batch(&[10, 8], 10)
 }
 
-/// Loss bits of three steps, the first gradients, the weights at the end.
+/// Loss bits of three steps, the first gradients, the final weights.
 fn trained(pipe: &mut Pipeline, x: &Tensor) -> Result<(Vec<u64>, Named), Error> {
     let (_, y) = batch8();
     let mut optimizer = optimizer();
@@ -137,7 +137,7 @@ fn trained(pipe: &mut Pipeline, x: &Tensor) -> Result<(Vec<u64>, Named), Error> 
     Ok((losses, numbers))
 }
 
-/// The same bits everywhere, and as `expected` in the calling order of `model`.
+/// Checks for equal bits everywhere, also with `expected` in the calling order of `model`.
 pub(crate) fn same_everywhere(model: &Sequential, x: &Tensor, expected: Option<&Sequential>) {
     let first = Pipeline::builder(expected.unwrap_or(model).clone())
         .micro_batches(3)
@@ -156,13 +156,13 @@ pub(crate) fn same_everywhere(model: &Sequential, x: &Tensor, expected: Option<&
     });
 }
 
-/// What a layer before has stashed for certain.
+/// Pops a value that an earlier layer has stashed for certain.
 pub(crate) fn popped(ctx: &Context, name: &str) -> anyhow::Result<Tensor> {
     ctx.pop(name)?
         .ok_or_else(|| anyhow::anyhow!("`{name}` is absent"))
 }
 
-/// Three layers, the second of which fails when it is run for this time.
+/// Three layers, the second of which fails in its run number `time`.
 pub(crate) fn failing_at(time: usize) -> Sequential {
     let runs = Arc::new(AtomicUsize::new(0));
     let model = plain_linear(Sequential::new(), "one");

@@ -1,5 +1,5 @@
-//! What the integration tests share: small models in two forms, as layers for a
-//! pipeline and as plain tch modules, with the same parameters.
+//! Shared parts of the integration tests: small models in two forms, as layers of a pipeline and as plain tch
+//! modules, with the same parameters.
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
 
 pub(crate) mod apart;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{Pipeline, Sequential};
 
-/// How to build one layer: the same function serves the pipeline and the plain model.
+/// Builds one layer, for the pipeline and for the plain model.
 pub(crate) type Build = fn(&nn::Path<'_>) -> Box<dyn nn::ModuleT>;
 
 /// A chain of named layers.
@@ -40,7 +40,7 @@ pub(crate) fn sequential(chain: &Chain) -> Sequential {
         })
 }
 
-/// The chain as one model in the calling thread, without any of our code.
+/// The chain as one model in the calling thread, without the library.
 #[derive(Debug)]
 pub(crate) struct Plain {
     store: nn::VarStore,
@@ -48,7 +48,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// With the values that `pipe` has now.
+    /// Copies the current values of `pipe`.
     pub(crate) fn like(chain: &Chain, pipe: &mut Pipeline) -> Self {
         let store = nn::VarStore::new(Device::Cpu);
         let modules = chain
@@ -155,7 +155,7 @@ pub(crate) fn assert_same_bits(left: &[(String, Tensor)], right: &[(String, Tens
     }
 }
 
-/// Equal, where NaN is NaN.
+/// Equality that treats NaNs as equal.
 fn is_same(left: &Tensor, right: &Tensor) -> bool {
     let rest = |of: &Tensor| of.masked_fill(&of.isnan(), 0);
     left.equal(right) || left.isnan().equal(&right.isnan()) && rest(left).equal(&rest(right))
@@ -231,7 +231,7 @@ pub(crate) fn convnet() -> Chain {
         Box::new(nn::conv2d(path, 6, 6, 3, config))
     }
     fn flatten(_: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
-        // A transposed view crosses the border, and its gradient comes back through it.
+        // A transposed view crosses the stage boundary, and its gradient comes back through it.
         Box::new(nn::func(|x| {
             x.transpose(1, 3)
                 .mean_dim([1_i64, 2].as_slice(), false, None)
@@ -276,7 +276,7 @@ pub(crate) fn cpus(count: usize) -> Vec<Device> {
     vec![Device::Cpu; count]
 }
 
-/// Fails instead of hanging: runs `body` on a thread and waits five minutes at most.
+/// Runs `body` on a thread for at most five minutes: fails instead of hanging.
 pub(crate) fn watched(body: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let worker = thread::spawn(move || {
@@ -293,8 +293,8 @@ pub(crate) fn watched(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// One intra-op thread for the plain model. The first use of libtorch on a thread
-/// sets the number to what any thread has set last, so it must come before.
+/// Sets one intra-op thread for the plain model. The first use of libtorch on a thread sets the number to
+/// that of the latest setting on any thread, so it must come first.
 pub(crate) fn single_threaded() {
     let _ = gpipe::tch::get_num_threads();
     gpipe::tch::set_num_threads(1);

@@ -1,5 +1,5 @@
-//! What a pipeline's numbers are compared with: gradient accumulation in the
-//! calling thread, with tch and nothing else between the input and the gradients.
+//! Reference for a pipeline's numbers: gradient accumulation in the calling thread, with plain tch between
+//! the input and the gradients.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,16 +13,16 @@ use super::{gradients, snapshot};
 /// Tensors by name, in the order of the names.
 pub(crate) type Named = Vec<(String, Tensor)>;
 
-/// What is compared to the bit.
+/// Numbers that are compared bit for bit.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// In inference, before the first step.
+    /// Output of inference before the first step.
     pub(crate) output: Tensor,
-    /// Of each step.
+    /// Loss of each step.
     pub(crate) losses: Vec<f64>,
-    /// After the first step.
+    /// Gradients after the first step.
     pub(crate) gradients: Named,
-    /// Of the first step, where the input is floating.
+    /// Input gradient of the first step, if the input is floating.
     pub(crate) input_gradient: Option<Tensor>,
     /// Parameters and buffers after the last update.
     pub(crate) after: Named,
@@ -44,7 +44,7 @@ pub(crate) fn optimizer() -> Optimizer {
     })
 }
 
-/// The batch's input as the first step gets it: it asks for a gradient where it can.
+/// The batch's input for the first step: it requires a gradient if its type allows.
 pub(crate) fn asking(x: &Tensor) -> Tensor {
     x.copy().set_requires_grad(x.is_floating_point())
 }
@@ -87,7 +87,7 @@ impl Pass for PlainPass {
 }
 
 impl Reference {
-    /// With these parameters and buffers.
+    /// Builds the model with these parameters and buffers.
     pub(crate) fn new(model: &Model, values: &[(String, Tensor)]) -> Self {
         let store = nn::VarStore::new(Device::Cpu);
         let layers = model.parts.iter().map(|part| {
@@ -128,7 +128,7 @@ impl Reference {
         layers.fold(x.shallow_clone(), |x, layer| layer(&x, &pass))
     }
 
-    /// Plain gradient accumulation over micro-batches of these sizes; the loss.
+    /// Plain gradient accumulation over micro-batches of these sizes; returns the loss.
     pub(crate) fn accumulate(&self, x: &Tensor, y: &Tensor, sizes: &[i64]) -> f64 {
         let samples: i64 = sizes.iter().sum();
         let (mut start, mut total) = (0, 0.0);
@@ -143,7 +143,7 @@ impl Reference {
         total
     }
 
-    /// The gradients of each of these micro-batches alone, by name, absent ones left out.
+    /// The separate gradients of each of these micro-batches, by name; absent ones left out.
     pub(crate) fn of_each(&self, x: &Tensor, y: &Tensor, sizes: &[i64]) -> Vec<Named> {
         let samples: i64 = sizes.iter().sum();
         let variables = self.variables().into_iter();
@@ -180,7 +180,7 @@ impl Reference {
         }
     }
 
-    /// Everything that a pipeline is compared with, over `steps` updates.
+    /// All numbers to compare a pipeline with, over `steps` updates.
     pub(crate) fn numbers(&self, x: &Tensor, y: &Tensor, sizes: &[i64], steps: usize) -> Numbers {
         let parts = x.split_with_sizes(sizes, 0);
         let outputs: Vec<_> = parts
@@ -211,8 +211,8 @@ impl Reference {
     }
 }
 
-/// The same numbers from a pipeline that has made no step yet. Only the first of
-/// the steps asks for the input's gradient.
+/// The same numbers from a pipeline that has not made a step yet. Only the first step requires the input's
+/// gradient.
 pub(crate) fn pipeline_numbers(
     pipe: &mut Pipeline,
     model: &Model,
@@ -252,8 +252,8 @@ fn by_name(all: impl Iterator<Item = (String, Tensor)>) -> Named {
     all
 }
 
-/// Applies gradients from elsewhere with the optimizer that pipelines have: a
-/// pipeline of one layer, which has the parameters and is never run.
+/// Applies given gradients with a pipeline's optimizer: a pipeline of one layer that has the parameters and
+/// is never run.
 struct Updater {
     pipe: Pipeline,
     optimizer: Optimizer,
@@ -290,7 +290,7 @@ impl Updater {
         self.pipe.load(&named(values)).unwrap();
         let own: HashMap<_, _> = self.pipe.parameters().unwrap().into_iter().collect();
         for (name, gradient) in named(gradients) {
-            // The one way of tch to put a given gradient there: it is multiplied by 1.
+            // tch's only way to set a given gradient: the backward of a product with it.
             (&own[&name] * gradient).sum(None).backward();
         }
         self.optimizer.step(&mut self.pipe).unwrap();

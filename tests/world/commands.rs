@@ -1,8 +1,7 @@
-//! The command as one of several processes: whatever ends one of them, all others end, with its
-//! name and the exit code that tells a launcher what to do. `WORLD_KILLS=100 cargo test --test
-//! world commands -- --nocapture` has a quarter of them each by SIGKILL, an error, a panic and a
-//! lack of memory, prints how long the last one is still there, and fails where that is more than a
-//! second; without the variable each is there once.
+//! The command as one of several processes: whatever ends one of them, all others end, with its name and the
+//! exit code that tells a launcher what to do. `WORLD_KILLS=100 cargo test --test world commands --
+//! --nocapture` ends a quarter each by SIGKILL, an error, a panic and a lack of memory, prints how long the
+//! last process survives, and fails if that is more than a second; without the variable each happens once.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,20 +18,20 @@ use super::kills::told;
 use super::parts::print;
 use super::training::FOLDER;
 
-/// What a layer does, in which rank, and at which forward: `error:1:40`.
+/// A layer's action, its rank, and its forward: `error:1:40`.
 const DOES: &str = "WORLD_TEST_LAYER";
 
-/// In a layer, for ever.
+/// Stays in a layer forever.
 const STAYS: &str = "stays";
 
-/// The longest that the last one may be there, in milliseconds.
+/// The longest that the last process may survive, in milliseconds.
 const LIMIT: f64 = 1000.0;
 
-/// A linear layer that does what [`DOES`] says, and its forwards.
+/// A linear layer that acts as [`DOES`] says, with a count of its forwards.
 #[derive(Debug)]
 struct Odd(nn::Linear, AtomicUsize);
 
-/// That rank is where it stays.
+/// The file that marks a rank as staying in its layer.
 fn is_there(rank: &str) -> anyhow::Result<PathBuf> {
     Ok(Path::new(&env::var(FOLDER)?).join(format!("{STAYS}-{rank}")))
 }
@@ -54,7 +53,7 @@ impl Layer for Odd {
         if does == STAYS {
             fs::write(is_there(&rank)?, "")?;
         } else {
-            // Not before the others are where they stay.
+            // Waits until the others stay in their layers.
             for other in all.filter_map(|does| does.strip_prefix(STAYS)) {
                 while !is_there(&other[1..2])?.exists() {
                     thread::sleep(Duration::from_millis(1));
@@ -77,7 +76,7 @@ impl Layer for Odd {
     }
 }
 
-/// The command with such a model.
+/// Runs the command with such a model.
 pub(crate) fn train() -> i32 {
     let mut zoo = Zoo::builtin();
     let odd = Entry::new("odd", |_| {
@@ -101,7 +100,7 @@ pub(crate) fn train() -> i32 {
     super::parts::code(gpipe::cli::run_with(args.split_whitespace(), &zoo))
 }
 
-/// What it said at its end.
+/// The error at the end of a process's output.
 #[track_caller]
 fn error(ended: &Ended) -> &str {
     let mut lines = ended.printed.lines();
@@ -115,8 +114,7 @@ fn at(printed: &str, what: &str) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos.parse().unwrap()))
 }
 
-/// Has one of so many processes end by this. *Returns* how long after it the last of them was
-/// still there, in milliseconds.
+/// Ends one of `size` processes in this way. *Returns* how long the last of them survives, in milliseconds.
 #[track_caller]
 fn one_ends(size: usize, kind: &str, (victim, forward): (usize, u64), others_do: &str) -> f64 {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +129,7 @@ fn one_ends(size: usize, kind: &str, (victim, forward): (usize, u64), others_do:
     let mut job = Job::start("command", size, &variables);
     let killed = (kind == "kill").then(|| {
         job.wait_for("ready");
-        // Where somebody is in a layer for ever, it is to be there first.
+        // Processes that stay in a layer must be there first.
         if others_do.is_empty() {
             thread::sleep(Duration::from_micros(forward * 500));
         } else {
@@ -189,17 +187,18 @@ fn whatever_ends_one_all_others_end_with_its_name() {
             kills / 4,
             told(times)
         );
-        // Beside other tests a second is what the machine makes of it.
+        // Other tests' load can delay it beyond a second.
         assert!(kills < 100 || longest <= LIMIT, "{kind}: {longest} ms");
     }
 }
 
-/// A layer that computes for long kept its process from its end, and whoever waited for that one.
+/// Regression test: a layer with a long computation kept its process from ending, and all processes that
+/// waited for that one.
 #[test]
 fn nobody_waits_for_a_layer_that_another_one_is_in() {
     for kind in ["kill", "error"] {
         for victim in 0..2 {
-            // The first micro-batch is in the second process, and the second one in the first.
+            // The second process has the first micro-batch, and the first process the second.
             let forward = |rank| 33 - rank as u64;
             let other = 1 - victim;
             let stays = format!("{STAYS}:{other}:{}", forward(other));
@@ -208,8 +207,8 @@ fn nobody_waits_for_a_layer_that_another_one_is_in() {
     }
 }
 
-/// What is saved waits for the end of the step in which the others stay: whoever has written its
-/// part does not wait for that.
+/// A checkpoint waits for the end of the step in which the others stay: a process that has written its part
+/// must not wait for it.
 #[test]
 fn nobody_waits_for_a_checkpoint_that_nobody_can_approve() {
     one_ends(3, "error", (2, 32), &format!("{STAYS}:0:34 {STAYS}:1:33"));

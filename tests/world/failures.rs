@@ -1,12 +1,12 @@
-//! One of four processes fails: all others end, with its name.
+//! One of four processes fails: all others end, and name it.
 
 use super::job::{Ended, Job};
 use super::parts::{FAILS, PATIENCE};
 
-/// So long that nobody ends since another one is silent.
+/// A patience too long for any process to be lost by silence.
 const PATIENT: (&str, &str) = (PATIENCE, "120000");
 
-/// For tests of the silence. A busy machine may keep a process from its beat for a while.
+/// For tests of silence. A busy machine may delay a process's heartbeat for a while.
 pub(crate) const SHORT: (&str, &str) = (PATIENCE, "3000");
 
 #[track_caller]
@@ -20,7 +20,7 @@ pub(crate) fn all_name(ends: &[Ended], rank: usize, why: &str) {
     }
 }
 
-/// Of each rank, also of the first one, which serves the store.
+/// Covers each rank, including the first one, which serves the store.
 #[test]
 fn of_a_killed_process_all_others_know() {
     for victim in 0..4 {
@@ -36,7 +36,7 @@ fn of_a_killed_process_all_others_know() {
     }
 }
 
-/// No connection ends then: silence alone tells.
+/// No connection ends then, so only silence shows the loss.
 #[test]
 fn a_stopped_process_is_lost_after_the_patience() {
     for victim in [0, 2] {
@@ -52,7 +52,7 @@ fn a_stopped_process_is_lost_after_the_patience() {
     }
 }
 
-/// It hears of its own loss when it goes on.
+/// The process learns of its own loss when it continues.
 #[test]
 fn a_process_that_is_stopped_for_too_long_ends_too() {
     let mut job = Job::start("ring", 4, &[SHORT]);
@@ -62,11 +62,11 @@ fn a_process_that_is_stopped_for_too_long_ends_too() {
     job.ranks[2].signal("-CONT");
     let ended = job.ranks[2].finish();
     assert_eq!(ended.code(), Some(75), "{}", ended.printed);
-    // The store has gone with rank 0 by then, which may be what it hears first.
+    // The store has ended with rank 0 by then, which may be noticed first.
     assert!(ended.lost().starts_with("rank "), "{}", ended.printed);
 }
 
-/// A pause that is shorter than the patience is none.
+/// A pause shorter than the patience does not count.
 #[test]
 fn a_short_pause_of_all_is_no_loss() {
     let mut job = Job::start("ring", 4, &[(PATIENCE, "20000")]);
@@ -89,13 +89,13 @@ fn of_an_error_all_hear_the_rank_and_the_text() {
             victim,
             "failed: stage 1, layer `block.3`, micro-batch 2: boom",
         );
-        // It would fail again: a new start does not help.
+        // It would fail again: restarting does not help.
         assert!(ends.iter().all(|ended| ended.code() == Some(1)), "{ends:?}");
         assert_eq!(own.lost(), ends[0].lost());
     }
 }
 
-/// Processes that have no connection but the store's.
+/// Processes whose only connection is to the store.
 #[test]
 fn without_transfers_the_silence_tells() {
     for victim in [0, 1] {

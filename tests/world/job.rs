@@ -1,4 +1,4 @@
-//! Processes of this program that run a part each, and their ends.
+//! Processes of this program that each run a part, and their ends.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The part that a process is to run.
+/// The part that a process runs.
 pub(crate) const PART: &str = "WORLD_TEST_PART";
 
-/// No test takes so long.
+/// Longer than any test takes.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
 /// A process that was started.
@@ -37,9 +37,9 @@ impl Process {
         }
     }
 
-    /// Everything that it has printed so far.
+    /// Its output so far.
     pub(crate) fn printed(&self) -> String {
-        // The file's position is the process's, too: another one is opened.
+        // The file position is shared with the process, so the file is opened again.
         let path = format!(
             "/proc/self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&self.output)
@@ -51,7 +51,7 @@ impl Process {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Kills it, and says when.
+    /// Kills it, and returns the time.
     pub(crate) fn kill(&mut self) -> SystemTime {
         let now = SystemTime::now();
         self.child.kill().unwrap();
@@ -73,7 +73,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has printed this.
+    /// Waits until it has printed this text.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, text: &str) {
         let begin = Instant::now();
@@ -110,7 +110,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended is not there any more.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -133,7 +133,7 @@ impl Ended {
         self.status.signal()
     }
 
-    /// When it heard of the loss.
+    /// When it learned of the loss.
     #[track_caller]
     pub(crate) fn heard(&self) -> SystemTime {
         let nanos = self
@@ -144,7 +144,7 @@ impl Ended {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos.unwrap())
     }
 
-    /// Whom it says it has lost: what stands behind `lost:` in its own line.
+    /// The rank that it reports as lost: the text after `lost:` in its own line.
     #[track_caller]
     pub(crate) fn lost(&self) -> &str {
         let line = self
@@ -155,7 +155,7 @@ impl Ended {
     }
 }
 
-/// This program with the words of one rank.
+/// This program as one rank that runs a part.
 pub(crate) fn part(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -164,7 +164,7 @@ pub(crate) fn part(name: &str) -> Command {
     command
 }
 
-/// The same, by a command that is given what it is to run.
+/// Likewise, started by another command.
 fn within(by: &[&str], name: &str) -> Command {
     let own = part(name);
     let mut command = Command::new(by[0]);
@@ -179,19 +179,19 @@ fn within(by: &[&str], name: &str) -> Command {
 /// The processes of one run.
 pub(crate) struct Job {
     pub(crate) ranks: Vec<Process>,
-    /// Its processes are enough for a small machine: one job at a time.
+    /// A job's processes fill a small machine: one job at a time.
     _alone: MutexGuard<'static, ()>,
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Job {
-    /// Starts a part as each of so many ranks.
+    /// Starts a part as each of `size` ranks.
     pub(crate) fn start(name: &str, size: usize, variables: &[(&str, &str)]) -> Self {
         Self::start_by(size, "127.0.0.1", variables, |_| part(name))
     }
 
-    /// The same in network namespaces, where the first rank has this address.
+    /// Likewise in network namespaces, where the first rank has this address.
     pub(crate) fn start_in<'a>(
         name: &str,
         size: usize,
@@ -203,7 +203,7 @@ impl Job {
         })
     }
 
-    /// The same, each by a command that is given what it is to run.
+    /// Likewise, each started by another command.
     pub(crate) fn start_within(by: &[&str], name: &str, size: usize) -> Self {
         Self::start_by(size, "127.0.0.1", &[], |_| within(by, name))
     }
@@ -214,7 +214,7 @@ impl Job {
         variables: &[(&str, &str)],
         command: impl Fn(usize) -> Command,
     ) -> Self {
-        // A test that has failed has left no state behind.
+        // A failed test leaves no state behind.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port().to_string();
         let start = |rank: usize| {
@@ -234,7 +234,7 @@ impl Job {
         }
     }
 
-    /// Waits until all ranks have printed this.
+    /// Waits until all ranks have printed this text.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, text: &str) {
         for rank in &mut self.ranks {
@@ -242,7 +242,7 @@ impl Job {
         }
     }
 
-    /// Waits for the ends of all ranks but this.
+    /// Waits for the ends of all ranks but this one.
     #[track_caller]
     pub(crate) fn others(&mut self, than: usize) -> Vec<Ended> {
         let others = self.ranks.iter_mut().enumerate();
@@ -250,7 +250,7 @@ impl Job {
         others.map(|(_, process)| process.finish()).collect()
     }
 
-    /// Waits for the ends of all.
+    /// Waits for the ends of all ranks.
     #[track_caller]
     pub(crate) fn all(&mut self) -> Vec<Ended> {
         self.others(usize::MAX)

@@ -1,8 +1,8 @@
-//! Processes of a training that are killed or stopped at any moment of it: in a step, in the votes,
-//! in an update, while tied weights move, while a checkpoint is written. `WORLD_KILLS=100 cargo
-//! test --test world killed_trainings -- --nocapture` prints how long the last of the others is
-//! there, stops one twenty times, and fails where the others are there half a second after the patience;
-//! without the variable there are two kills and two stops.
+//! Processes of a training that are killed or stopped at any moment: in a step, in the votes, in an update,
+//! while tied weights are exchanged, while a checkpoint is written. `WORLD_KILLS=100 cargo test --test world
+//! killed_trainings -- --nocapture` prints how long the last of the others survives, stops a process twenty
+//! times, and fails if the others survive the patience by half a second; without the variable there are two
+//! kills and two stops.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,17 +12,17 @@ use super::kills::told;
 use super::parts::PATIENCE;
 use super::training::{FAULT, FOLDER, UPDATES};
 
-/// So long after the patience all have ended, in milliseconds.
+/// All must have ended this many milliseconds after the patience.
 pub(crate) const LATE: f64 = 500.0;
 
-/// Longer than a test waits: nobody is noticed by silence.
+/// Longer than a test waits: nothing is noticed by silence.
 const PATIENT: (&str, &str) = (PATIENCE, "120000");
 
-/// They train without end.
+/// They train endlessly.
 const ENDLESS: (&str, &str) = (FAULT, "none");
 
-/// Begins such a training, and does this to one of its ranks at any moment. *Returns* how long
-/// after it the last of the others knew, and had ended, in milliseconds.
+/// Starts such a training, and sends a signal to one of its ranks at any moment. *Returns* how many
+/// milliseconds later the last of the others noticed, and had ended.
 #[track_caller]
 fn others_end(size: usize, number: u64, patience: (&str, &str), signal: &str) -> (f64, f64) {
     let victim = (number % size as u64) as usize;
@@ -60,13 +60,13 @@ fn kills_at_any_moment() {
     println!("has ended: {}", told(ended));
 }
 
-/// Nobody waited for a tensor of the one that was killed while it wrote the last checkpoint: the other one
-/// waited for its part, and heard of the loss when the patience was over.
+/// Regression test: no rank waited for a tensor of the one killed while writing the last checkpoint; the
+/// other one waited for its part, and noticed the loss only after the patience.
 #[test]
 fn a_kill_in_the_last_checkpoint_is_noticed_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let folder = (FOLDER, folder.path().to_str().unwrap());
-    // A shard passes the place twice.
+    // A shard passes this point twice.
     let last = format!("shard:1:{}", 2 * (UPDATES - 1));
     let mut job = Job::start("train", 2, &[PATIENT, folder, ("GPIPE_FAIL_POINT", &last)]);
     let ends = job.others(1);

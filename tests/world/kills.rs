@@ -1,6 +1,6 @@
-//! How long it takes until the last one knows, and until it has ended, which for libtorch alone
-//! takes a while. `WORLD_KILLS=50 cargo test --test world kills --
-//! --nocapture` prints the times; without the variable there are two kills.
+//! How long it takes until the last process notices, and until it has ended, which takes libtorch a while.
+//! `WORLD_KILLS=50 cargo test --test world kills -- --nocapture` prints the times; without the variable there
+//! are two kills.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! `gpipe-rs launch` with processes that are killed, fail, or do not want to end.
+//! `gpipe-rs launch` with processes that are killed, fail, or refuse to end.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,7 +25,7 @@ fn launcher(part: &str, args: &str) -> Command {
     command
 }
 
-/// Pipes at which two processes wait: the beginning of their names.
+/// Creates pipes at which two processes wait; returns the common prefix of their names.
 fn gates(folder: &Path) -> String {
     let name = folder.join("gate").display().to_string();
     for rank in 0..2 {
@@ -52,7 +52,7 @@ fn open(gates: &str) {
     }
 }
 
-/// The numbers of the processes that have said them.
+/// The ids of the processes that have printed them.
 fn processes(printed: &str) -> Vec<String> {
     let numbers = printed.split("process ").skip(1);
     let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect();
@@ -126,7 +126,7 @@ fn ctrl_c_ends_all_and_nothing_is_started_again() {
     }
 }
 
-/// Nobody is left behind who trains for ever.
+/// No process is left training.
 #[test]
 fn a_killed_launcher_takes_its_processes_with_it() {
     let mut launcher = launched("outlives", "--processes 2");
@@ -148,7 +148,7 @@ fn a_killed_launcher_takes_its_processes_with_it() {
     }
 }
 
-/// While a process was loaded, nothing told it that its launcher had ended: it went on for ever.
+/// Regression test: a process being loaded was not told that its launcher had ended, and ran forever.
 #[test]
 fn processes_whose_launcher_was_killed_while_they_were_loaded_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn processes_whose_launcher_was_killed_while_they_were_loaded_end() {
     assert!(printed.contains("ended with 143"), "{printed}");
 }
 
-/// What does not join was waited for for 300 s.
+/// Regression test: the launcher waited 300 s for a process that does not join.
 #[test]
 fn a_process_that_is_stopped_before_it_joins_is_told_and_killed() {
     let ended = launched("stopped", "--processes 2").finish();
@@ -186,7 +186,7 @@ fn a_process_that_is_stopped_before_it_joins_is_told_and_killed() {
     );
 }
 
-/// The addresses at which a process waits for connections.
+/// The addresses at which a process listens.
 fn listening(process: &str) -> Vec<SocketAddr> {
     let links = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let links = links.filter_map(|own| fs::read_link(own.unwrap().path()).ok());
@@ -203,14 +203,14 @@ fn listening(process: &str) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// gloo kept every connection to its port for ever, and ended the process by SIGABRT where it could
+/// Regression test: gloo kept every connection to its port, and ended the process by SIGABRT when it could
 /// open no more.
 #[test]
 fn once_all_are_connected_nobody_else_gets_a_connection() {
     let folder = tempfile::tempdir().unwrap();
     let gates = gates(folder.path());
     let (mut launcher, all) = gated("probed", &gates);
-    // Rank 0 has the store's port besides, to which processes may come later.
+    // Rank 0 also has the store's port, to which processes may connect later.
     let second = processes(&launcher.printed().replace("\nprocess", ""));
     let [rank_1] = &second[..] else {
         panic!("{second:?} of {all:?}");

@@ -1,6 +1,6 @@
-//! Connections that gloo makes when they are first used: it keeps the thread that asks for one
-//! until the other rank asks too, and ranks that first receive from the one before them waited for
-//! each other around the ring.
+//! Connections that gloo makes on first use: it blocks the requesting thread until the other rank requests
+//! it, too. Regression test: ranks that first receive from the previous one waited for each other around the
+//! ring.
 
 use super::job::Job;
 

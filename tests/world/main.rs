@@ -1,5 +1,5 @@
-//! Worlds of real processes on this host, which are killed, stopped and fail; and the launcher
-//! that starts such processes. No test waits for ever: what runs too long is killed, and told.
+//! Worlds of real processes on this host, which are killed, stopped and fail; and the launcher that starts
+//! such processes. No test waits forever: processes that run too long are killed and reported.
 #![allow(clippy::unwrap_used)]
 
 mod commands;

@@ -1,6 +1,6 @@
-//! A host whose name server does not answer: libtorch asks for the name of each address that a
-//! store hears from, five seconds each, and meanwhile the store is silent. Where the system lets
-//! nobody say who the name server is (it takes root) the test says so, and tests nothing.
+//! A host whose name server does not answer: libtorch looks up the name of each address that a store hears
+//! from, five seconds each, while the store does not respond. If the system does not allow setting the name
+//! server (it needs root), the test says so, and tests nothing.
 
 use std::io::Write as _;
 use std::net::UdpSocket;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::job::Job;
 
-/// Where nothing else is. Name servers are asked at port 53, and the system takes no other.
+/// An unused address. Name servers are always queried at port 53.
 const SERVER: &str = "127.0.53.7";
 
 #[test]

@@ -1,9 +1,8 @@
-//! Processes on two sides of a cable, which is pulled while they train: two network namespaces of
-//! this machine with a pair of devices between them, one of which is taken down. `WORLD_KILLS=100
-//! cargo test --test world namespaces -- --nocapture` pulls it ten times, prints how long after the
-//! patience the last one is there, and fails where that is more than half a second; without the
-//! variable it is pulled once. Where the system lets nobody make namespaces (it takes root) the test
-//! says so, and tests nothing.
+//! Processes on two sides of a cable that is pulled during training: two network namespaces of this machine
+//! with a pair of devices between them, one of which is taken down. `WORLD_KILLS=100 cargo test --test world
+//! namespaces -- --nocapture` pulls it ten times, prints how long the last process survives the patience, and
+//! fails if that is more than half a second; without the variable it is pulled once. If the system does not
+//! allow creating namespaces (it needs root), the test says so, and tests nothing.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -14,11 +13,11 @@ use super::killed_trainings::LATE;
 use super::kills::told;
 use super::training::{FAULT, FOLDER};
 
-/// Where rank 0 is.
+/// Address of rank 0.
 const MASTER: &str = "10.77.0.1";
-/// The end of the cable, on each side.
+/// Name of the cable's end on each side.
 const PLUG: &str = "plug";
-/// `ip` with these arguments. *Errors*: what it says.
+/// Runs `ip` with these arguments. *Errors*: its message.
 fn ip(args: &str) -> Result<(), String> {
     let done = Command::new("ip").args(args.split_whitespace()).output();
     let done = done.map_err(|error| format!("ip: {error}"))?;
@@ -29,7 +28,7 @@ fn ip(args: &str) -> Result<(), String> {
     Err(format!("ip {args}: {said}"))
 }
 
-/// Two namespaces and what is between them.
+/// Two namespaces and the link between them.
 struct Cable {
     sides: [String; 2],
 }
@@ -66,13 +65,13 @@ impl Cable {
 impl Drop for Cable {
     fn drop(&mut self) {
         for side in &self.sides {
-            // One that could not be made is not there.
+            // It may not exist if it could not be created.
             let _ = ip(&format!("netns del {side}"));
         }
     }
 }
 
-/// Ends of processes after this, in milliseconds after the patience.
+/// Milliseconds from the patience after `at` to the ends of the processes.
 fn after(ends: &[Ended], at: SystemTime) -> f64 {
     let patience: f64 = SHORT.1.parse().unwrap();
     let after = |ended: &Ended| ended.at.duration_since(at).unwrap().as_secs_f64() * 1e3;

@@ -1,4 +1,4 @@
-//! What a process of these tests does. Nothing where the tests themselves run.
+//! Parts that a process of these tests runs; they do nothing in the test run itself.
 
 use std::env;
 use std::io::Write as _;
@@ -12,16 +12,16 @@ use gpipe::world::{Group, Lost, Times, Words, World};
 
 use super::job::PART;
 
-/// Milliseconds.
+/// Patience in milliseconds.
 pub(crate) const PATIENCE: &str = "WORLD_TEST_PATIENCE";
 /// The rank that fails by itself.
 pub(crate) const FAILS: &str = "WORLD_TEST_FAILS";
-/// The beginning of the names of pipes that a process waits at, its rank behind it.
+/// Name prefix of the pipes that processes wait at; the rank follows.
 pub(crate) const GATE: &str = "WORLD_TEST_GATE";
 /// The arguments of the launcher.
 pub(crate) const LAUNCH: &str = "WORLD_TEST_LAUNCH";
 
-/// The one test of a process that was started by another.
+/// The only test in a process that another one started.
 #[test]
 fn part() {
     let Ok(name) = env::var(PART) else {
@@ -36,12 +36,12 @@ fn part() {
         "command" => super::commands::train(),
         "bad" => 3,
         "outlives" => {
-            // The command itself sees to it that it ends with its launcher.
+            // The command itself makes sure that it ends with its launcher.
             let _ = gpipe::cli::run_with(["gpipe-rs", "env"], &Zoo::builtin());
             in_world(quiet)
         }
         "late" => {
-            // Until the test opens this, the process is one that is being loaded.
+            // The process counts as loading until the test opens the pipe.
             said_and_gated();
             let ended = code(gpipe::cli::run_with(["gpipe-rs", "env"], &Zoo::builtin()));
             print(&format!("ended with {ended}"));
@@ -59,7 +59,7 @@ fn part() {
     });
 }
 
-/// The command line in this program: `launch` starts it again, as the parts above.
+/// The command line in this program: `launch` starts it again, as one of the parts above.
 #[test]
 fn launcher() {
     let Ok(args) = env::var(LAUNCH) else {
@@ -70,14 +70,14 @@ fn launcher() {
     exit(code(ended));
 }
 
-/// An `ExitCode` says its number to nobody but the system.
+/// Extracts the number of an `ExitCode` from its debug text, the only way to read it.
 pub(crate) fn code(ended: ExitCode) -> i32 {
     let text = format!("{ended:?}");
     let digits = text.chars().filter(char::is_ascii_digit);
     digits.collect::<String>().parse().unwrap()
 }
 
-/// A line at once, whatever the test harness makes of lines.
+/// Prints a line immediately, bypassing the test harness.
 pub(crate) fn print(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{line}").unwrap();
@@ -117,7 +117,7 @@ fn before(world: &World) -> usize {
     (world.rank() + world.size() - 1) % world.size()
 }
 
-/// A number to the next rank and one from the rank before.
+/// Sends a number to the next rank and receives one from the previous.
 fn round(world: &World, group: &Group, step: i64) -> Result<(), Lost> {
     let came = group.receive(&[512], Kind::Int64, before(world), 0)?;
     let own = Tensor::full([512], step, (Kind::Int64, gpipe::tch::Device::Cpu));
@@ -127,7 +127,7 @@ fn round(world: &World, group: &Group, step: i64) -> Result<(), Lost> {
     sent.wait().map(drop)
 }
 
-/// Rounds without end; one rank may fail in the middle.
+/// Endless rounds; one rank may fail in the middle.
 fn ring(world: &World) -> Result<(), Lost> {
     let fails = env::var(FAILS).is_ok_and(|rank| rank == world.rank().to_string());
     let group = world.group()?;
@@ -143,8 +143,8 @@ fn ring(world: &World) -> Result<(), Lost> {
     Ok(())
 }
 
-/// Messages of many tags, received in another order than they were sent, of many kinds and
-/// sizes, to and from each rank.
+/// Messages with many tags, received in another order than sent, of many kinds and sizes, to and from each
+/// rank.
 fn tags(world: &World) -> Result<(), Lost> {
     const TAGS: i64 = 12;
     let group = world.group()?;
@@ -181,7 +181,7 @@ fn tags(world: &World) -> Result<(), Lost> {
     Ok(())
 }
 
-/// Nothing but to wait for bad news.
+/// Only waits for an abort.
 fn quiet(world: &World) -> Result<(), Lost> {
     let (told, heard) = mpsc::channel();
     world.on_abort(move |lost| told.send(lost.clone()).unwrap());
@@ -190,14 +190,14 @@ fn quiet(world: &World) -> Result<(), Lost> {
     Err(heard.recv().unwrap())
 }
 
-/// Says its number, and waits until the test opens its pipe.
+/// Prints its process id, and waits until the test opens its pipe.
 fn said_and_gated() {
     print(&format!("process {}", std::process::id()));
     let gate = env::var(GATE).unwrap() + &env::var("RANK").unwrap();
     std::fs::read(gate).unwrap();
 }
 
-/// Connected, then tried by others, then used.
+/// Connected, then probed by others, then used.
 fn probed(world: &World) -> Result<(), Lost> {
     let group = world.group()?;
     said_and_gated();
@@ -206,7 +206,7 @@ fn probed(world: &World) -> Result<(), Lost> {
     Ok(())
 }
 
-/// The last rank kills itself, but not when all are started again.
+/// The last rank kills itself, but not after a restart.
 fn again(world: &World) -> Result<(), Lost> {
     let group = world.group()?;
     for step in 0..50 {

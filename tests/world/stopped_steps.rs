@@ -1,5 +1,5 @@
-//! A pipeline over two processes in which one of them fails: both say where, nothing is left of
-//! it, and what comes later has the bits of a training in which nothing failed.
+//! A pipeline over two processes, one of which fails: both name the place, nothing is left of it, and later
+//! steps have the bits of a training without failures.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use super::job::{Ended, Job};
 use super::parts::PATIENCE;
 use super::training::{FAULT, FOLDER, UPDATES};
 
-/// Nobody is lost since the machine is busy.
+/// A long patience, so that a busy machine causes no loss of a process.
 const PATIENT: (&str, &str) = (PATIENCE, "120000");
 
 fn lines(ended: &Ended, prefix: &str) -> Vec<String> {
@@ -17,7 +17,7 @@ fn lines(ended: &Ended, prefix: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Losses and norms, and weights, of the processes of a training.
+/// Losses and norms, and weights, of a training's processes.
 #[track_caller]
 fn results(ends: &[Ended]) -> (Vec<String>, BTreeSet<String>) {
     for ended in ends {
@@ -28,7 +28,7 @@ fn results(ends: &[Ended]) -> (Vec<String>, BTreeSet<String>) {
     (lines(&ends[0], "number "), weights.collect())
 }
 
-/// What one process comes to in which nothing fails.
+/// Results of a single process without failures.
 fn expected() -> &'static (Vec<String>, BTreeSet<String>) {
     static EXPECTED: OnceLock<(Vec<String>, BTreeSet<String>)> = OnceLock::new();
     EXPECTED.get_or_init(|| {
@@ -38,7 +38,8 @@ fn expected() -> &'static (Vec<String>, BTreeSet<String>) {
     })
 }
 
-/// One of two processes fails so; each says these words, and the training comes to the same.
+/// One of two processes fails in this way; each prints these words, and the training has the expected
+/// results.
 #[track_caller]
 fn goes_on(fault: &str, rank: usize, words: &[&str]) {
     let expected = expected();
@@ -57,7 +58,7 @@ fn goes_on(fault: &str, rank: usize, words: &[&str]) {
                 said[0]
             );
         }
-        // Where it is not one's own error.
+        // The error of the other process names the rank.
         let elsewhere = format!("rank {rank}");
         assert!(
             own == rank || said[0].contains(&elsewhere),
@@ -181,7 +182,7 @@ fn a_rank_has_other_settings() {
     }
 }
 
-/// Without a word: the others end, with its name, and may be started again.
+/// The process ends without a message: the others end, with its name, and may be restarted.
 #[test]
 fn a_rank_ends_early() {
     for rank in 0..2 {

@@ -8,7 +8,7 @@ fn messages_of_different_tags_come_in_any_order() {
     for ended in job.all() {
         assert_eq!(ended.code(), Some(0), "{}", ended.printed);
         assert!(ended.printed.contains("all tags came"), "{}", ended.printed);
-        // Nobody has closed what another one still used: c10d would have a stack trace to show.
+        // No process closed a resource still in use by another: c10d would print a stack trace.
         assert!(!ended.printed.contains("frame #"), "{}", ended.printed);
         assert!(!ended.printed.contains("c10d"), "{}", ended.printed);
     }

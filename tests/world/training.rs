@@ -1,6 +1,5 @@
-//! What a process of these tests trains: four layers with tied weights over all processes, two
-//! batches an update. One rank may fail in the middle; what the others and it make of that is
-//! printed.
+//! The training of these tests' processes: four layers with tied weights over all processes, two batches per
+//! update. One rank may fail in the middle; the results in all ranks are printed.
 
 use std::env;
 use std::path::PathBuf;
@@ -21,12 +20,12 @@ use gpipe::{
 
 use super::parts::{PATIENCE, print};
 
-/// What fails, and in which rank: `layer.error:1`.
+/// The fault, and its rank: `layer.error:1`.
 pub(crate) const FAULT: &str = "WORLD_TEST_FAULT";
-/// Where checkpoints go.
+/// Folder for checkpoints.
 pub(crate) const FOLDER: &str = "WORLD_TEST_FOLDER";
 
-/// The update in which it fails, and how many there are.
+/// The update in which it fails, and the number of updates.
 const FAULTY: usize = 2;
 pub(crate) const UPDATES: usize = 4;
 /// The micro-batch in which a layer fails.
@@ -55,7 +54,7 @@ impl Fault {
     }
 }
 
-/// A linear layer that fails when it is told to.
+/// A linear layer that fails on request.
 #[derive(Debug)]
 struct Brittle {
     linear: nn::Linear,
@@ -110,7 +109,7 @@ fn batch(number: usize, samples: i64) -> (Tensor, Tensor) {
     (x, y)
 }
 
-/// Bits that tell two tensors apart.
+/// A hash that distinguishes tensors.
 fn hash(tensor: &Tensor) -> u64 {
     let numbers: Vec<f32> = Vec::try_from(tensor.detach().reshape([-1])).unwrap();
     let add = |hash: u64, bits: u32| (hash ^ u64::from(bits)).wrapping_mul(0x0100_0000_01b3);
@@ -118,7 +117,7 @@ fn hash(tensor: &Tensor) -> u64 {
     bits.fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// Weights and gradients here.
+/// Local weights and gradients.
 fn state(pipe: &mut Pipeline) -> Vec<(String, u64, Option<u64>)> {
     let all = pipe.parameters().unwrap().into_iter();
     let bits = |(name, own): (String, Tensor)| {
@@ -128,7 +127,7 @@ fn state(pipe: &mut Pipeline) -> Vec<(String, u64, Option<u64>)> {
     all.map(bits).collect()
 }
 
-/// How a call has failed.
+/// Failure of a call.
 pub(crate) struct Failed {
     said: String,
     lost: bool,
@@ -178,7 +177,7 @@ impl Run<'_> {
         Ok(report.read()?.loss)
     }
 
-    /// What comes between the steps and the update.
+    /// Calls between the steps and the update.
     fn between(&mut self) -> Result<f64, Failed> {
         if self.fault.is("load") {
             let nobody = [("nobody.weight".to_owned(), Tensor::from(1.0))];
@@ -188,7 +187,7 @@ impl Run<'_> {
             let copies = own
                 .into_iter()
                 .map(|(name, own)| (name, own.detach().copy()));
-            // All of one size: what differs is the names.
+            // All of one size: only the names differ.
             let one: Vec<_> = copies.filter(|(name, _)| name == "first.bias").collect();
             let none = (
                 "first.bias".to_owned(),
@@ -215,7 +214,7 @@ impl Run<'_> {
 
 const LR: f64 = 1e-2;
 
-/// Something fails in one rank, and all are as they were before.
+/// A call fails in one rank, and all ranks keep the previous state.
 fn failing(
     run: &mut Run<'_>,
     what: impl FnOnce(&mut Run<'_>) -> Result<(), Failed>,
@@ -296,7 +295,7 @@ fn body(world: &Arc<World>, fault: &Fault) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A norm that is NaN is nobody's error: all have it, and the gradients stay.
+/// A NaN norm is not an error of any rank: all have it, and the gradients stay.
 fn nan(run: &mut Run<'_>, world: &World) -> Result<(), Failed> {
     let mut kept = Vec::new();
     if run.fault.name == "nan" {
@@ -335,7 +334,7 @@ fn ends(world: &World, run: &mut Run<'_>) {
     }
 }
 
-/// One rank begins a checkpoint where the others train on.
+/// One rank starts a checkpoint while the others continue training.
 fn saves(
     run: &mut Run<'_>,
     saving: Option<&mut Checkpointer>,
@@ -352,7 +351,7 @@ fn saves(
     })
 }
 
-/// Trains, and says how.
+/// Trains, and prints the results.
 pub(crate) fn train() -> i32 {
     let mut times = Times::default();
     if let Ok(patience) = env::var(PATIENCE) {
@@ -360,7 +359,7 @@ pub(crate) fn train() -> i32 {
     }
     let world = Arc::new(World::join_with(Words::from_env().unwrap(), times).unwrap());
     let fault = Fault::here(world.rank());
-    // Others go on after a failure.
+    // Others continue after a failure.
     if env::var(FAULT).is_ok_and(|fault| fault == "none") {
         world.on_abort(|_| heard());
         let said = |lost: &gpipe::world::Lost| print(&format!("lost: {lost}"));

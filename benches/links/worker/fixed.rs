@@ -1,5 +1,5 @@
-//! Stages that wait for fixed times, with values of a fixed size: the engine and the carrier
-//! without a pipeline around them.
+//! Stages that wait for fixed times, with values of a fixed size: the engine and the carrier without a
+//! pipeline.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::waits::{Waits, bytes};
 use super::{Measured, Steps, WARMING, measured_link, median, micros, simulated};
 
 const LIMIT: u64 = 1 << 32;
-/// Of an engine's step.
+/// Votes of an engine's step.
 const VOTES: usize = 1;
 
 struct Part {
@@ -56,8 +56,8 @@ impl Part {
         })
     }
 
-    /// Seconds of the call, and of forwards and backwards here; of the step, from the first start
-    /// here to the last end here.
+    /// Seconds of the call and of the step (from its first start to its last end here), and the local forward
+    /// and backward times.
     fn step(&mut self) -> anyhow::Result<(f64, f64, StageTimes)> {
         let entry = |micro| Entry {
             edge: EdgeId(0),
@@ -88,7 +88,7 @@ impl Part {
         Ok((call, end.as_secs_f64() - start.as_secs_f64(), times))
     }
 
-    /// Those of both stages.
+    /// The times of both stages.
     fn both(&self, own: StageTimes) -> anyhow::Result<Vec<StageTimes>> {
         let said = [own.forward.get(), own.backward.get()].map(f64::to_le_bytes);
         let all = self.carrier.gather(&said.concat())?;

@@ -1,24 +1,24 @@
-//! The link between two processes, as plain TCP has it.
+//! Measures the link between two processes over plain TCP.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Messages there and back.
+/// Round trips.
 const ROUNDS: usize = 15;
-/// Bytes of one message there, of which the fastest of several counts: TCP begins slowly.
+/// Bytes of one bulk message; the fastest of several counts, since TCP starts slowly.
 const BULK: usize = 8 << 20;
 const BULKS: usize = 8;
 
-/// What a link does.
+/// Measured properties of a link.
 #[derive(Clone, Copy)]
 pub struct Line {
-    /// Seconds of a short message one way: half of the shortest time there and back.
+    /// One-way latency of a short message in seconds: half of the shortest round trip.
     pub one_way: f64,
     pub bytes_per_second: f64,
 }
 
-/// Rank 1 measures, rank 0 answers; both return the same.
+/// Rank 1 measures and rank 0 answers; both return the same result.
 pub fn measure(rank: usize, address: (&str, u16)) -> anyhow::Result<Line> {
     let mut stream = if rank == 0 {
         TcpListener::bind(address)?.accept()?.0

@@ -1,7 +1,7 @@
-//! One of the processes of `benches/links`: measures a step over a link, and what joining costs.
+//! A process of `benches/links`: measures a step over a link, and the cost of joining.
 //!
-//! Started with a JSON object, and the words of a launcher in its environment; rank 0 answers
-//! with JSON objects, one a line.
+//! Takes a JSON object as its argument and a launcher's variables in its environment; rank 0 prints JSON
+//! objects, one a line.
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub)]
 
 mod fixed;
@@ -23,15 +23,15 @@ use gpipe::world::World;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is to be measured.
+/// The measurement to run.
 #[derive(Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 enum Task {
     /// Steps of a pipeline of two stages, one in each process.
     Steps(Steps),
-    /// Joining, and then to be there until standard input ends.
+    /// Joins, then stays until standard input ends.
     Join,
-    /// The link between two processes is told.
+    /// Reports the link between two processes.
     Line,
     /// Plans for all processes, measured.
     Planned(planned::Planned),
@@ -50,7 +50,7 @@ struct Steps {
     bytes: usize,
     /// How long a forward waits; a backward waits twice as long.
     forward_ms: f64,
-    /// How many are measured, after six that are not.
+    /// Measured steps, after six warm-up steps.
     #[serde(rename = "steps")]
     measured: usize,
     /// Pause between two steps.
@@ -74,7 +74,7 @@ impl Steps {
     }
 }
 
-/// Steps that count as warming up.
+/// Warm-up steps.
 const WARMING: usize = 6;
 
 fn median(mut all: Vec<f64>) -> f64 {
@@ -92,8 +92,8 @@ fn answer(value: &Value) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Milliseconds of each step from its first action to its last, and of its whole call: as measured
-/// and as simulated.
+/// Milliseconds of each step from its first action to its last, and of the whole call, measured and
+/// simulated.
 #[derive(Default)]
 struct Measured {
     spans: Vec<f64>,
@@ -110,7 +110,7 @@ impl Measured {
         self.simulated_calls.push(simulated.1);
     }
 
-    /// Rank 0 tells the medians.
+    /// Rank 0 prints the medians.
     fn tell(self, world: &World, line: &line::Line) -> anyhow::Result<()> {
         if world.rank() > 0 {
             return Ok(());
@@ -127,7 +127,7 @@ impl Measured {
     }
 }
 
-/// What a step is simulated to take, and the call behind which the next one begins, in milliseconds.
+/// Simulated milliseconds of a step, and of the call after which the next step begins.
 fn simulated(
     schedule: &CheckedSchedule,
     costs: Costs,
@@ -142,7 +142,7 @@ fn simulated(
     Ok((step.makespan().get() / 1e3, call.get() / 1e3))
 }
 
-/// The link as plain TCP has it, in both processes; that of rank 0 counts.
+/// The link measured over plain TCP, in both processes; rank 0's result counts.
 fn measured_link(world: &World) -> anyhow::Result<(Link, line::Line)> {
     let master = world.words().master.clone();
     let (host, port) = master.context("no address of rank 0")?;

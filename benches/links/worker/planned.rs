@@ -1,5 +1,5 @@
-//! The plan for a profile over processes on two nodes, and the plans that it names next: each stage
-//! waits as long as its layers take, and hands on as many bytes.
+//! The plan for a profile over processes on two nodes, and its runners-up: each stage waits as long as its
+//! layers take, and sends as many bytes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use super::waits::{Waits, bytes};
 use super::{WARMING, answer, median, micros};
 
 const LIMIT: u64 = 1 << 32;
-/// Of an engine's step.
+/// Votes of an engine's step.
 const VOTES: usize = 1;
 
-/// What is planned.
+/// The planning task.
 #[derive(Deserialize)]
 pub struct Planned {
     profile: PathBuf,
     batch: usize,
     micro_batches: usize,
-    /// The links inside a node and between nodes.
+    /// The links within a node and between nodes.
     inside: Line,
     between: Line,
-    /// Plans beside the chosen one.
+    /// Number of runners-up to measure.
     others: usize,
-    /// How often each plan has its turn, and the steps of a turn that count.
+    /// Turns of each plan, and the counted steps per turn.
     rounds: usize,
     steps: usize,
 }
@@ -65,7 +65,7 @@ impl Planned {
         Ok(options)
     }
 
-    /// The chosen one and the next, with other schedules or cuts.
+    /// The chosen plan and its runners-up, with other schedules or cuts.
     fn plans(&self, profile: &Profile, options: &PlanOptions) -> anyhow::Result<Vec<Plan>> {
         let chosen = plan(profile, options)?;
         let mut plans = vec![chosen.clone()];
@@ -79,7 +79,7 @@ impl Planned {
         Ok(plans)
     }
 
-    /// Milliseconds of a call as planned, and of each as measured.
+    /// Milliseconds of a call as planned, and of each call as measured.
     fn measure(
         &self,
         world: &Arc<World>,
@@ -149,7 +149,7 @@ pub fn run(world: &Arc<World>, task: &Planned) -> anyhow::Result<()> {
     let options = task.options(world.size())?;
     let plans = task.plans(&profile, &options)?;
     let mut measured = vec![(0.0, Vec::new()); plans.len()];
-    // In turn, so that what else the machine does meets all of them.
+    // In turn, so that other load on the machine affects all plans alike.
     for _ in 0..task.rounds {
         for (plan, (planned, calls)) in plans.iter().zip(&mut measured) {
             let (of_plan, turn) = task.measure(world, plan, (&profile, &options))?;

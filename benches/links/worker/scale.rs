@@ -1,4 +1,4 @@
-//! What grows with the number of processes.
+//! Costs that grow with the number of processes.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Shape {
     micro_batches: usize,
 }
 
-/// A line of `/proc/self/status`, in MiB.
+/// Reads a line of `/proc/self/status`, in MiB.
 fn status(key: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(key));
@@ -27,7 +27,7 @@ fn status(key: &str) -> f64 {
     number.unwrap_or_default() / 1024.0
 }
 
-/// Joins, makes one group, and stays until standard input ends.
+/// Joins, creates one group, and stays until standard input ends.
 pub fn join() -> anyhow::Result<()> {
     let begin = Instant::now();
     let world = Arc::new(World::from_env()?);
@@ -51,7 +51,7 @@ pub fn join() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The part of a device in the middle, with the schedule kept and let go.
+/// Builds the program of the middle device, with the schedule kept and dropped.
 pub fn program(shape: &Shape) -> anyhow::Result<()> {
     let own = DeviceId(shape.devices / 2);
     let made = gpipe::partitioner::Shape::new(shape.devices, shape.micro_batches);

@@ -8,10 +8,10 @@ use gpipe::engine::Stage;
 use gpipe::partitioner::{Action, ActionKind, Bytes, StageTimes};
 use gpipe::tch::{Device, Kind, Tensor};
 
-/// Waits as long as each action takes, and hands on the same values each time.
+/// Waits as long as each action takes, and returns the same values each time.
 pub struct Waits {
     pub times: StageTimes,
-    /// What it hands to the next stage, and to the one before.
+    /// Output for the next stage, and gradient for the previous one.
     pub output: Tensor,
     pub gradient: Tensor,
 }
@@ -42,7 +42,7 @@ impl Stage for Waits {
     fn abort(&mut self) {}
 }
 
-/// A value of so many bytes; of one, where there are none to hand on.
+/// A tensor of `of` bytes, at least one.
 pub fn bytes(of: Bytes) -> Tensor {
     Tensor::zeros([of.get().max(1) as i64], (Kind::Uint8, Device::Cpu))
 }

@@ -5,12 +5,11 @@ use gpipe::{Layer, Values, layers::Context};
 
 use super::numbers::Parameters;
 
-/// Standard deviation of a transformer's initial weights, as the bound of an even
-/// spread.
+/// Standard deviation of a transformer's initial weights, as the bound of a uniform distribution.
 const SPREAD: f64 = 0.02 * 1.732_050_807_568_877_2;
 const EPSILON: f64 = 1e-5;
 
-/// The bound of He's initial values.
+/// The bound of He initialization.
 fn he(fan: i64) -> f64 {
     (6.0 / fan as f64).sqrt()
 }
@@ -249,7 +248,7 @@ impl Layer for Stem {
     }
 }
 
-/// A block of a ResNet, narrow in the middle.
+/// A bottleneck block of a ResNet.
 #[derive(Debug)]
 pub struct Bottleneck {
     convs: [Conv; 3],

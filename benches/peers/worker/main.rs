@@ -1,8 +1,8 @@
-//! This library as one of the candidates of `benches/peers`.
+//! This library as a candidate of `benches/peers`.
 //!
-//! Started with a JSON object (`w`, `p`, `d`, `sched`, `ms`, `threads`); then told on
-//! standard input `run K M` (take K steps with M micro-batches) or `quit`, and
-//! answering each with a JSON object on a line, as `worker.py` does.
+//! Started with a JSON object (`w`, `p`, `d`, `sched`, `ms`, `threads`). Reads `run K M` (run K steps with M
+//! micro-batches) or `quit` from standard input, and answers each with a JSON object on a line, like
+//! `worker.py`.
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub)]
 
 mod layers;
@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use workloads::Workload;
 
-/// Losses of so many first steps are told.
+/// Number of first steps whose losses are printed.
 const TOLD: usize = 3;
 
 #[derive(Deserialize)]
@@ -35,13 +35,13 @@ struct Settings {
     /// Replicas of the pipeline.
     d: usize,
     sched: String,
-    /// The numbers of micro-batches that will be asked for.
+    /// The numbers of micro-batches to be requested.
     ms: Vec<usize>,
     /// Intra-op threads of each stage.
     threads: usize,
-    /// Whose kernels compute: `libtorch` or `onednn`.
+    /// Kernels: `libtorch` or `onednn`.
     kernels: String,
-    /// Processes, each with as many of the devices.
+    /// Processes, among which the devices are divided evenly.
     ranks: usize,
     rank: usize,
     port: u16,
@@ -49,7 +49,7 @@ struct Settings {
     program: Option<String>,
 }
 
-/// A pipeline and what it trains on.
+/// A pipeline and its training data.
 struct Candidate {
     pipe: Pipeline,
     optimizer: Optimizer,
@@ -66,7 +66,7 @@ impl Candidate {
         };
         let schedule: ScheduleKind = settings.sched.parse()?;
         let kernels: Kernels = settings.kernels.parse().map_err(anyhow::Error::msg)?;
-        // A single device has a single stage, whatever the schedule has elsewhere.
+        // A single device has a single stage, whatever the schedule's default.
         let chunks = if settings.p == 1 {
             1
         } else {
@@ -143,7 +143,7 @@ fn processor_time() -> anyhow::Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
-/// A line of `/proc/self/status`, in MB as the peers tell it.
+/// Reads a line of `/proc/self/status`, in MB like the peers.
 fn status(key: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -153,7 +153,7 @@ fn status(key: &str) -> Option<f64> {
     Some(kilobytes / 1024.0)
 }
 
-/// Once libtorch has done its first operation and before there is a model.
+/// Memory after libtorch's first operation and before there is a model.
 fn base() -> Value {
     tch::set_num_threads(1);
     drop(tch::Tensor::from_slice(&[1.0_f32]) + 1.0);

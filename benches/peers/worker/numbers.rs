@@ -24,7 +24,7 @@ fn count(shape: &[i64]) -> u64 {
     shape.iter().product::<i64>().unsigned_abs()
 }
 
-/// Evenly spread from `-bound` to `bound`, in single precision throughout.
+/// Uniform from `-bound` to `bound`, in single precision throughout.
 pub fn symmetric(tensor: u64, shape: &[i64], bound: f64) -> Tensor {
     let bound = bound as f32;
     let number = |index| {
@@ -49,7 +49,7 @@ pub struct Parameters<'a, 'p> {
 }
 
 impl<'a, 'p> Parameters<'a, 'p> {
-    /// Those of a layer whose first parameter has the number `first`.
+    /// Parameters of a layer whose first one has the number `first`.
     pub fn new(path: &'a nn::Path<'p>, first: u64) -> Self {
         let next = Cell::new(first);
         Self { path, next }
@@ -59,12 +59,12 @@ impl<'a, 'p> Parameters<'a, 'p> {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Where buffers go.
+    /// Path of the buffers.
     pub fn path(&self) -> &'a nn::Path<'p> {
         self.path
     }
 
-    /// Random numbers up to `bound` on both sides.
+    /// Random numbers between `-bound` and `bound`.
     pub fn random(&self, name: &str, shape: &[i64], bound: f64) -> Tensor {
         let value = symmetric(self.number(), shape, bound);
         self.path.var_copy(name, &value)

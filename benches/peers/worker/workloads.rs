@@ -1,4 +1,4 @@
-//! What is trained: the same models, data and updates as in `workloads.py`.
+//! Training workloads: the same models, data and updates as in `workloads.py`.
 
 use anyhow::Context as _;
 use gpipe::tch::{Reduction, Tensor};
@@ -10,7 +10,7 @@ use gpipe::{
 use super::layers::{Block, Bottleneck, Classes, Dense, Embed, Head, Stem, numbered};
 use super::numbers::{INPUT, TARGET, integers, symmetric};
 
-/// Of a workload's outputs and targets, a mean.
+/// Mean loss over a workload's outputs and targets.
 pub type Loss = fn(&Tensor, &Tensor) -> Tensor;
 
 pub struct Workload {
@@ -19,7 +19,7 @@ pub struct Workload {
     pub target: Tensor,
     pub loss: Loss,
     pub update: OptimizerKind,
-    /// Layers of each of 1, 2 and 4 stages.
+    /// Layers per stage for 1, 2 and 4 stages.
     cuts: [Vec<usize>; 3],
 }
 
@@ -34,11 +34,11 @@ impl Workload {
         }
     }
 
-    /// The same with the model that `workloads.py` exported: a sequence of the same layers, of
-    /// which some become several, cut at the same places.
+    /// Replaces the model with the one that `workloads.py` exported: a sequence of the same layers, some of
+    /// them split into several, cut at the same places.
     pub fn exported(mut self, path: &str) -> anyhow::Result<Self> {
         self.model = models::exported(path)?;
-        // A layer's name begins with the number of the module that it is in.
+        // A layer's name begins with the number of its module.
         let module = |name: &str| name.split('.').next().and_then(|own| own.parse().ok());
         let modules: Option<Vec<usize>> = self.model.names().map(module).collect();
         let modules = modules.context("a layer is in no numbered module")?;
@@ -56,7 +56,7 @@ impl Workload {
         Ok(self)
     }
 
-    /// Layers of each of `stages` stages, the same for every candidate.
+    /// Layers per stage for `stages` stages, the same for every candidate.
     pub fn balance(&self, stages: usize) -> anyhow::Result<&[usize]> {
         let cut = self.cuts.iter().find(|cut| cut.len() == stages);
         let cut = cut.map(Vec::as_slice);
@@ -142,7 +142,7 @@ fn perceptron() -> Workload {
     }
 }
 
-/// W3: layers so small that what remains is the engine.
+/// W3: layers so small that the engine's overhead dominates.
 fn tiny() -> Workload {
     let (width, batch) = (32, 64);
     Workload {

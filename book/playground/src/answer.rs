@@ -1,4 +1,4 @@
-//! A question's answer.
+//! The answer to a question.
 
 use gpipe_partitioner::{DeviceId, ScheduleKind, render};
 use serde_json::{Value, json};
@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 use crate::Question;
 use crate::simulated::Simulated;
 
-/// The answer to a [`Question`] in JSON, as JSON: an object with the numbers of
-/// `gpipe-rs simulate --json`, their texts and the picture (`svg`); without a schedule one with
-/// `rows`, a list of the same for all schedules, the fastest first and without pictures. What
-/// cannot be answered is an object with `error`.
+/// Answers a [`Question`] in JSON with JSON: an object with the numbers of `gpipe-rs simulate --json`, their
+/// texts and the picture (`svg`). Without a schedule, an object with `rows`, a list of such objects for all
+/// schedules, the fastest first, without pictures. On failure, an object with `error`.
 pub fn answer(question: &str) -> String {
     let answer = match serde_json::from_str::<Question>(question) {
         Ok(question) => answered(&question).unwrap_or_else(|error| json!({"error": error})),
@@ -37,7 +36,7 @@ fn rows(question: &Question) -> Vec<Value> {
             Err(error) => refused.push(json!({"schedule": kind.name(), "refused": error})),
         }
     }
-    // What cannot train does less, and is no faster for it.
+    // Schedules that do not train do less work, and must not count as faster.
     cases.sort_by_key(|case| (!case.kind.trains(), case.simulation.makespan()));
     let best = cases.first().filter(|best| best.kind.trains());
     let best = best.map(|best| best.simulation.makespan());

@@ -1,6 +1,7 @@
-//! What a page calls: it writes a question where `gpipe_question` says, calls `gpipe_answer`, and
-//! reads the answer there, `gpipe_answer_length` bytes of UTF-8. All of it on one thread.
-// A symbol that has its own name could hide another one: these begin with `gpipe_`.
+//! Functions for the page: it writes a question to the address that `gpipe_question` returns, calls
+//! `gpipe_answer`, and reads `gpipe_answer_length` bytes of UTF-8 from the address returned. All on one
+//! thread.
+// Unmangled symbols could clash with others, so all names begin with `gpipe_`.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -10,7 +11,7 @@ thread_local! {
     static ANSWER: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Makes room for a question of so many bytes and says where.
+/// Makes room for a question of `length` bytes and returns its address.
 #[unsafe(no_mangle)]
 extern "C" fn gpipe_question(length: usize) -> *mut u8 {
     QUESTION.with_borrow_mut(|question| {
@@ -20,7 +21,7 @@ extern "C" fn gpipe_question(length: usize) -> *mut u8 {
     })
 }
 
-/// Answers the question and says where the answer is, until the next one.
+/// Answers the question and returns the answer's address, valid until the next call.
 #[unsafe(no_mangle)]
 extern "C" fn gpipe_answer() -> *const u8 {
     let answer = QUESTION.with_borrow(|question| crate::answer(&String::from_utf8_lossy(question)));
@@ -30,7 +31,7 @@ extern "C" fn gpipe_answer() -> *const u8 {
     })
 }
 
-/// How long the answer is.
+/// Length of the answer in bytes.
 #[unsafe(no_mangle)]
 extern "C" fn gpipe_answer_length() -> usize {
     ANSWER.with_borrow(String::len)

@@ -1,7 +1,7 @@
-//! The partitioner behind the book's playground: a [`Question`] as JSON, answered as JSON.
+//! The partitioner behind the book's playground: answers a [`Question`] in JSON with JSON.
 //!
-//! The page has it as WebAssembly (`make playground`), and its numbers are those of
-//! `gpipe-rs simulate` for the [profile](Question::profile) of a model of equal layers.
+//! The page loads it as WebAssembly (`make playground`). Its numbers are those of `gpipe-rs simulate` for the
+//! [profile](Question::profile) of a model of equal layers.
 
 mod answer;
 mod exports;

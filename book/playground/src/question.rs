@@ -1,64 +1,64 @@
-//! What the page asks, within bounds.
+//! The page's question, and its bounds.
 
 use gpipe_partitioner::{
     Bytes, LayerProfile, LayerTimes, Link, Micros, Profile, ScheduleKind, Shape,
 };
 use serde::Deserialize;
 
-/// The most stages times micro-batches: a browser answers within about a second, and draws it.
+/// Upper bound of stages times micro-batches, so that a browser answers and draws within about a second.
 const MAX_CELLS: usize = 2048;
-/// The longest time, in microseconds: some eleven days.
+/// Longest time in microseconds: some eleven days.
 const MAX_TIME: f64 = 1e12;
 
 /// A pipeline of equal stages.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// The schedule; without one all are compared.
+    /// The schedule; all are compared if absent.
     #[serde(default)]
     pub schedule: Option<String>,
-    /// Devices.
+    /// Number of devices.
     pub devices: usize,
-    /// Micro-batches of a step.
+    /// Micro-batches per step.
     pub micro_batches: usize,
-    /// Stages of each device; by default as many as the schedule usually has.
+    /// Stages per device; defaults to the schedule's usual number.
     #[serde(default)]
     pub chunks: Option<usize>,
     /// Forward of one micro-batch on one device, in microseconds; a chunk takes its share.
     pub forward_us: f64,
-    /// Its input half of the backward.
+    /// Input-gradient half of the backward.
     pub input_us: f64,
-    /// Its weight half of the backward.
+    /// Weight-gradient half of the backward.
     pub weight_us: f64,
-    /// What one micro-batch keeps on one device until its backward.
+    /// Activation bytes of one micro-batch on one device, held until its backward.
     #[serde(default)]
     pub activation_bytes: u64,
-    /// What one stage hands to the next for one micro-batch; what is kept where stages recompute.
+    /// Bytes that one stage sends to the next per micro-batch; also what a recomputing stage keeps.
     #[serde(default)]
     pub output_bytes: u64,
     /// Whether stages recompute their forward before the backward.
     #[serde(default)]
     pub recompute: bool,
-    /// Bandwidth and latency between devices, such as `25GB/s,5us`; without it values take no time.
+    /// Bandwidth and latency between devices, such as `25GB/s,5us`; transfers are free if absent.
     #[serde(default)]
     pub link: Option<String>,
 }
 
 impl Question {
-    /// The schedule that is asked about, if it is one.
+    /// The requested schedule, if any.
     pub(crate) fn kind(&self) -> Result<Option<ScheduleKind>, String> {
         let kind = self.schedule.as_deref().map(str::parse).transpose();
         kind.map_err(|error: gpipe_partitioner::ScheduleError| error.to_string())
     }
 
-    /// The link, if there is one.
+    /// The link, if any.
     pub(crate) fn link(&self) -> Result<Option<Link>, String> {
         let text = self.link.as_deref().map(str::trim).unwrap_or_default();
         let link = (!text.is_empty()).then(|| text.parse::<Link>()).transpose();
         link.map_err(|error| error.to_string())
     }
 
-    /// The shape with so many chunks, where it can be answered at once.
+    /// The shape with `chunks` chunks; an error if it exceeds the bounds.
     pub(crate) fn shape(&self, chunks: usize) -> Result<Shape, String> {
         let stages = self.devices.checked_mul(chunks);
         let cells = stages.and_then(|stages| stages.checked_mul(self.micro_batches));
@@ -72,7 +72,7 @@ impl Question {
         Ok(Shape::new(self.devices, self.micro_batches).with_chunks(chunks))
     }
 
-    /// The model: one layer a stage, a chunk's share of the times and the activations each.
+    /// The model: one layer per stage, each with a chunk's share of the times and activations.
     pub fn profile(&self, chunks: usize) -> Result<Profile, String> {
         let share = 1.0 / chunks.max(1) as f64;
         let times = [self.forward_us, self.input_us, self.weight_us].map(|time| {

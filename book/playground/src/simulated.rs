@@ -1,4 +1,4 @@
-//! One schedule of one question, simulated as `gpipe-rs simulate --profile` does it.
+//! One schedule of one question, simulated like `gpipe-rs simulate --profile`.
 
 use gpipe_partitioner::{
     CheckedSchedule, Costs, Machine, Problem, ScheduleKind, Shape, Simulation, Strategy, When,
@@ -7,7 +7,7 @@ use gpipe_partitioner::{
 
 use crate::Question;
 
-/// A schedule and what it is predicted to do.
+/// A schedule and its simulation.
 pub(crate) struct Simulated {
     pub(crate) kind: ScheduleKind,
     pub(crate) chunks: usize,
@@ -15,8 +15,8 @@ pub(crate) struct Simulated {
 }
 
 impl Simulated {
-    /// The schedule with the chunks asked for, or those that it usually has; `auto` then tries one
-    /// and two and takes the faster.
+    /// Simulates the schedule with the requested chunks or its usual ones; `auto` then tries one and two and
+    /// takes the faster.
     pub(crate) fn new(question: &Question, kind: ScheduleKind) -> Result<Self, String> {
         let chunks = match question.chunks {
             Some(chunks) => vec![chunks],
@@ -24,7 +24,7 @@ impl Simulated {
             None => vec![kind.default_chunks()],
         };
         let cases = (chunks.into_iter()).map(|chunks| Self::with_chunks(question, kind, chunks));
-        // Of equals, and of two refusals, the first.
+        // Takes the first of equals, and the first of two refusals.
         let best = cases.reduce(|best, case| match (&best, &case) {
             (Ok(a), Ok(b)) if b.simulation.makespan() < a.simulation.makespan() => case,
             (Err(_), Ok(_)) => case,
@@ -33,7 +33,7 @@ impl Simulated {
         best.unwrap_or_else(|| Err("no chunks were tried".to_owned()))
     }
 
-    /// The schedule as `--compare` has it: with one stage a device where it has no others.
+    /// Simulates the schedule as `--compare` does: with one stage per device if it allows no others.
     pub(crate) fn compared(question: &Question, kind: ScheduleKind) -> Result<Self, String> {
         match kind.default_chunks() {
             1 if kind != ScheduleKind::Auto => Self::with_chunks(question, kind, 1),
@@ -56,7 +56,7 @@ impl Simulated {
         })
     }
 
-    /// The schedule's name, for `auto` with what it chose.
+    /// The schedule's name, for `auto` with its choice.
     pub(crate) fn name(&self) -> String {
         let schedule = self.simulation.schedule().schedule();
         match (self.kind, schedule.name()) {
@@ -67,7 +67,7 @@ impl Simulated {
     }
 }
 
-/// What each stage of the schedule costs: one layer a stage.
+/// Stage costs of the schedule: one layer per stage.
 fn costs(question: &Question, shape: Shape, schedule: &CheckedSchedule) -> Result<Costs, String> {
     let profile = question.profile(shape.chunks)?;
     let machine = Machine::new(shape.devices).map_err(|error| error.to_string())?;
@@ -89,8 +89,8 @@ fn costs(question: &Question, shape: Shape, schedule: &CheckedSchedule) -> Resul
     Ok(problem.stage_costs(&solution.partition, &solution.recompute, &solution.offload))
 }
 
-/// `auto` for the costs that the first built-in schedule of the shape gives its stages: they are
-/// equal, and so every schedule gives them the same.
+/// Computes `auto` with the stage costs of the shape's first built-in schedule. Stages are equal, so every
+/// schedule gives them the same costs.
 fn computed(question: &Question, shape: Shape) -> Result<Simulation, String> {
     let training = |kind: &ScheduleKind| kind.trains() && *kind != ScheduleKind::Auto;
     let kinds = ScheduleKind::ALL.into_iter().filter(training);

@@ -1,4 +1,4 @@
-// The page's controls around the partitioner, which is in module.js as WebAssembly.
+// The page's controls for the partitioner, which module.js has as WebAssembly.
 (function () {
   'use strict';
   var form = document.getElementById('pg-form');
@@ -8,7 +8,7 @@
   var module = new WebAssembly.Instance(new WebAssembly.Module(bytes)).exports;
   var MIB = 1048576;
 
-  // A question is written into the module's memory, and the answer read from there.
+  // Writes a question into the module's memory, and reads the answer from it.
   function ask(question) {
     var text = new TextEncoder().encode(JSON.stringify(question));
     var to = module.gpipe_question(text.length);
@@ -54,7 +54,7 @@
     var body = document.getElementById('pg-rows');
     body.textContent = '';
     var rows = ask(question(null)).rows || [];
-    // What is wrong with all of them has been said above.
+    // An error that all rows share is shown above.
     if (rows.every(function (row) { return row.refused; })) { return; }
     rows.forEach(function (row) {
       var line = body.appendChild(document.createElement('tr'));
@@ -68,7 +68,7 @@
       if (row.fastest) { cell(line.cells[0], 'span', ' fastest').className = 'pg-mark'; }
     });
   }
-  // Made anew each time, so that what listens to the picture before goes with it.
+  // Recreated each time, which removes the listeners of the previous picture.
   var holder = document.getElementById('pg-picture'), blank = holder.innerHTML;
   function picture(svg) {
     holder.innerHTML = blank;

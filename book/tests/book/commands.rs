@@ -1,5 +1,4 @@
-//! Every command line of the program that the book or the README has is one that the
-//! program takes.
+//! Checks that the program accepts every command line in the book and the README.
 
 use std::fs;
 
@@ -18,8 +17,8 @@ fn pages() -> Vec<(String, String)> {
     pages.chain(readmes).collect()
 }
 
-/// The words of shell code, one list a command: quotes, comments, `\` at the end of a
-/// line and what joins commands are understood, expansions are not.
+/// The words of shell code, one list per command. Understands quotes, comments, `\` at the end of a line and
+/// operators between commands, but not expansions.
 fn commands(code: &str) -> Vec<Vec<String>> {
     let (mut all, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
     let mut chars = code
@@ -50,7 +49,7 @@ fn commands(code: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// The arguments of the program, with its name, where a command runs it.
+/// The program's arguments, with its name, if a command runs it.
 fn arguments(words: &[String]) -> Option<Vec<String>> {
     let program = |word: &String| word.rsplit('/').next() == Some("gpipe-rs");
     let variable = |word: &&String| word.contains('=');
@@ -68,8 +67,7 @@ fn arguments(words: &[String]) -> Option<Vec<String>> {
     Some([&["gpipe-rs".to_owned()], rest].concat())
 }
 
-/// Text between fences of shell code, and code in running text that begins with the
-/// program's name.
+/// Fenced shell code, and inline code that begins with the program's name.
 fn found(page: &str) -> (Vec<String>, Vec<String>) {
     let (mut blocks, mut inline) = (Vec::new(), Vec::new());
     let mut fence: Option<(bool, String)> = None;
@@ -114,7 +112,7 @@ fn every_command_line_of_the_book_is_accepted() {
     assert!(seen > 30, "{seen}");
 }
 
-/// In running text arguments may be left out, but what is there must be right.
+/// In running text arguments may be left out, but those given must be valid.
 #[test]
 fn every_command_named_in_the_text_exists() {
     let mut seen = 0;
@@ -136,7 +134,7 @@ fn every_command_named_in_the_text_exists() {
             );
             let said = error.to_string();
             let incomplete = incomplete || said.contains("a value is required for");
-            // A verb in place of verbs, as in `gpipe-rs VERB --help`.
+            // A placeholder for verbs, as in `gpipe-rs VERB --help`.
             assert!(
                 incomplete || line.contains("VERB"),
                 "{page}: `{line}`\n{said}"

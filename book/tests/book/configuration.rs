@@ -1,4 +1,4 @@
-//! The page about the configuration has every key.
+//! Checks that the page about the configuration has every key.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use gpipe::models::zoo::Zoo;
 
 use crate::made::{assert_current, gpipe, sentence};
 
-/// The default that is no value but follows from others, as the text about a key says it.
+/// A default that is derived from other values, as the key's text describes it.
 fn in_words(about: &str) -> Option<&str> {
     let (_, said) = about.split_once("y default ")?;
     let ends = [". ", "; "].into_iter().filter_map(|end| said.find(end));
@@ -16,7 +16,7 @@ fn in_words(about: &str) -> Option<&str> {
     Some(said.trim_end_matches('.'))
 }
 
-/// No cell of a default was left empty: it was read as a value that is forgotten.
+/// A default in words must not leave the cell empty, which reads as a forgotten value.
 #[test]
 fn a_default_in_words_is_taken_from_the_text() {
     let own = "Share of the steps that rise; by default 0.3.";
@@ -26,7 +26,7 @@ fn a_default_in_words_is_taken_from_the_text() {
     assert_eq!(in_words("Passes over the data."), None);
 }
 
-/// The row of a key; none for the sizes of models, which are listed with the commands.
+/// The row of a key; `None` for the sizes of models, which are listed with the commands.
 fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
     let id = key.flag.as_ref();
     if id.is_some_and(|id| id.starts_with("size of")) {
@@ -37,11 +37,11 @@ fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
     let flag = long.map_or(String::new(), |long| format!("`--{long}`"));
     let default = match &key.default {
         Some(value) => format!("`{value}`"),
-        // What is a switch is off.
+        // Switches default to off.
         None if key.kind == "true or false" => "`false`".to_owned(),
         None => in_words(&key.about).unwrap_or("none").to_owned(),
     };
-    // A word stands for the lists that most runs have.
+    // A single word stands for the usual lists.
     let kind = match (key.kind.as_str(), default.starts_with("`\"")) {
         ("a list", true) => "a text or a list",
         (kind, _) => kind,
@@ -59,7 +59,7 @@ fn the_page_about_the_configuration_is_current() {
     let mut page = String::new();
     let keys = config_keys(&Zoo::builtin());
     let table = |key: &ConfigKey| key.name.split_once('.').unwrap().0.to_owned();
-    // The keys of a table need not stand together.
+    // The keys of a table need not be adjacent.
     let mut tables: Vec<String> = Vec::new();
     for table in keys.iter().map(table) {
         if !tables.contains(&table) {

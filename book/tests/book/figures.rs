@@ -1,5 +1,5 @@
-//! Figures in the book's tables are what the library says, errors that it quotes are in
-//! the source, code that it shows from an example is the example's.
+//! Checks that figures in the book's tables match the library, quoted errors are in the source, and code
+//! shown from an example is the example's.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(src().join(name)).unwrap()
 }
 
-/// The largest number of micro-batches in flight, with no more digits than it needs.
+/// The largest number of micro-batches in flight, without superfluous digits.
 fn in_flight(schedule: &gpipe_partitioner::CheckedSchedule) -> String {
     let devices = (0..schedule.schedule().devices()).map(DeviceId);
     let peak = devices
@@ -58,7 +58,7 @@ fn the_table_of_bubbles_is_what_is_simulated() {
     }
 }
 
-/// The step that `plan` finds for the example's GPT on eight devices under 1F1B.
+/// The step time that `plan` finds for the example's GPT on eight devices under 1F1B.
 fn step_over(nodes: usize, link: &str, replicas: usize) -> String {
     let profile = Profile::read(root().join("examples/data/profiles/gpt.json")).unwrap();
     let machine = Machine::new(8 / replicas)
@@ -96,7 +96,7 @@ fn the_tables_of_nodes_are_what_is_planned() {
     }
 }
 
-/// The text of all source, with texts over several lines joined.
+/// All source text, with multi-line strings joined.
 fn source() -> String {
     let mut all = String::new();
     let mut folders = vec![root().join("src"), root().join("partitioner/src")];
@@ -123,7 +123,7 @@ fn joined(path: &Path) -> String {
     parts.fold(first, |all, part| all + part.trim_start())
 }
 
-/// Said by others.
+/// Messages of other programs.
 const FOREIGN: [&str; 2] = [
     "torch/torch.h: No such file",
     "error while loading shared libraries",

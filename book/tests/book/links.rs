@@ -1,11 +1,11 @@
-//! No link of the book, of the README or of the benchmarks' pages leads nowhere.
+//! Checks that no link of the book, of the README or of the benchmarks' pages is dead.
 
 use std::fs;
 use std::path::Path;
 
 use crate::pages::{all, anchors, root, src, targets};
 
-/// What is wrong with a link from a page in `folder`.
+/// Returns the reason why a link from a page in `folder` is dead, if it is.
 fn dead(folder: &Path, own: &str, target: &str) -> Option<String> {
     if target.starts_with("https://") {
         return None;
@@ -56,8 +56,8 @@ fn no_link_is_dead() {
     assert!(links > 100, "{links}");
 }
 
-/// The form of the playground had the identity that mdBook gives the page's heading, and its script found
-/// the heading.
+/// Regression test: the playground's form had the same id as the page's heading, so its script found the
+/// heading.
 #[test]
 fn no_identity_is_that_of_a_heading() {
     for page in all() {
@@ -69,7 +69,7 @@ fn no_identity_is_that_of_a_heading() {
     }
 }
 
-/// Within the book links stay among what mdBook builds.
+/// Links within the book must point to files that mdBook builds.
 #[test]
 fn pages_link_to_pages_and_pictures_alone() {
     for page in all() {
@@ -109,7 +109,7 @@ fn every_page_is_in_the_summary_once_and_is_tested() {
     }
 }
 
-/// The table of contents alone finds no reader for a page.
+/// Readers do not find a page through the table of contents alone.
 #[test]
 fn every_page_is_linked_from_another() {
     let pages = all();
@@ -128,7 +128,7 @@ fn every_page_is_linked_from_another() {
     }
 }
 
-/// A reader who came by a link learns first whether this is the page to read.
+/// A reader who follows a link must learn first whether the page is the right one.
 #[test]
 fn every_page_begins_with_a_sentence() {
     for page in all().iter().filter(|page| page.name != "SUMMARY.md") {
@@ -144,7 +144,7 @@ fn every_page_begins_with_a_sentence() {
     }
 }
 
-/// The table of contents and the page agree on what the page is called.
+/// The page's title must match its entry in the table of contents.
 #[test]
 fn every_page_has_the_title_of_the_summary() {
     let summary = fs::read_to_string(src().join("SUMMARY.md")).unwrap();

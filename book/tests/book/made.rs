@@ -1,4 +1,4 @@
-//! Parts of pages that are made from code.
+//! Parts of pages that are generated from code.
 
 use std::fs;
 
@@ -7,12 +7,11 @@ use gpipe::models::zoo::Zoo;
 
 use crate::pages::src;
 
-/// Between these a page has what is made.
+/// Markers around a page's generated part.
 const BEGIN: &str = "<!-- made by `make pages`, do not edit -->\n";
 const END: &str = "<!-- end -->";
 
-/// Fails unless what is made in a page of the book is `made`, or writes it where that is
-/// asked for.
+/// Checks that a page's generated part equals `made`, or writes it if requested.
 #[track_caller]
 pub(crate) fn assert_current(page: &str, made: &str) {
     let path = src().join(page);
@@ -37,7 +36,7 @@ pub(crate) fn gpipe() -> Command {
     gpipe::cli::command(&Zoo::builtin()).unwrap()
 }
 
-/// Text of the program as text of a table's cell.
+/// Formats the program's text as a table cell.
 pub(crate) fn cell(text: &str) -> String {
     assert!(!text.contains("`<"), "a code span with `<`: {text}");
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -54,7 +53,7 @@ pub(crate) fn cell(text: &str) -> String {
     spans.collect::<Vec<_>>().join("`")
 }
 
-/// The same with a stop at its end.
+/// Likewise, with a full stop at the end.
 pub(crate) fn sentence(text: &str) -> String {
     let text = cell(text);
     match text.chars().last() {

@@ -1,7 +1,6 @@
-//! What the book says is held against what is there: its links and anchors, the files
-//! that it names, its pictures, the figures in its tables, the errors that it quotes, its
-//! command lines. Pages that are made from code are compared with what the code makes;
-//! `make pages` writes them anew.
+//! Checks the book against the code: links and anchors, named files, pictures, figures in tables, quoted
+//! errors, command lines. Generated pages are compared with the generator's output; `make pages` rewrites
+//! them.
 #![allow(clippy::unwrap_used)]
 
 mod commands;

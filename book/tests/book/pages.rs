@@ -1,4 +1,4 @@
-//! The pages as Markdown: what is code, what is a link, what is a heading.
+//! The pages as Markdown: code, links and headings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// One page of the book.
 pub(crate) struct Page {
-    /// Such as `files.md`.
+    /// File name, such as `files.md`.
     pub(crate) name: String,
-    /// All of it.
+    /// The full text.
     pub(crate) text: String,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Letters, digits, `-` and `_` of a heading in lower case, blanks as `-`.
+/// Letters, digits, `-` and `_` of a heading in lower case, spaces as `-`.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter_map(|c| match c {
         c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c.to_ascii_lowercase()),
@@ -82,10 +82,10 @@ fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// The targets of a page's links and pictures, of HTML's too.
+/// The targets of a page's links and pictures, including those in HTML.
 pub(crate) fn targets(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    // A link may be broken over lines, code may have what looks like one.
+    // A link may span lines, and code may contain similar text.
     let prose: Vec<&str> = prose(text).collect();
     let prose = prose.join("\n");
     let plain: String = prose.split('`').step_by(2).collect::<Vec<_>>().join("`");

@@ -1,10 +1,10 @@
-//! Every file, target, test, benchmark and example that the book names is there.
+//! Checks that every file, target, test, benchmark and example named in the book exists.
 
 use std::fs;
 
 use crate::pages::{all, prose, root};
 
-/// Folders of the repository with code, as paths in the book begin.
+/// The repository's code folders, as paths in the book begin.
 const FOLDERS: [&str; 7] = [
     "src/",
     "partitioner/",
@@ -15,7 +15,7 @@ const FOLDERS: [&str; 7] = [
     ".ci/",
 ];
 
-/// What a command makes.
+/// Paths that a command creates.
 const MADE: [&str; 1] = ["book/book"];
 
 /// The code spans of a page, and the words of its shell code.
@@ -50,7 +50,7 @@ fn every_path_exists() {
     assert!(seen > 100, "{seen}");
 }
 
-/// The word behind `flag` in each of a page's lines.
+/// The word after `flag` in each of a page's lines.
 fn behind<'t>(text: &'t str, flag: &str) -> Vec<&'t str> {
     let parts = text.split(flag).skip(1);
     let word = |part: &'t str| {

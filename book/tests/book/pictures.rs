@@ -1,5 +1,5 @@
-//! The pictures of timelines are what the renderer makes today. `make pages` makes
-//! them anew. Drawn by hand is `data-parallel.svg`: no schedule of a pipeline has it.
+//! Checks that the timeline pictures equal the renderer's output; `make pages` rewrites them.
+//! `data-parallel.svg` is drawn by hand, as no pipeline schedule has it.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn ms(time: f64) -> Micros {
     Micros::new(1000.0 * time).unwrap()
 }
 
-/// A millisecond for each pass over a device's layers, whatever its chunks.
+/// A millisecond per pass over a device's layers, whatever its chunks.
 pub(crate) fn costs(shape: Shape) -> Costs {
     let pass = ms(1.0 / shape.chunks as f64);
     Costs::uniform(shape.stages(), pass, pass, pass)

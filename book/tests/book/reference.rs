@@ -7,15 +7,15 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::made::{assert_current, cell, gpipe, sentence};
 
-/// The flags that several verbs have in common stand in a section of their own.
+/// Title of the section for flags that several verbs share.
 const SIZES: &str = "Sizes of the model";
 
-/// A help text as a sentence.
+/// Formats a help text as a sentence.
 fn told(text: Option<&StyledStr>) -> String {
     sentence(&text.map(ToString::to_string).unwrap_or_default())
 }
 
-/// `-o, --output <FILE>`.
+/// Returns a name such as `-o, --output <FILE>`.
 fn name(arg: &Arg) -> String {
     let long = arg.to_string().replace('|', "\\|");
     match arg.get_short() {
@@ -60,7 +60,7 @@ fn table<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
     page.push('\n');
 }
 
-/// What stands around the examples, and these.
+/// The text around the examples, and the examples.
 fn examples(verb: &Command) -> (String, Option<String>) {
     let text = verb
         .get_after_long_help()

@@ -1,4 +1,4 @@
-//! A run's configuration trains the same run again.
+//! Checks that a run's configuration reproduces the run.
 
 use super::{config, losses, tiny, train, trained};
 
@@ -9,7 +9,7 @@ use std::path::Path;
 const GPT: &str = "--layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 4 --micro 4 \
                    --dropout 0.1 --seed 3 --warmup 2 --lr 0.0123456789 --clip 0.7";
 
-/// Trains with these flags, then by the configuration that this left, from elsewhere.
+/// Trains with these flags, then with the configuration that this wrote, from another folder.
 #[track_caller]
 fn twice(folder: &Path, flags: &[&str]) {
     trained(folder, &[flags, &["--out", "first"]].concat(), &[]);
@@ -19,7 +19,7 @@ fn twice(folder: &Path, flags: &[&str]) {
     trained(&elsewhere, &own, &[]);
     assert_eq!(losses(folder, "first"), losses(folder, "second"));
     assert!(losses(folder, "first").len() > 1);
-    // The head tells what ran it, the rest says all there is to say.
+    // The header names the command; the rest must be equal.
     assert_eq!(config(folder, "first"), config(folder, "second"));
 }
 
@@ -38,7 +38,7 @@ fn the_losses_are_the_same_to_the_last_bit() {
     twice(folder, &flags);
 }
 
-/// The file said that it trains the same when the first steps had had another rate.
+/// Regression test: the file claimed to reproduce the run although the first steps had used another rate.
 #[test]
 fn a_file_whose_settings_were_changed_on_the_way_says_so_and_how() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn a_file_whose_settings_were_changed_on_the_way_says_so_and_how() {
         head()
     );
     assert_eq!(head()[1], changed);
-    // It stays so, and says all of it.
+    // The notice stays, and names all changes.
     trained(
         folder,
         &["--resume", "run", "--steps", "8", "--micro", "4"],
@@ -84,7 +84,7 @@ fn a_file_whose_settings_were_changed_on_the_way_says_so_and_how() {
     assert!(!head().iter().any(|line| line.contains(same)));
 }
 
-/// Where there are no GPUs they change nothing, and are in the configuration all the same.
+/// Without GPUs these settings have no effect, but must still be in the configuration.
 #[test]
 fn so_are_those_with_what_is_asked_of_devices() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn so_are_those_with_what_is_asked_of_devices() {
         let offload = config(folder, run)["optimizer"]["offload"].as_bool();
         assert_eq!(offload, Some(true), "{run}");
     }
-    // On other devices there is no stage 1 to offload, which is said.
+    // With other devices there is no stage 1 to offload, which must be reported.
     let own = [
         "--config",
         "first/config.toml",
@@ -155,7 +155,7 @@ fn so_are_those_on_the_built_in_text_and_on_made_up_data() {
     }
 }
 
-/// TOML's own whole numbers end at 2^63.
+/// TOML's own integers end at 2^63.
 #[test]
 fn a_seed_may_be_any_number_of_64_bits() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn plan(folder: &Path) {
                 --threads-per-stage 1 --budget 1 --schedule 1f1b --devices cpu,cpu --micro 2 \
                 --plan plan.json";
     printed(folder, args);
-    // Stages that differ in what they recompute.
+    // Stages with different recompute settings.
     let text = fs::read_to_string(folder.join("plan.json")).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
     json["recompute"] = serde_json::json!([true, false]);
@@ -202,7 +202,7 @@ fn a_run_by_a_plan_needs_the_plan_no_more() {
     trained(folder, &own, &[]);
     assert_eq!(config(folder, "first"), config(folder, "second"));
 
-    // A plan goes on top of what a lower layer says of the same things, not beside it.
+    // A plan replaces what a lower layer says of the same settings.
     let over = [
         &own[..3],
         &["third", "--plan", "plan.json", "--schedule", "gpipe"],
@@ -212,7 +212,7 @@ fn a_run_by_a_plan_needs_the_plan_no_more() {
     let over = &over[..over.len() - 2];
     trained(folder, over, &[]);
     assert_eq!(config(folder, "first"), config(folder, "third"));
-    // What a plan decided for each stage goes with the number of stages.
+    // A plan's per-stage decisions are dropped when the number of stages changes.
     let told = trained(
         folder,
         &[&own[..3], &["fourth", "--devices", "cpu"]].concat(),

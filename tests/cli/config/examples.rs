@@ -1,4 +1,4 @@
-//! The configurations in `examples` train.
+//! Checks that the configurations in `examples` train.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn each_of_them_trains_evaluates_and_is_saved() {
         let name = config.file_stem().unwrap().to_str().unwrap();
         let run = place.path().join(name);
         let (config, out) = (config.display().to_string(), run.display().to_string());
-        // Paths in it are those of the repository.
+        // Its paths are relative to the repository.
         let args = [
             "train",
             "--config",

@@ -1,4 +1,4 @@
-//! Who wins.
+//! Precedence of configuration layers.
 
 use super::{TINY, config, tiny, trained};
 
@@ -59,7 +59,7 @@ fn every_layer_takes_lists_and_sizes_of_the_model() {
     assert_eq!(config["pipeline"]["micro"].as_integer(), Some(1));
 }
 
-/// Five lines of keys said what the line below them says.
+/// Regression test: five lines of keys repeated the line below them.
 #[test]
 fn a_line_says_what_is_trained_unless_quiet() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,13 +78,12 @@ fn a_line_says_what_is_trained_unless_quiet() {
         assert!(told.contains(given), "{given}: {told}");
     }
     let quiet = trained(folder, &tiny(&[], &["--out", "b", "--quiet"]), &[]);
-    // That its loss says nothing is a warning.
+    // The synthetic data's meaningless loss is a warning, and therefore stays.
     assert!(quiet.starts_with("data: made up once"), "{quiet}");
     assert_eq!(quiet.lines().count(), 1, "{quiet}");
 }
 
-/// What a run's own configuration says in full must not stand in the way of other devices,
-/// another schedule or another model.
+/// A run's full configuration must not block a change of devices, schedule or model.
 #[test]
 fn what_went_with_a_value_that_is_changed_is_given_up_and_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -105,7 +104,7 @@ fn what_went_with_a_value_that_is_changed_is_given_up_and_told() {
     assert!(told.contains(wanted), "{told}");
     assert_eq!(chunks_and_stages(&config(folder, "schedule")), (1, 2));
 
-    // As many stages as before: the balance stays.
+    // The number of stages is unchanged, so the balance stays.
     let told = over(&["kept", "--schedule", "v-half", "--chunks", "2"]);
     assert!(!told.contains("not used"), "{told}");
 
@@ -118,7 +117,7 @@ fn what_went_with_a_value_that_is_changed_is_given_up_and_told() {
         Some(8)
     );
 
-    // Sizes that were not given for another model are for whichever it is.
+    // Sizes given without a model apply to any model.
     fs::write(
         folder.join("sizes.toml"),
         "[model]\nhidden = 8\nlayers = 2\n",
@@ -175,7 +174,7 @@ fn every_flag_that_is_a_key_is_one_in_all_layers() {
     assert!(text.contains("\nclip = 0.5\n"), "{text}");
 }
 
-/// 0 was refused, and a run that goes on could not be told to clip no more.
+/// Regression test: 0 was refused, so clipping could not be turned off in a resumed run.
 #[test]
 fn zero_takes_back_what_a_file_has_set() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,24 +10,24 @@ use std::process::Output;
 
 use crate::run::{command, config, losses, succeeded};
 
-/// A run of no time on data that is made up.
+/// A tiny run on synthetic data.
 const TINY: &str = "--model mlp --inputs 4 --hidden 4 --depth 2 --outputs 2 --batch 4 --micro 2 \
                     --steps 2 --threads-per-stage 1";
 
-/// `gpipe-rs train` with these flags, and with these variables alone of those that are keys.
+/// Runs `gpipe-rs train` with these flags, and only these configuration variables.
 fn train(folder: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
     let variables = variables.iter().copied();
     let mut command = command(folder, "train");
     command.args(flags).envs(variables).output().unwrap()
 }
 
-/// The same where it must succeed; gives what it says on standard error.
+/// Like `train`, but must succeed; returns standard error.
 #[track_caller]
 fn trained(folder: &Path, flags: &[&str], variables: &[(&str, &str)]) -> String {
     succeeded(train(folder, flags, variables), flags).1
 }
 
-/// [`TINY`] without the flags that `flags` or a file are to say.
+/// [`TINY`] without the flags that `flags` or a file set.
 fn tiny<'a>(without: &[&str], flags: &[&'a str]) -> Vec<&'a str> {
     let all: Vec<&str> = TINY.split_whitespace().collect();
     let kept = all.chunks(2).filter(|pair| !without.contains(&pair[0]));

@@ -1,4 +1,4 @@
-//! What is no configuration: exit code 2, one line, where it stands and what was meant.
+//! Invalid configurations exit with code 2 and one line that gives the place and a suggestion.
 
 use super::train;
 
@@ -21,7 +21,7 @@ fn refused(flags: &[&str], variables: &[(&str, &str)], file: &str, wanted: &[&st
     );
 }
 
-/// A file, and what is said about it.
+/// A file, and the expected parts of the message.
 type Case = (&'static str, &'static [&'static str]);
 
 const NAMES: [Case; 9] = [
@@ -45,7 +45,7 @@ const NAMES: [Case; 9] = [
         &["run.toml:1: `steps` stands in no table: did you mean `train.steps`?"],
     ),
     ("[train]\nlr = 0.1\n", &["did you mean `optimizer.lr`?"]),
-    // Of several tables that have the key, the one of the most alike name.
+    // Of several tables with the key, the one with the most similar name is suggested.
     (
         "[lrr]\nschedule = \"cosine\"\n",
         &["did you mean `lr.schedule`?"],
@@ -129,7 +129,7 @@ fn in_a_file_with_its_line() {
     for (text, wanted) in NAMES.into_iter().chain(VALUES) {
         refused(&["--config", "run.toml"], &[], text, wanted);
     }
-    // Also where a flag takes the value's place.
+    // Also if a flag overrides the value.
     refused(
         &["--config", "run.toml", "--steps", "3"],
         &[],
@@ -190,7 +190,7 @@ fn in_set_with_what_was_set() {
             "train.stepz=5",
             "--set train.stepz=5: there is no key `train.stepz`: did you mean `train.steps`?",
         ),
-        // Once the hint was a table, `model`.
+        // Regression test: the hint named a table, `model`.
         (
             "stpes=5",
             "--set stpes=5: there is no key `stpes`: did you mean `train.steps`?",

@@ -1,12 +1,11 @@
-//! The book's pages about planning: their commands are run, and what they show of the output is
-//! what is printed.
+//! Runs the commands of the book's pages about planning, and compares the shown output with the printed one.
 
 use std::fs;
 use std::path::Path;
 
 use crate::run::command;
 
-/// A block of code of the page: its language and its lines.
+/// The code blocks of a page: language and lines.
 fn blocks(page: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut open: Option<(String, String)> = None;
@@ -21,7 +20,7 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     all
 }
 
-/// The commands of a block, without what continues lines.
+/// The commands of a block, with continued lines joined.
 fn commands(code: &str) -> Vec<Vec<String>> {
     let code = code.replace("\\\n", " ");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
@@ -30,7 +29,7 @@ fn commands(code: &str) -> Vec<Vec<String>> {
     lines.filter(own).collect()
 }
 
-/// That these lines stand in the output in this order; `…` stands for any number of others.
+/// Checks that the output has these lines in this order; `…` matches any number of lines.
 #[track_caller]
 fn assert_shown(shown: &str, output: &str, command: &str) {
     let mut rest = output.lines();
@@ -43,8 +42,8 @@ fn assert_shown(shown: &str, output: &str, command: &str) {
     }
 }
 
-/// Runs the commands of a page that need no device and no file of the reader's, and compares
-/// what stands below each: how many were run, and how many outputs are shown.
+/// Runs a page's commands that need no device and no file of the reader, and compares the output shown below
+/// each. Returns the numbers of commands run and of outputs shown.
 #[track_caller]
 fn check(page: &str) -> (usize, usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -68,7 +67,7 @@ fn check(page: &str) -> (usize, usize) {
                     let output = own.env("COLUMNS", "100").output().unwrap();
                     let text = [output.stdout, output.stderr].concat();
                     let text = String::from_utf8(text).unwrap();
-                    // A machine on which nothing fits is no wrong use.
+                    // A machine on which nothing fits is not wrong use.
                     assert!(
                         matches!(output.status.code(), Some(0 | 1)),
                         "{words:?}\n{text}"
@@ -107,7 +106,7 @@ fn a_profile_is_planned_as_its_page_shows() {
     assert!(run >= 1 && shown >= 1, "{run} {shown}");
 }
 
-/// It told of a plan that was no longer made.
+/// Regression test: the page described an outdated plan.
 #[test]
 fn what_does_not_fit_one_card_is_planned_as_its_page_shows() {
     let (run, shown) = check("does-not-fit.md");

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{flat, gpipe_in, stdout};
 
-/// Eight layers on a GPU, each 1 ms forward and 2 ms backward with 64 MiB of activations; the
-/// host submits a pass in `host` microseconds.
+/// Eight layers on a GPU, each 1 ms forward and 2 ms backward with 64 MiB of activations; the host submits a
+/// pass in `host` microseconds.
 fn profile(host: f64) -> Value {
     let layer = |index: usize| {
         json!({
@@ -24,7 +24,7 @@ fn profile(host: f64) -> Value {
     json!({"version": 1, "device": "cuda:0", "batch": 8, "layers": layers})
 }
 
-/// The plan as JSON, and what is printed about it in one line.
+/// The plan as JSON, and its printed text as one line.
 fn planned(profile: &Value, flags: &str) -> (Value, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
@@ -40,13 +40,12 @@ fn step(plan: &Value) -> f64 {
     super::number(&plan["step_us"])
 }
 
-/// GPipe holds eight micro-batches, 256 MiB each: 1 GiB has room for those that come and go
-/// alone.
+/// GPipe holds eight micro-batches of 256 MiB each: 1 GiB only has room for those in transit.
 const TIGHT: &str = "--devices 2 --micro 8 --schedule gpipe --chunks 1 --memory 1GiB";
 
 #[test]
 fn offload_is_chosen_where_the_link_is_faster_than_the_recompute() {
-    // 256 MiB take 2.7 ms there, a forward takes 4 ms.
+    // Moving 256 MiB takes 2.7 ms, a forward 4 ms.
     let (plan, text) = planned(&profile(10.0), &format!("{TIGHT} --host-link 100GB/s,10us"));
     assert_eq!(plan["offload"][0], json!(true), "{text}");
     assert_eq!(plan["recompute"], json!([false, false]), "{text}");
@@ -88,7 +87,7 @@ fn without_need_nothing_is_offloaded() {
     assert!(!text.contains("offload"), "{text}");
 }
 
-/// The host takes 2 ms for what the device does in 1 ms.
+/// The host takes 2 ms for 1 ms of device work.
 #[test]
 fn graphs_are_chosen_where_the_host_is_the_limit() {
     let flags = "--devices 2 --micro 8 --schedule 1f1b --chunks 1";
@@ -125,7 +124,7 @@ fn what_cannot_be_captured_or_does_not_fit_has_no_graphs() {
     assert_eq!(plan["cuda_graphs"], Value::Null);
     let said = "though the devices wait for the host: layer `block.0`: it draws random numbers";
     assert!(text.contains(said), "{text}");
-    // 1F1B holds two micro-batches, and each slot has working memory of its own.
+    // 1F1B holds two micro-batches, and each slot has separate working memory.
     let mut large = profile(2000.0);
     for layer in large["layers"].as_array_mut().unwrap() {
         layer["temporary_bytes"] = json!(512 << 20);

@@ -35,7 +35,8 @@ fn replicas_and_places_are_chosen_and_can_be_fixed() {
     assert_eq!((read.replicas, read.devices()), (2, 2));
     let text = flat(&run(FLAGS));
     assert!(text.contains("with one more node: "), "{text}");
-    // The step was "within 36.2 % of whatever is the best", of which 27 % could be saved at most.
+    // Regression test: the step was "within 36.2 % of whatever is the best", though at most 27 % could be
+    // saved.
     let saved = 100.0 * (1.0 - bound / step);
     let told = if saved < 1e-7 {
         "no plan with a built-in schedule is faster".to_owned()
@@ -45,7 +46,7 @@ fn replicas_and_places_are_chosen_and_can_be_fixed() {
     assert!(text.contains(&told), "{told}: {text}");
 }
 
-/// The page was headed by the CPU that was profiled, and had nothing of how fast cards are taken to be.
+/// Regression test: the page was headed by the profiled CPU and did not give the assumed speed of the cards.
 #[test]
 fn the_page_of_a_measured_model_names_the_cards_and_what_is_taken_of_them() {
     let folder = folder_with_profile();
@@ -58,14 +59,14 @@ fn the_page_of_a_measured_model_names_the_cards_and_what_is_taken_of_them() {
     let taken = "each card is taken to be as fast as that was";
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains(taken) && page.contains(taken), "{errors}");
-    // `train` follows such a plan, and exchanges gradients in another way than is priced.
+    // `train` follows such a plan, but its gradient exchange differs from the priced one.
     let direct = "`train` sends gradients directly";
     assert!(flat(&stdout(&output)).contains(direct));
     let args: Vec<&str> = args.into_iter().chain(["--all-reduce", "direct"]).collect();
     assert!(!flat(&stdout(&gpipe_in(folder.path(), &args))).contains(direct));
 }
 
-/// Replicas that `train` refuses were planned without a word.
+/// Regression test: replica counts that `train` refuses were planned without a note.
 #[test]
 fn replicas_that_train_refuses_are_told() {
     let line = "plan --model-shape gpt2 --cluster dgx-h100 --batch 6 --replicas";
@@ -81,7 +82,7 @@ fn replicas_that_train_refuses_are_told() {
     assert!(!text("2").contains(" power of two of replicas"));
 }
 
-/// On one node no sort of neighbours is another one: the flag left no choice at all.
+/// On one node all kinds of neighbours are the same: the flag must not exclude every plan.
 #[test]
 fn neighbours_may_be_fixed_where_they_are_the_same() {
     let folder = folder_with_profile();
@@ -120,7 +121,7 @@ between = \"1GB/s,20us\"
     }
 }
 
-/// Runners-up, of which nobody had asked, stood above how fast the cards are together.
+/// Regression test: unrequested runners-up were listed above the cards' combined speed.
 #[test]
 fn a_cluster_plan_names_runners_up_where_they_are_asked_for() {
     let folder = folder_with_profile();
@@ -138,7 +139,7 @@ fn a_cluster_plan_names_runners_up_where_they_are_asked_for() {
     assert!(short.lines().nth(1).unwrap().starts_with(told), "{short}");
 }
 
-/// Cards were planned at the speed of the CPU that was measured, without a word.
+/// Regression test: cards were silently planned at the speed of the measured CPU.
 #[test]
 fn cards_that_are_as_fast_as_a_cpu_are_told_of() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -160,7 +161,7 @@ fn what_does_not_fit_says_what_would() {
     let error = refused(&gpipe_in(folder.path(), &args), 1);
     assert!(error.contains("nothing fits 2 cards of 8.0 MiB"), "{error}");
     assert!(error.contains(" MiB more on each"), "{error}");
-    // What shows at once is said before the search for what would do.
+    // The immediate finding is printed before the search for a sufficient cluster.
     assert!(error.starts_with("nothing fits: parameters, "), "{error}");
     assert!(
         error.contains("2 cards have 16.0 MiB together; looking for"),
@@ -183,7 +184,7 @@ fn wrong_clusters_are_told_with_what_to_do() {
         ),
         ("--nodes 2 --per-node 2", "2 nodes need a link between them"),
         ("--cluster dgx-a10", "did you mean `dgx-a100`?"),
-        // The one that has such cards was not named.
+        // The suggestion must name the cluster that has such cards.
         ("--cluster h100", "did you mean `dgx-h100`?"),
         (
             "--per-node 2 --memory-reserve 1GiB",
@@ -218,7 +219,8 @@ fn wrong_clusters_are_told_with_what_to_do() {
     }
 }
 
-/// A plan of single devices split its backwards, as its step was shorter by the last bit of an `f64`.
+/// Regression test: a plan of single devices split its backwards because the step was shorter by the last bit
+/// of an `f64`.
 #[test]
 fn of_equal_plans_the_one_with_the_simpler_schedule_is_taken() {
     let folder = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ fn a_schedule_is_said_to_fit_or_not() {
     let sentence =
         "\nmemory         does not fit: each device takes 4.0 GiB more than its 4.0 GiB\n";
     assert!(text.contains(sentence), "{text}");
-    // Without a limit nothing is said of it.
+    // Without a limit the output has no `fits`.
     assert!(simulate("1f1b", 4, 8, &KEPT).get("fits").is_none());
 }
 
@@ -78,7 +78,7 @@ fn a_comparison_says_which_fit_and_marks_the_fastest_of_them() {
     assert!(marked.ends_with("yes"), "{text}");
 }
 
-/// `forward-only`, which trains nothing, came first where nothing else fits, and nobody said so.
+/// Regression test: `forward-only`, which does not train, came first without a note when nothing else fit.
 #[test]
 fn where_nothing_that_trains_fits_the_nearest_is_named() {
     let line = "simulate --compare --devices 4 --micro 8 --activation-bytes 1GiB \
@@ -87,7 +87,7 @@ fn where_nothing_that_trains_fits_the_nearest_is_named() {
     let wanted = "no schedule that trains fits: the nearest is v-min, 1.6 GiB more; \
                   --recompute always takes less memory";
     assert!(text.contains(wanted), "{text}");
-    // What is done already is no advice.
+    // The advice leaves out measures that are already taken.
     let tight = line.replace("512MiB", "200MiB") + " --recompute always";
     let again = flat(&stdout(&gpipe(&words(&tight))));
     assert!(again.contains("no schedule that trains fits"), "{again}");
@@ -107,7 +107,7 @@ fn a_memory_that_nothing_is_known_of_is_refused() {
     assert!(refused(&gpipe(&three), 2).contains("--memory: "));
 }
 
-/// Cuts that fit come first; where none does, the best of all is simulated.
+/// Cuts that fit are preferred; if none fits, the best of all is simulated.
 #[test]
 fn a_profile_is_cut_for_the_memory() {
     let folder = folder_with_profile();
@@ -127,7 +127,7 @@ fn a_profile_is_cut_for_the_memory() {
     fs::remove_file(folder.path().join("profile.json")).unwrap();
 }
 
-/// A profile says how many samples a micro-batch has.
+/// A profile gives the samples per micro-batch.
 #[test]
 fn samples_of_a_micro_batch_are_named() {
     let folder = folder_with_profile();

@@ -1,4 +1,4 @@
-//! What `plan` says besides the plan: its limit, doubts, and what does not fit.
+//! `plan` prints its limit, its doubts, and what does not fit.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{folder_with_profile, gpipe_in, refused, said, stdout};
 
-/// A profile of layers that take these milliseconds: forward, input and weight gradient,
-/// and both in one go.
+/// A profile of layers with these times in milliseconds: forward, input gradient, weight gradient, joint
+/// backward.
 fn of_layers(times: &[(f64, f64, f64, f64)]) -> Value {
     let layer = |(index, time): (usize, &(f64, f64, f64, f64))| {
         json!({
@@ -21,7 +21,7 @@ fn of_layers(times: &[(f64, f64, f64, f64)]) -> Value {
     json!({"version": 1, "device": "cpu", "batch": 8, "layers": layers})
 }
 
-/// What `plan` prints about a profile, with what limits it in one line.
+/// Output of `plan` for a profile, and its `limit` entry as one line.
 fn planned(profile: &Value, flags: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
@@ -32,7 +32,7 @@ fn planned(profile: &Value, flags: &str) -> (String, String) {
     (text, limit)
 }
 
-/// The number before the first of these words.
+/// The last number before `word`.
 fn before(text: &str, word: &str) -> f64 {
     let (head, _) = text
         .split_once(word)
@@ -40,9 +40,9 @@ fn before(text: &str, word: &str) -> f64 {
     head.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// The sentence took the time of the backward in one go also where the plan's schedule runs
-/// it in halves: a layer with an outlier there was called the limit of a plan in which it is
-/// like all others. And `plan` printed no sentence at all, though the book said so.
+/// The limit must be derived from the backward times that the schedule uses. The joint backward's time used
+/// to count for split schedules too, so an outlier in it made an ordinary layer the limit; and `plan` did not
+/// print the limit at all.
 #[test]
 fn the_limit_is_told_from_the_times_that_the_plan_is_made_of() {
     let mut times = [(1.0, 0.6, 0.7, 1.3); 4];
@@ -52,7 +52,7 @@ fn the_limit_is_told_from_the_times_that_the_plan_is_made_of() {
     let (text, limit) = planned(&profile, flags);
     assert!(before(&text, " %, slowest") < 10.0, "{text}");
     assert!(limit.starts_with("compute-bound: "), "{limit}");
-    // With a backward in one go the layer is one.
+    // With a joint backward the layer is an outlier.
     let (text, limit) = planned(&profile, &flags.replace("zb-h2", "1f1b"));
     assert!(limit.starts_with("unbalanced: "), "{limit}");
     assert!(
@@ -64,7 +64,7 @@ fn the_limit_is_told_from_the_times_that_the_plan_is_made_of() {
 
 #[test]
 fn advice_is_given_only_where_it_can_be_followed() {
-    // Six blocks over four devices: none is in the way, and none can be split.
+    // Six blocks over four devices: no block is a bottleneck, and none can be split.
     let blocks = of_layers(&[(1.0, 1.0, 1.0, 2.0); 6]);
     let flags = "--devices 4 --micro 32 --schedule 1f1b --chunks 1";
     let (_, limit) = planned(&blocks, flags);
@@ -82,7 +82,7 @@ fn advice_is_given_only_where_it_can_be_followed() {
     assert!(!limit.contains("--memory"), "{limit}");
     let (_, limit) = planned(&blocks, &format!("{flags} --memory 20MiB"));
     assert!(limit.ends_with("or more --memory"), "{limit}");
-    // Two large blocks are more than an even share each.
+    // Each of two large blocks exceeds an even share.
     let mut times = [(1.0, 1.0, 1.0, 2.0); 4];
     times[1..3].fill((4.0, 4.0, 4.0, 8.0));
     let (_, limit) = planned(&of_layers(&times), flags);
@@ -90,13 +90,14 @@ fn advice_is_given_only_where_it_can_be_followed() {
         limit.contains("layers such as `hidden.1` take 12.00 ms each"),
         "{limit}"
     );
-    // The largest fits a fast device.
+    // The largest block fits a fast device.
     times[2] = times[0];
     let (_, limit) = planned(&of_layers(&times), &format!("{flags} --speed 1,5,1,1"));
     assert!(!limit.starts_with("unbalanced"), "{limit}");
 }
 
-/// Idle time of a sixth was "compute-bound", which means that devices hardly ever idle.
+/// Regression test: one sixth of idle time was called "compute-bound", which means that devices hardly ever
+/// idle.
 #[test]
 fn devices_that_idle_are_not_called_busy() {
     let even = of_layers(&[(1.0, 1.0, 1.0, 2.0); 8]);
@@ -114,7 +115,7 @@ fn devices_that_idle_are_not_called_busy() {
     );
 }
 
-/// What free transfers would save was asked of devices that are all equally fast.
+/// Regression test: the gain from free transfers was computed for equally fast devices.
 #[test]
 fn slow_devices_are_no_slow_link() {
     let even = of_layers(&[(1.0, 1.0, 1.0, 2.0); 8]);
@@ -125,7 +126,8 @@ fn slow_devices_are_no_slow_link() {
     assert!(limit.starts_with("transfer-bound"), "{limit}");
 }
 
-/// What a profile was doubted for was in no file: `plan` and `train --plan` said nothing of it.
+/// Regression test: no file had the doubts about a profile, so `plan` and `train --plan` could not repeat
+/// them.
 #[test]
 fn doubts_go_with_the_profile_into_the_plan_and_its_page() {
     let mut profile = of_layers(&[(1.0, 1.0, 1.0, 2.0); 4]);
@@ -147,7 +149,7 @@ fn doubts_go_with_the_profile_into_the_plan_and_its_page() {
         page.contains("<li>layer <code>hidden.1</code> is noisy"),
         "{page}"
     );
-    // Of a profile that was looked at and found good, and of one that was not looked at.
+    // A profile that was checked without findings, and one that was not checked.
     for (doubts, said) in [
         (Some(json!([])), "Nothing was seen that speaks against"),
         (None, "does not tell how far its measurements are apart"),
@@ -164,7 +166,7 @@ fn doubts_go_with_the_profile_into_the_plan_and_its_page() {
     }
 }
 
-/// It was a raw message of the parser: "expected value at line 1 column 1".
+/// Regression test: the error was the parser's own, "expected value at line 1 column 1".
 #[test]
 fn a_file_that_is_no_json_is_called_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +180,7 @@ fn a_file_that_is_no_json_is_called_so() {
     );
 }
 
-/// There were `1 micro-batches of 1 samples`, and bytes that nobody can read at a glance.
+/// Regression test: the output had `1 micro-batches of 1 samples`, and byte counts without a unit.
 #[test]
 fn one_is_singular_and_missing_bytes_have_a_unit() {
     let profile = of_layers(&[(1.0, 1.0, 1.0, 2.0); 4]);
@@ -197,7 +199,7 @@ fn one_is_singular_and_missing_bytes_have_a_unit() {
         more.contains("MiB more on device") && !more.contains("bytes"),
         "{more}"
     );
-    // What is told is enough.
+    // The amount that the message names is sufficient.
     let (amount, _) = more.split_once(" MiB").unwrap();
     let enough = format!("{:.1}MiB", 16.0 + amount.parse::<f64>().unwrap());
     let args: Vec<&str> = args
@@ -208,7 +210,7 @@ fn one_is_singular_and_missing_bytes_have_a_unit() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// With one stage a device looped-bfs is gpipe and interleaved-zb is zb-h1: runners-up were
+/// With one stage per device looped-bfs equals gpipe and interleaved-zb equals zb-h1; runners-up must not be
 /// listed twice.
 #[test]
 fn runners_up_are_listed_under_one_name() {

@@ -1,5 +1,4 @@
-//! `gpipe-rs simulate`, `schedule` and `plan` as a person uses them, in a build with
-//! or without libtorch.
+//! `gpipe-rs simulate`, `schedule` and `plan` as users run them, in a build with or without libtorch.
 
 mod book;
 mod choices;
@@ -42,12 +41,12 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Words one behind the other, wherever their lines end.
+/// Joins words with single spaces, ignoring line breaks.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What a text of titles says of one, in a line; that of a page begins with the title.
+/// The entry of a title in the text, as one line.
 fn said(text: &str, title: &str) -> String {
     let begin = format!("\n{title:<15}");
     let (_, behind) = text
@@ -62,13 +61,13 @@ fn said(text: &str, title: &str) -> String {
     flat(&lines.join(" "))
 }
 
-/// A line of the text as pages have it.
+/// Formats a line of the text as pages do.
 fn as_sentence(line: &str) -> String {
     let (first, rest) = line.split_at(1);
     format!("{}{}.", first.to_uppercase(), rest.trim_end_matches('.'))
 }
 
-/// What standard error says, of a run that ends with `code` and prints no data.
+/// Standard error of a run that exits with `code` and prints no data.
 fn refused(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -95,7 +94,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
-/// Twelve layers, each twice as slow in its backward, the last one slow besides.
+/// Twelve layers whose backward takes twice as long as their forward; the last one is slower.
 fn profile() -> Value {
     let layer = |index: usize| {
         let time = if index == 11 { 300 } else { 100 };

@@ -6,14 +6,13 @@ use serde_json::{Value, json};
 
 use super::{folder_with_profile, gpipe, gpipe_in, number, refused, said, simulate, stdout};
 
-/// Whether a time is what was computed by hand.
+/// Whether a time equals the one computed by hand.
 fn is(value: &Value, expected: f64) -> bool {
     (number(value) - expected).abs() < 1e-6
 }
 
-/// Two replicas of four devices, eight micro-batches each: 11 slots of 3 ms. Each device sends
-/// 2 · 1/2 of a megabyte, which takes 1 ms: all but the first stage's is over before the step's
-/// last action is.
+/// Two replicas of four devices, eight micro-batches each: 11 slots of 3 ms. Each device sends 2 · 1/2 of a
+/// megabyte, which takes 1 ms: all but the first stage's ends before the step's last action.
 #[test]
 fn replicas_add_up_their_gradients_at_the_end() {
     let flags = [
@@ -34,12 +33,12 @@ fn replicas_add_up_their_gradients_at_the_end() {
     ];
     assert_eq!(asked, [&json!(8), &json!(16), &json!(2)]);
     assert_eq!(found["idle_us"].as_array().unwrap().len(), 4);
-    // Replicas of a stage are neighbours: with two on each node nothing changes.
+    // Replicas of a stage are adjacent: two on each node change nothing.
     let nodes = ["--nodes", "4", "--node-link", "1GB/s"];
     let spread = simulate("1f1b", 8, 16, &[&flags[..], &nodes].concat());
     assert_eq!(spread["makespan_us"], found["makespan_us"]);
     assert_eq!(spread["nodes"], json!([2, 2, 2, 2]));
-    // With one on each node ten times as slow a link is in between.
+    // With one on each node, a ten times slower link connects them.
     let nodes = ["--nodes", "8", "--node-link", "100MB/s"];
     let slow = simulate("1f1b", 8, 16, &[&flags[..], &nodes].concat());
     assert!(is(&slow["exposed_us"], 10_000.0), "{slow}");
@@ -64,8 +63,8 @@ fn one_replica_on_one_node_is_as_without() {
     assert_eq!(with, without);
 }
 
-/// GPipe with one micro-batch on three devices: the hop within the node takes 0.1 ms, the one
-/// between nodes 1 ms there and 1 ms back.
+/// GPipe with one micro-batch on three devices: the hop within the node takes 0.1 ms, the one between nodes 1
+/// ms in each direction.
 #[test]
 fn a_hop_between_nodes_takes_its_own_link() {
     let flags = [
@@ -83,7 +82,7 @@ fn a_hop_between_nodes_takes_its_own_link() {
     assert!(is(&found["makespan_us"], 9000.0 + hops), "{found}");
 }
 
-/// Two devices a node with two stages each: values of both leave the node.
+/// Two devices per node with two stages each: values of both leave the node.
 #[test]
 fn devices_share_a_card_unless_they_have_their_own() {
     let flags = [
@@ -101,8 +100,8 @@ fn devices_share_a_card_unless_they_have_their_own() {
     assert!(step(&["--nic-per-device"]) < step(&[]));
 }
 
-/// One micro-batch goes there and back in 26 ms. By then process 1 has told that it is done; it
-/// hears of process 0 after 10 ms, and tells it so in the vote on the update.
+/// One micro-batch's round trip takes 26 ms. By then process 1 has reported that it is done; it hears of
+/// process 0 after 10 ms, and reports so in the vote on the update.
 #[test]
 fn processes_begin_and_agree_over_the_links() {
     let flags = ["--link", "1GB/s,10ms", "--processes", "2"];
@@ -228,7 +227,7 @@ fn a_plan_for_two_machines_says_so() {
         "link": {"bytes_per_second": 1_000_000_000, "latency_us": 10.0},
     });
     assert_eq!(plan["nodes"], nodes);
-    // A network on which gradients take most of the step.
+    // A network on which the exchange of gradients dominates the step.
     let slow = stdout(&run("--replicas 4 --nodes 4 --node-link 1MB/s"));
     assert!(slow.contains("all-reduce-bound: "), "{slow}");
     let error = refused(&run("--replicas 3"), 2);

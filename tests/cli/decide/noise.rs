@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{gpipe_in, profile};
 
-/// A plan of four chunks was chosen for 0.003 % where a layer's times were 38 % apart, and nothing said so.
+/// Regression test: a plan of four chunks was chosen for 0.003 %, without a note, though a layer's times
+/// varied by 38 %.
 #[test]
 fn a_simpler_plan_within_the_noise_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -29,7 +30,7 @@ fn a_simpler_plan_within_the_noise_is_told() {
         ];
         String::from_utf8(gpipe_in(folder.path(), &args).stderr).unwrap()
     };
-    // Of an exact profile the plan is the fastest, and of a noisy one it may be.
+    // For an exact profile the plan is the fastest; for a noisy one it may be.
     assert!(!notes(0.0).contains("simpler"), "{}", notes(0.0));
     let told = notes(0.4);
     assert!(

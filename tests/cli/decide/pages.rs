@@ -1,15 +1,15 @@
-//! Pages of `simulate` say what its text says.
+//! Checks that pages of `simulate` contain the information of its text.
 
 use std::path::Path;
 
 use super::{as_sentence, gpipe, said, stdout};
 use crate::run::command;
 
-/// What is printed of these words, and the page of the same, in which lines may end between numbers and
-/// their units here.
+/// The printed text and the page of the same command. Non-breaking spaces between numbers and units are plain
+/// spaces here.
 fn both(words: &str) -> (String, String) {
     let words: Vec<&str> = words.split_whitespace().collect();
-    // A sentence a line.
+    // Wide enough for one sentence per line.
     let text = command(Path::new("."), &words[..])
         .env("COLUMNS", "2000")
         .output()
@@ -19,8 +19,8 @@ fn both(words: &str) -> (String, String) {
     (text, page.replace('\u{a0}', " "))
 }
 
-/// Jitter, failures, single micro-batches and the bound of a computed schedule stood in the text alone,
-/// and what fits was said of no page.
+/// Regression test: jitter, failures, single micro-batches and the bound of a computed schedule were in the
+/// text only, and no page said what fits.
 #[test]
 fn what_the_text_says_below_its_table_stands_on_the_page() {
     let kept = "simulate --devices 4 --micro 8 --activation-bytes 512MiB --output-bytes 1MiB";
@@ -39,7 +39,7 @@ fn what_the_text_says_below_its_table_stands_on_the_page() {
     ] {
         let (text, page) = both(&format!("{kept} {more}"));
         for title in titles {
-            // That it fits or not stands on the page without the title.
+            // The page states without the title whether it fits.
             let said = said(&text, title);
             let note = match *title {
                 "memory" => said,
@@ -53,7 +53,7 @@ fn what_the_text_says_below_its_table_stands_on_the_page() {
     }
 }
 
-/// The page had columns for it, which were empty.
+/// Regression test: the page had empty columns for the limit.
 #[test]
 fn a_limit_of_memory_is_drawn_and_in_the_numbers() {
     let line =
@@ -70,8 +70,8 @@ fn a_limit_of_memory_is_drawn_and_in_the_numbers() {
     }
 }
 
-/// The page was silent about schedules that are not there, about jitter and about the limit, marked one of
-/// three that are as fast, and said "no: 1.0 GiB more".
+/// Regression test: the page did not mention unavailable schedules, jitter or the limit, marked one of three
+/// equally fast schedules, and said "no: 1.0 GiB more".
 #[test]
 fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
     let line = "simulate --compare --devices 4 --micro 12 --chunks 3 --activation-bytes 512MiB";
@@ -117,7 +117,7 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
         "<dd class=\"note\">with jitter ",
         "<tr role=\"row\" class=\"misfit\"><th role=\"rowheader\" scope=\"row\">gpipe<span class=\"note\">does not fit: ",
         "scope=\"col\">95 % of steps within</th>",
-        // Bars and the limit have one scale: gpipe holds 8 GiB.
+        // Bars and the limit share a scale: gpipe holds 8 GiB.
         "<i class=\"A\" style=\"width:100.00%\"></i><b style=\"left:37.50%\"></b>",
         "The line across the bars of memory is the limit: 3.0 GiB.",
         "standard deviation 5.0 %); <code>with jitter</code> is the mean of 200 simulated steps (seed 0)",
@@ -129,8 +129,8 @@ fn the_page_of_all_schedules_says_and_marks_what_their_table_does() {
     ));
 }
 
-/// Columns of nothing pushed those with numbers off a narrow screen, "0.0 µs" stood beside milliseconds, and
-/// "idle within" was explained nowhere.
+/// Regression test: empty columns pushed numbers off a narrow screen, "0.0 µs" appeared beside milliseconds,
+/// and "idle within" was not explained.
 #[test]
 fn tables_have_the_columns_that_say_something() {
     let line = "simulate --schedule 1f1b --devices 4 --micro 8 --activation-bytes 512MiB";
@@ -142,15 +142,15 @@ fn tables_have_the_columns_that_say_something() {
     assert!(page.contains(">0</td>") && !page.contains(">0.0 µs</td>"));
     let (_, all) = both("simulate --compare --devices 4 --micro 8");
     assert!(!all.contains("peak memory"));
-    // Of several steps the button had one.
+    // The button is also there for several steps.
     let (_, steps) = both("simulate --schedule zb-h2 --devices 4 --micro 8 --steps 3");
     assert!(steps.contains(">Whole timeline</button>"));
-    // Nothing marked where a step begins, or which one an action is of.
+    // Step boundaries are marked, and actions name their step.
     assert!(steps.contains("micro-batch 9 (number 1 of step 1)\n"));
     assert_eq!(steps.matches("<path class=\"end\"").count(), 4 * 2);
 }
 
-/// Of what combinations there are was not said, and "8.00" stood where the text has "8".
+/// Regression test: the page did not describe the combinations, and had "8.00" where the text has "8".
 #[test]
 fn the_page_of_a_sweep_says_of_what_it_is() {
     let line = "simulate --devices 4 --sweep schedule=gpipe,1f1b --sweep micro=4,8";
@@ -160,13 +160,13 @@ fn the_page_of_a_sweep_says_of_what_it_is() {
         text.contains("       8 ") && page.contains(">8</td></tr>"),
         "{text}"
     );
-    // It said neither which times it is made of, nor left out what nothing is known of.
+    // The page names the assumed times, and leaves out unknown values.
     assert!(page.contains("<p>Assumed, not measured: each device takes 1.00 ms"));
     assert!(!page.contains("peak memory"));
     assert!(!page.contains(">8.00</td>") && !page.contains(">-</td>"));
 }
 
-/// A page is sent to somebody who does not see the command: it did not say which times it was made of.
+/// Recipients of a page do not see the command, so the page must name its times and links.
 #[test]
 fn a_page_says_which_times_and_links_it_is_made_of() {
     let profile = "--profile examples/data/profiles/gpt.json";
@@ -199,7 +199,7 @@ fn a_page_says_which_times_and_links_it_is_made_of() {
     }
 }
 
-/// GPipe and 1F1B were the same row: what tells them apart stood in the text alone.
+/// Regression test: the rows of GPipe and 1F1B were equal, since only the text had the difference.
 #[test]
 fn pages_tell_micro_batches_in_flight() {
     let (text, page) = both("simulate --compare --devices 4 --micro 8");
@@ -208,7 +208,7 @@ fn pages_tell_micro_batches_in_flight() {
         let row = text
             .lines()
             .find(|line| line[2..].starts_with(&format!("{name} ")));
-        // A column of memory, of which nothing is known, was all dashes.
+        // Unknown memory must not add a column of dashes.
         assert_eq!(row.unwrap().split_whitespace().next_back(), Some(most));
         let (_, row) = page
             .split_once(&format!("scope=\"row\">{name}</th>"))
@@ -221,7 +221,7 @@ fn pages_tell_micro_batches_in_flight() {
             "{name}"
         );
     }
-    // What trains nothing says so below its name, not in a column of its own.
+    // Schedules that do not train are marked below their name, not in a separate column.
     assert!(page.contains("forward-only<span class=\"note\">does not train</span></th>"));
 
     let (_, page) = both("simulate --schedule 1f1b --devices 4 --micro 8");
@@ -229,7 +229,7 @@ fn pages_tell_micro_batches_in_flight() {
         "<dt>In flight</dt><dd>4</dd><dd class=\"note\">micro-batches at most, on device 0</dd>"
     ));
     assert!(page.contains(">72.7 %</td><td role=\"cell\" data-k=\"in flight\">1</td></tr>"));
-    // There is one section: a list of sections says nothing.
+    // A single section needs no list of sections.
     assert!(!page.contains("<nav"));
     let line = "simulate --schedule gpipe --devices 4 --micro 8 --activation-bytes 1GiB";
     let (_, page) = both(line);
@@ -242,14 +242,14 @@ fn pages_tell_micro_batches_in_flight() {
     assert!(page.contains("<nav"));
 }
 
-/// Each timeline of a comparison was as wide as the page, however long it took.
+/// Regression test: each timeline of a comparison was as wide as the page, whatever its duration.
 #[test]
 fn timelines_of_a_comparison_have_one_axis() {
     let (_, page) = both("simulate --compare --devices 4 --micro 8");
     let ends: Vec<&str> = page.split(" data-end=\"").skip(1).collect();
     assert!(ends.len() > 10, "{}", ends.len());
     assert!(ends.iter().all(|own| own.starts_with("33000\"")));
-    // All but the longest end before the axis does.
+    // All but the longest timeline end before the axis does.
     assert!(page.matches("<path class=\"end\"").count() > 8);
     assert!(page.contains("All timelines of this page have one time axis"));
     let (_, alone) = both("simulate --schedule zbv --devices 4 --micro 8");
@@ -259,7 +259,7 @@ fn timelines_of_a_comparison_have_one_axis() {
     );
 }
 
-/// The warning of the text went with `-o`: a picture has no room for it.
+/// Regression test: with `-o` the warning was lost, because a picture has no room for it.
 #[test]
 fn a_picture_of_what_does_not_fit_says_so() {
     let folder = tempfile::tempdir().unwrap();

@@ -54,7 +54,7 @@ fn a_plan_is_chosen_written_and_read_back() {
     assert_eq!(read.partition.balance(), [7, 5]);
 }
 
-/// A plan without `--batch` was for another mini-batch than the profile's, and did not say so.
+/// Regression test: a plan without `--batch` was for another mini-batch than the profile's, without a note.
 #[test]
 fn a_plan_says_for_how_many_samples_it_is() {
     let folder = folder_with_profile();
@@ -77,7 +77,7 @@ fn a_plan_says_for_how_many_samples_it_is() {
     assert!(!notes.contains(lead), "{notes}");
 }
 
-/// Devices of a profile that was measured on shared cores were taken to have their own.
+/// Regression test: devices of a profile measured on shared cores were planned with cores of their own.
 #[test]
 fn cores_that_the_profile_shared_are_named() {
     let folder = folder_with_profile();
@@ -122,7 +122,7 @@ fn sizes_that_nobody_measured_are_noted() {
     assert!(noted("64").contains(note), "{}", noted("64"));
 }
 
-/// The step of a plan, with what `change` makes of the profile and with `flags`.
+/// Step time of a plan for the profile changed by `change`, with `flags`.
 fn step(change: impl FnOnce(&mut Value), flags: &[&str]) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let mut profile = super::profile();
@@ -210,7 +210,7 @@ fn a_plan_that_cannot_be_says_why() {
         message.contains("nothing fits the memory") && message.contains("MiB more on device 0"),
         "{message}"
     );
-    // There are other ways out than memory.
+    // More memory is not the only remedy.
     assert!(
         message.contains("more --devices or a smaller --batch may fit as well"),
         "{message}"
@@ -226,7 +226,7 @@ fn a_plan_that_cannot_be_says_why() {
         ),
         (&["--devices", "3", "--micro", "many"], "whole number"),
         (&["--devices", "1000000000000000000"], "devices"),
-        // Once the plan was printed, and then the run failed.
+        // Regression test: the plan was printed before the run failed.
         (
             &["--devices", "2", "-o", "no/plan.json"],
             "-o no/plan.json: there is no folder no",
@@ -263,8 +263,8 @@ fn a_plan_for_devices_that_share_cores_says_so() {
     assert!(why.starts_with(": 4 devices share 2 cores"));
 }
 
-/// A batch norm that has one value of each channel trains on no single sample: `plan` made
-/// micro-batches of one from the profile of such a model.
+/// A batch norm with one value per channel cannot train on single samples. Regression test: `plan` made
+/// micro-batches of one for such a model.
 #[test]
 fn no_micro_batches_are_planned_that_the_model_does_not_train_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -289,7 +289,7 @@ fn no_micro_batches_are_planned_that_the_model_does_not_train_on() {
     assert!(error.contains("or 4 micro-batches at most"), "{error}");
 }
 
-/// Layers of a microsecond over devices whose hand-over takes a millisecond.
+/// Layers of a microsecond on devices whose hand-over takes a millisecond.
 #[test]
 fn a_plan_that_one_device_would_beat_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -325,7 +325,7 @@ fn a_plan_that_one_device_would_beat_says_so() {
     );
 }
 
-/// Two cores work on two micro-batches of a stage, or on one stage together.
+/// Two cores either process two micro-batches of a stage, or share one stage.
 #[test]
 fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
     let folder = tempfile::tempdir().unwrap();
@@ -354,14 +354,15 @@ fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
         stages == 1 && notes.contains("one stage with all 2 cores"),
         "{notes}"
     );
-    // With micro-batches enough.
+    // With enough micro-batches.
     let (stages, notes) = planned("--cores 2 --micro 16");
     assert!(
         stages > 1 && notes.contains("the plan is the latter"),
         "{notes}"
     );
     let short = "; steps as short as these take longer than predicted";
-    // Of steps of milliseconds such a plan was slower than one stage, and was not doubted.
+    // Regression test: for steps of milliseconds such a plan was slower than one stage, without a doubt
+    // noted.
     assert!(notes.contains(short), "{notes}");
     let mut long = profile.clone();
     for layers in ["/layers", "/all_cores/layers"] {
@@ -378,7 +379,7 @@ fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
     let (_, notes) = planned("--cores 2 --micro 16");
     assert!(!notes.contains(short), "{notes}");
     fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
-    // Asked for otherwise, on a machine of other cores.
+    // Requested otherwise, on a machine with other cores.
     for flags in [
         "--cores 2 --micro 1 --chunks 1",
         "--micro 1",
@@ -392,7 +393,7 @@ fn one_stage_with_all_cores_is_planned_where_no_pipeline_is_faster() {
     }
 }
 
-/// The text said 42.28 ms, which was what a stage took with its transfers, and the page 43.54 ms.
+/// Regression test: the text said 42.28 ms, which included transfers, and the page 43.54 ms.
 #[test]
 fn text_and_page_name_the_same_slowest_stage() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -59,7 +59,7 @@ fn a_page_that_cannot_be_is_told_before_the_work() {
     }
 }
 
-/// A plan that was not kept ended without a word on how to keep it, and one that was on how to use it.
+/// Regression test: the output did not say how to keep an unsaved plan, or how to use a saved one.
 #[test]
 fn a_plan_says_what_to_do_with_it() {
     let folder = folder_with_profile();
@@ -82,8 +82,8 @@ fn a_plan_says_what_to_do_with_it() {
     }
 }
 
-/// Runners-up that differ in their layout alone were rows of the same numbers; the page named a profile that
-/// is none, and had nothing of what the text says below its tables.
+/// Regression test: runners-up that differ only in layout had rows of equal numbers; the page named a profile
+/// that does not exist, and left out the notes below the text's tables.
 #[test]
 fn the_page_of_a_cluster_says_what_its_text_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ fn the_page_of_a_cluster_says_what_its_text_does() {
     let text = stdout(&gpipe_in(folder.path(), &args));
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
     let flags = page.replace("<span class=\"flag\">", "<code class=\"flag\">");
-    // Flags are code on the page, also within a command; in the text they stand as they are.
+    // Flags are marked as code on the page, also within a command; in the text they are plain.
     let mut pieces = flags.split("<code class=\"flag\">");
     let mut plain = pieces.next().unwrap().to_owned();
     for piece in pieces {
@@ -102,7 +102,7 @@ fn the_page_of_a_cluster_says_what_its_text_does() {
     }
     let plain = plain.replace("<code>", "`").replace("</code>", "`");
     let plain = plain.replace('\u{2019}', "'").replace('\u{a0}', " ");
-    // `train` has no model with the layers of a shape.
+    // `train` has no model with a shape's layers.
     assert!(!said(&text, "next").contains("train --plan"), "{text}");
     for title in [
         "all-reduce",
@@ -145,7 +145,7 @@ fn the_page_of_a_cluster_says_what_its_text_does() {
     }
 }
 
-/// The card had the micro-batches of all replicas together beside a text with those of each.
+/// Regression test: the card gave the micro-batches of all replicas together, the text those of each.
 #[test]
 fn micro_batches_are_those_of_each_replica() {
     let folder = folder_with_profile();
@@ -160,11 +160,11 @@ fn micro_batches_are_those_of_each_replica() {
     let card =
         "<dt>Micro-batches</dt><dd>4</dd><dd class=\"note\">for each replica, of 8 samples</dd>";
     assert!(page.contains(card));
-    // Memory is known of these.
+    // The memory of these is known.
     assert!(page.contains(">peak memory</th>"));
 }
 
-/// A stage was to be "100 % faster", where it was to take no time.
+/// Regression test: a stage was to be "100 % faster", which means taking no time.
 #[test]
 fn what_helps_most_is_told_as_time_that_is_saved() {
     let folder = folder_with_profile();
@@ -179,7 +179,7 @@ fn what_helps_most_is_told_as_time_that_is_saved() {
         said(&text, "helps most").contains(" % less time ("),
         "{text}"
     );
-    // Of stages that are alike none stands out: what helps only when it is gone is no advice.
+    // Equal stages have no outlier: reducing one to nothing is no advice.
     let even = simulated("7,5");
     assert!(!even.contains("helps most"), "{even}");
 }

@@ -1,4 +1,4 @@
-//! What may go wrong in `gpipe-rs simulate`: jitter, failures, and doubts about a profile.
+//! Risks in `gpipe-rs simulate`: jitter, failures, and doubts about a profile.
 
 use std::fs;
 
@@ -98,7 +98,7 @@ fn swept(flags: &[&str]) -> Vec<Value> {
     serde_json::from_str(&stdout(&gpipe(&[&both, flags].concat()))).unwrap()
 }
 
-/// It was refused: jitter and failures were for single simulations.
+/// Regression test: a sweep refused jitter and failures.
 #[test]
 fn jitter_is_swept_with_the_numbers_of_each_alone() {
     let flags = ["--sweep", "jitter=0,2,10%", "--sweep", "schedule=1f1b,zbv"];
@@ -139,7 +139,7 @@ fn failures_are_swept_as_a_table_and_a_chart() {
     assert_eq!(all[0]["failures"]["mtbf_us"], 3.6e9);
     let both = ["simulate", "--devices", "4", "--micro", "16"];
     let text = stdout(&gpipe(&[&both, &flags[..]].concat()));
-    // What all rows have is said once, and names of columns are broken where they do not fit.
+    // Values that all rows share are printed once, and long column names are wrapped.
     assert!(
         text.starts_with("all with devices 4, micro-batches 16, jitter 5 %\n"),
         "{text}"
@@ -148,7 +148,7 @@ fn failures_are_swept_as_a_table_and_a_chart() {
     for word in ["failure", "95 % of", "within", "checkpoint", "goodput"] {
         assert!(heading.contains(word), "{text}");
     }
-    // Notes are broken where lines of the terminal end.
+    // Notes are wrapped at the terminal's width.
     let note = said(&text, "failures");
     assert!(
         note.starts_with("`goodput` is the share of all time"),
@@ -163,7 +163,7 @@ fn failures_are_swept_as_a_table_and_a_chart() {
             .all(|wide| wide <= 80),
         "{text}"
     );
-    // Schedules that meet the same stand together.
+    // Schedules under equal conditions are adjacent.
     let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let schedules: Vec<String> = text.lines().skip(4).take(4).filter_map(first).collect();
     assert_eq!(schedules, ["1f1b", "zbv", "1f1b", "zbv"], "{text}");
@@ -181,8 +181,8 @@ fn failures_are_swept_as_a_table_and_a_chart() {
     assert_eq!(page.matches("class=\"mark\"").count(), 4);
 }
 
-/// `plan` repeated what speaks against a profile, `simulate` was silent; then each of them repeated
-/// it in full, which were ten lines before the first number.
+/// Doubts about a profile are repeated by `plan` and `simulate`, briefly: in full they took ten lines before
+/// the first number.
 #[test]
 fn doubts_about_a_profile_are_repeated_once() {
     let folder = folder_with_profile();

@@ -1,5 +1,5 @@
-//! What `gpipe-rs plan` says beside the plan: runners-up, what the pipeline is for, what more would
-//! bring.
+//! Additions of `gpipe-rs plan` to the plan: runners-up, the pipeline's purpose, the gain from more devices
+//! or memory.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn planned(flags: &str) -> String {
     stdout(&gpipe_in(folder.path(), &args))
 }
 
-/// Rows of the table of runners-up: their lines up to the column of the reasons.
+/// Rows of the table of runners-up, up to the column of the reasons.
 fn rows(text: &str) -> Vec<&str> {
     let (_, table) = text.split_once("runner-up").unwrap();
     let table = table.split("\n\n").next().unwrap();
@@ -20,7 +20,7 @@ fn rows(text: &str) -> Vec<&str> {
     rows.filter(|line| !line.starts_with([' ', '('])).collect()
 }
 
-/// There were twenty rows and more, of which reasons were `idle 0.6 % instead of 0.6 %`.
+/// Regression test: the table had twenty or more rows, with reasons such as `idle 0.6 % instead of 0.6 %`.
 #[test]
 fn a_few_runners_up_are_named_with_reasons_that_tell_something() {
     for flags in ["--devices 2 --micro 4", "--devices 2 --micro 8"] {
@@ -58,7 +58,7 @@ fn a_pipeline_says_what_replicas_alone_would_take() {
         text.contains("\npipeline       none: each of the 4 replicas is one device\n"),
         "{text}"
     );
-    // The plan has a pipeline, though each card has the memory for all layers.
+    // The plan has a pipeline although each card could hold all layers.
     let slow = "--nodes 2 --per-node 2 --batch 16 --link-inside 1GB/s,5us \
                 --link-between 10MB/s,20us";
     let text = flat(&planned(slow));
@@ -66,7 +66,7 @@ fn a_pipeline_says_what_replicas_alone_would_take() {
         text.contains("the model fits one device: it alone would take 8.40 ms a step, "),
         "{text}"
     );
-    // No card has.
+    // No card can hold all layers.
     let text = flat(&planned(&format!("{slow} --memory 40MiB")));
     assert!(
         text.contains("no device holds the whole model: without a pipeline it does not fit"),
@@ -74,7 +74,7 @@ fn a_pipeline_says_what_replicas_alone_would_take() {
     );
 }
 
-/// Several stages on each of the devices of a plan without a pipeline, or as fast as one.
+/// Several stages per device, in a plan without a pipeline.
 #[test]
 fn several_stages_on_one_device_say_what_they_are_for() {
     let linked = "--per-node 4 --batch 64 --pipeline 1 --link-inside 10GB/s,5us";
@@ -87,7 +87,7 @@ fn several_stages_on_one_device_say_what_they_are_for() {
         text.contains("with one stage on each of the devices a step would take"),
         "{text}"
     );
-    // With free links there is nothing to be gained.
+    // Free links leave nothing to gain.
     let free: Value =
         serde_json::from_str(&planned("--per-node 4 --batch 64 --pipeline 1 --json")).unwrap();
     assert_eq!(
@@ -112,7 +112,7 @@ fn one_more_device_and_gigabyte_are_explained() {
     let plan: Value = serde_json::from_str(&planned(&format!("{flags} --json"))).unwrap();
     let more = plan["more"].as_array().unwrap();
     assert_eq!(more.len(), 2, "{plan}");
-    // What is said is what a plan for it takes.
+    // The promised step time is that of the actual plan with more devices.
     let three: Value =
         serde_json::from_str(&planned("--devices 3 --micro 8 --memory 64MiB --json")).unwrap();
     assert_eq!(more[0]["step_us"], three["step_us"]);

@@ -7,7 +7,7 @@ use tempfile::tempdir;
 
 use super::{flat, gpipe, gpipe_in, refused, stdout};
 
-/// A GPT of 1.7 billion parameters on one node, small enough to be planned at once.
+/// A GPT of 1.7 billion parameters on one node, small enough to be planned quickly.
 const SMALL: [&str; 8] = [
     "plan",
     "--model-shape",
@@ -24,7 +24,7 @@ fn planned(flags: &[&str]) -> Value {
     serde_json::from_str(&stdout(&output)).unwrap()
 }
 
-/// They were taken beside a profile and did nothing.
+/// Regression test: flags for shapes were accepted beside a profile, without effect.
 #[test]
 fn what_is_of_shapes_is_refused_beside_a_profile() {
     let folder = super::folder_with_profile();
@@ -47,19 +47,19 @@ fn a_group_of_cards_is_one_device() {
     let plan = planned(&["--tensor-parallel", "4", "--replicas", "1"]);
     assert_eq!(plan["tensor_parallel"], 4);
     let peaks = plan["peak_bytes"].as_array().unwrap();
-    // Eight cards make two groups at most, whose memory is that of four.
+    // Eight cards form two groups at most; the memory of each is that of four cards.
     assert!((1..=2).contains(&peaks.len()), "{plan:#}");
     let own = planned(&["--tensor-parallel", "1"]);
     assert_eq!(own.get("tensor_parallel"), None);
 }
 
-/// The table gave a group's memory for that of a card, four times what one has.
+/// Regression test: the table listed a group's memory as a card's, four times too much.
 #[test]
 fn memory_is_that_of_each_card_of_a_group() {
     let args = [&SMALL[..7], &["--tensor-parallel", "4", "--replicas", "1"]].concat();
     let text = stdout(&gpipe(&args));
     assert!(text.contains("(each a group of 4 cards)"), "{text}");
-    // Nothing said that such a plan is none for `train`.
+    // The text must say that `train` does not take such a plan.
     assert!(
         flat(&text).contains("without --tensor-parallel the plan is one that it takes"),
         "{text}"
@@ -74,7 +74,8 @@ fn memory_is_that_of_each_card_of_a_group() {
     assert!((0.24..0.26).contains(&share), "{share}: {text}");
 }
 
-/// The first plan of a small cluster was one that `train` refuses, which stood near its end.
+/// Regression test: the first plan of a small cluster was one that `train` refuses, and said so only near its
+/// end.
 #[test]
 fn a_plan_is_one_that_train_takes() {
     let text = flat(&stdout(&gpipe(&SMALL[..7])));
@@ -83,7 +84,7 @@ fn a_plan_is_one_that_train_takes() {
     assert!(text.contains(wanted), "{text}");
     let own = planned(&[]);
     assert_eq!(own.get("tensor_parallel"), None);
-    // Where nothing fits so, groups may.
+    // Groups are used if nothing fits otherwise.
     let args = [
         "plan",
         "--model-shape",
@@ -100,7 +101,7 @@ fn a_plan_is_one_that_train_takes() {
     );
 }
 
-/// One error after the other asked for a cluster, then its links, then what its cards compute.
+/// Regression test: successive errors asked for a cluster, then its links, then its cards' speed.
 #[test]
 fn a_shape_without_known_cards_is_told_what_to_name_at_once() {
     let shape = ["plan", "--model-shape", "llama2-7b"];
@@ -177,7 +178,7 @@ fn what_cannot_be_is_refused_with_what_can() {
     assert!(said.contains("--cluster"), "{said}");
 }
 
-/// The least memory and the fewest cards that would do, whatever groups they are in.
+/// Names the least memory and the fewest cards that suffice, with any grouping.
 #[test]
 fn a_model_that_is_too_large_is_told_what_would_be_enough() {
     let args = [
@@ -198,7 +199,7 @@ fn a_model_that_is_too_large_is_told_what_would_be_enough() {
     assert!(said.contains("cards like these"), "{said}");
 }
 
-/// With fewer bytes a parameter the same model fits the same cards.
+/// With fewer bytes per parameter the same model fits the same cards.
 #[test]
 fn a_leaner_optimizer_fits_where_adam_does_not() {
     let run = |bytes: &str| {
@@ -214,7 +215,8 @@ fn a_leaner_optimizer_fits_where_adam_does_not() {
     assert!(most.is_some_and(|most| most <= 45 << 29), "{plan:#}");
 }
 
-/// A plan took 23.3 of 24.0 GiB, which ends without memory: a process has more on a card than its tensors.
+/// Regression test: a plan filled 23.3 of 24.0 GiB and ran out of memory, since a process needs more on a
+/// card than its tensors.
 #[test]
 fn a_known_card_is_not_filled_to_the_rim() {
     let fullest = |flags: &[&str]| {
@@ -228,11 +230,11 @@ fn a_known_card_is_not_filled_to_the_rim() {
     assert!(fullest(&[]) <= 45 * gib / 2);
     let rim = fullest(&["--memory-reserve", "0"]);
     assert!(rim > 45 * gib / 2 && rim <= 24 * gib, "{rim}");
-    // What somebody says that a plan may fill is that.
+    // An explicit limit is used in full.
     assert_eq!(fullest(&["--memory", "24GiB"]), rim);
 }
 
-/// How fast the cards are stood at line 55, and for how many days nowhere.
+/// Regression test: the cards' speed was on line 55, and the number of days was missing.
 #[test]
 fn a_cluster_plan_begins_with_cards_speed_days_and_that_it_fits() {
     let (tokens, sequence, batch) = (300e9, 2048.0, 32.0);
@@ -267,8 +269,8 @@ fn cards_without_a_peak_are_refused() {
     );
 }
 
-/// Four cards of an A100 node beside four of half their peak: these get fewer layers, and the
-/// step is shorter than with as many on each.
+/// Four cards of an A100 node beside four with half their peak: the slower ones get fewer layers, and the
+/// step is shorter than with equal stages.
 #[test]
 fn unequal_cards_get_unequal_stages() {
     let folder = tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What shells and `man` are told of the command.
+//! Shell completions and `man` pages of the command.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn here() -> &'static Path {
     Path::new(".")
 }
 
-/// Those in the help.
+/// The verbs listed in the help.
 fn verbs() -> Vec<String> {
     let help = printed(here(), "--help");
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);

@@ -8,7 +8,7 @@ use super::{flat, folder_with_profile, gpipe, gpipe_in, number, refused, simulat
 
 #[test]
 fn bubbles_are_those_of_the_literature() {
-    // Tf, Ti, Tw in microseconds, and the bubble times that they give.
+    // Tf, Ti, Tw in microseconds, and the resulting bubble times.
     let times = [
         "--forward-us",
         "1000",
@@ -100,7 +100,7 @@ fn auto_is_never_behind_a_built_in_schedule() {
     }
 }
 
-/// A comparison could not be drawn, and a sweep of the same schedules could.
+/// Regression test: a comparison could not be drawn, though a sweep of the same schedules could.
 #[test]
 fn a_comparison_is_drawn_as_a_page() {
     let folder = folder_with_profile();
@@ -126,7 +126,7 @@ fn a_comparison_is_drawn_as_a_page() {
         last = place;
     }
     assert!(page.contains("does not fit: ") && page.contains("<tr role=\"row\" class=\"best\">"));
-    // Where nothing fits, nothing is the best.
+    // If nothing fits, nothing is marked as best.
     let none = args.replace("3GiB", "1MiB");
     stdout(&gpipe_in(
         folder.path(),
@@ -134,7 +134,7 @@ fn a_comparison_is_drawn_as_a_page() {
     ));
     let none = std::fs::read_to_string(folder.path().join("c.html")).unwrap();
     assert!(!none.contains("<tr role=\"row\" class=\"best\">") && none.contains("<dt>First</dt>"));
-    // A picture of each, with all of its actions.
+    // A picture of each schedule, with all of its actions.
     assert!(
         page.matches("<svg").count() >= 10,
         "{}",
@@ -158,7 +158,7 @@ fn the_table_of_all_schedules_names_each() {
             "{name}: {text}"
         );
     }
-    // They were in no order that helps to choose.
+    // Rows are sorted by step time.
     let rows = text.lines().skip(2).take_while(|line| !line.is_empty());
     let rows = rows.filter(|line| line.contains(" ms "));
     let steps: Vec<f64> = rows
@@ -169,7 +169,7 @@ fn the_table_of_all_schedules_names_each() {
         })
         .collect();
     assert!(steps.len() > 8 && steps.is_sorted(), "{text}");
-    // No row said that it had won: all that are as fast do, and nothing else does.
+    // All equally fast rows are marked as winners, and no others.
     let winners = text
         .lines()
         .filter(|line| line.starts_with("* ") && line.contains(" ms "));
@@ -220,7 +220,7 @@ fn text_has_a_row_a_device_within_the_width() {
     assert!(text.contains("bubble 27.3 %"), "{text}");
 }
 
-/// Where names do not fit, the text was a barcode that led nowhere.
+/// Regression test: where names do not fit, the text was unreadable and pointed nowhere.
 #[test]
 fn a_text_too_narrow_for_names_says_where_they_are() {
     let text = |devices: &str, micro: &str| {
@@ -298,7 +298,7 @@ fn a_profile_is_simulated_by_its_balance() {
         let json: Value = serde_json::from_str(&stdout(&run(balance))).unwrap();
         number(&json["makespan_us"])
     };
-    // Fourteen hundred microseconds of forward in all: 7 and 7.
+    // 1400 microseconds of forward in all: 7 and 7.
     let (best, even, manual) = (makespan("profile"), makespan("uniform"), makespan("7,5"));
     assert!((best - manual).abs() < 1e-6, "{best} {manual}");
     assert!((best - (4.0 + 1.0) * 3.0 * 700.0).abs() < 1e-6, "{best}");
@@ -316,7 +316,7 @@ fn devices_may_share_cores() {
     assert!((makespan(&["--cores", "3"]) - makespan(&[])).abs() < 1e-9);
 }
 
-/// Each was refused beside the other.
+/// Regression test: each flag was refused beside the other.
 #[test]
 fn processes_of_one_machine_may_share_its_cores() {
     let makespan = |more: &[&str]| {
@@ -329,7 +329,7 @@ fn processes_of_one_machine_may_share_its_cores() {
         both >= makespan(&cores) && both > makespan(&processes),
         "{both}"
     );
-    // Enough of them change nothing.
+    // Enough cores change nothing.
     let enough = makespan(&[processes, ["--cores", "4"]].concat());
     assert!((enough - makespan(&processes)).abs() < 1e-9);
 }
@@ -363,10 +363,10 @@ fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
         ),
         "{text}"
     );
-    // Pictures do not take the time of all steps for that of one.
+    // Pictures must not show the time of all steps as that of one.
     let picture = |format| stdout(&gpipe(&[&words[..], &["--format", format]].concat()));
     let (svg, page) = (picture("svg"), picture("html"));
-    // Numbers are bound to their units.
+    // Non-breaking spaces join numbers to their units.
     let page = page.replace('\u{a0}', " ");
     assert!(
         svg.contains(">20 steps 483.00 ms, bubble 0.6 %<"),
@@ -387,7 +387,7 @@ fn steps_in_a_row_have_the_bubble_of_their_steady_state() {
     );
 }
 
-/// Zero Bubble's 1.5 B model on four devices with half of the memory that 1F1B takes.
+/// Zero Bubble's 1.5 B model on four devices with half of 1F1B's memory.
 #[test]
 fn a_computed_schedule_recomputes_single_micro_batches_where_memory_is_tight() {
     let flags = "--forward-us 18522 --input-us 18086 --weight-us 9337 --activation-bytes 1000 \
@@ -414,14 +414,14 @@ fn a_computed_schedule_recomputes_single_micro_batches_where_memory_is_tight() {
     let text = stdout(&gpipe(&args.split_whitespace().collect::<Vec<_>>()));
     let words = format!("recomputed: {} of 8 on stage 0", counts[0]);
     assert!(text.contains(&words), "{text}");
-    // What a recompute starts from has to be known.
+    // Recomputation needs the size of the stage's input.
     let args =
         "simulate --schedule 1f1b --devices 2 --micro 2 --activation-bytes 1000 --recompute auto";
     let why = refused(&gpipe(&args.split_whitespace().collect::<Vec<_>>()), 2);
     assert!(why.contains("--output-bytes"), "{why}");
 }
 
-/// Cuts were those of the smallest bottleneck, and a limit of memory made a step shorter.
+/// Regression test: cuts had the smallest bottleneck, and a memory limit made a step shorter.
 #[test]
 fn a_limit_of_memory_makes_no_step_shorter() {
     let profile = concat!(
@@ -439,7 +439,7 @@ fn a_limit_of_memory_makes_no_step_shorter() {
     }
 }
 
-/// `--report` was a flag of train, profile and plan, and refused here.
+/// Regression test: `simulate` refused `--report`, which train, profile and plan take.
 #[test]
 fn a_report_is_written_beside_what_is_printed() {
     let folder = tempfile::tempdir().unwrap();
@@ -471,7 +471,7 @@ fn a_report_is_written_beside_what_is_printed() {
     }
 }
 
-/// Of a table, a name that ends in .svg was offered where one in .png was refused, and then refused, too.
+/// Regression test: for a table, a name ending in .svg was suggested instead of .png, and then refused, too.
 #[test]
 fn a_picture_of_several_schedules_is_refused_with_what_is_written() {
     for what in ["--compare", "--sweep micro=4,8"] {
@@ -484,7 +484,8 @@ fn a_picture_of_several_schedules_is_refused_with_what_is_written() {
     }
 }
 
-/// A middle stage was given more forwards than the one before it had done: the program panicked.
+/// Regression test: a middle stage was given more forwards than the previous one had done, and the program
+/// panicked.
 #[test]
 fn a_schedule_for_steps_in_a_row_is_computed_for_uneven_stages() {
     let folder = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ fn a_sweep_has_every_combination_once_with_the_numbers_of_each_alone() {
     }
 }
 
-/// `auto` had one stage a device, where others had two and it alone takes the better of both.
+/// `auto` takes the better of one and two stages per device, so a sweep must not fix its chunks at one.
 #[test]
 fn auto_chooses_its_chunks_in_a_sweep_too() {
     let all = as_json(&[
@@ -67,7 +67,7 @@ fn auto_chooses_its_chunks_in_a_sweep_too() {
     assert!(as_json(&fixed).iter().all(|one| one["chunks"] == 1));
 }
 
-/// What does not fit is no point of a sweep.
+/// Schedules that do not fit are left out of a sweep.
 #[test]
 fn a_sweep_keeps_to_the_memory() {
     let flags = [
@@ -117,7 +117,7 @@ fn what_is_not_swept_stays_as_its_flag_says() {
     assert_eq!(chunks, [1, 2, 4]);
     let bubble = |at: usize| number(&all[at]["bubble_fraction"]);
     assert!(bubble(2) < bubble(1) && bubble(1) < bubble(0));
-    // Without a schedule all that train are there.
+    // Without a schedule, all that train are swept.
     let every = as_json(&["--devices", "4", "--sweep", "micro=4"]);
     assert!(every.len() > 10);
     assert!(every.iter().all(|one| one["schedule"] != "forward-only"));
@@ -143,7 +143,7 @@ fn a_sweep_is_a_table_and_a_page() {
     for row in ["            4  13.00 ms", "            9  28.00 ms"] {
         assert!(text.contains(row), "{text}");
     }
-    // GPipe has one stage a device.
+    // GPipe has one stage per device.
     assert!(
         text.contains("not for these numbers:\ngpipe, 3 devices, 2 chunks, 4 micro-batches"),
         "{text}"
@@ -161,7 +161,8 @@ fn a_sweep_is_a_table_and_a_page() {
     );
 }
 
-/// GPipe's line was under that of 1F1B, the legend said `1 chunks` and did not fit a narrow screen.
+/// Regression test: GPipe's line was hidden by that of 1F1B, and the legend said `1 chunks` and did not fit a
+/// narrow screen.
 #[test]
 fn lines_of_equal_values_are_both_seen() {
     let page = |flags: &[&str]| {
@@ -176,7 +177,7 @@ fn lines_of_equal_values_are_both_seen() {
         stdout(&sweep(&[&own, flags].concat()))
     };
     let equal = page(&["--sweep", "schedule=gpipe,1f1b,zb-h1"]);
-    // In turns, dash by dash: of the two that are equal, in both pieces.
+    // Alternating dashes, for both pieces of the two equal lines.
     for offset in ["0", "-9"] {
         let own = format!("stroke-dasharray=\"9 9\" stroke-dashoffset=\"{offset}\"");
         assert_eq!(equal.matches(&own).count(), 2, "{own}");
@@ -187,14 +188,14 @@ fn lines_of_equal_values_are_both_seen() {
             .count(),
         2
     );
-    // Points within each other: the first circle is wider than any point alone.
+    // Concentric points: the first circle is wider than any single point.
     assert!(equal.contains("r=\"6.7\""), "{equal}");
     let (chart, legend) = equal.split_once("<ul class=\"keys\">").unwrap();
     assert!(chart.trim_end().ends_with("</svg>\n</div>"));
     assert!(legend.contains("</svg>gpipe</li>") && legend.contains("</svg>1f1b</li>"));
     assert!(!equal.contains("1 chunks"));
 
-    // Usual chunks are no lines of their own.
+    // Usual chunk counts do not get lines of their own.
     let usual = page(&["--sweep", "schedule=1f1b,zbv"]);
     assert!(usual.contains("1 chunk a device: 1f1b; 2 chunks a device: zbv."));
     let swept = page(&[
@@ -252,7 +253,8 @@ fn a_computed_schedule_says_how_far_from_the_best_it_can_be() {
     ]));
     assert!(text.contains("no schedule"), "{text}");
     assert!(simulate("1f1b", 3, 6, &[]).get("lower_bound_us").is_none());
-    // The time of all steps was set beside the bound of one: "at most 1712.3 % from the best".
+    // Regression test: the time of all steps was compared with the bound of one: "at most 1712.3 % from the
+    // best".
     let several = simulate("auto", 3, 6, &["--steps", "5"]);
     assert!(several.get("lower_bound_us").is_none() && several.get("gap").is_none());
 }

@@ -1,4 +1,4 @@
-//! What `gpipe-rs simulate` and `plan` refuse, and in which words.
+//! Inputs that `gpipe-rs simulate` and `plan` refuse, with the messages.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn wrong_use_is_told_in_a_line_that_helps() {
         ),
         (&["--compare", "--format", "svg"], "--compare"),
         (&["--compare", "--schedule", "1f1b"], "--schedule"),
-        // It wrote an SVG that was called a page.
+        // Regression test: an SVG was written to a file named as a page.
         (
             &["--schedule", "1f1b", "--format", "svg", "-o", "x.html"],
             "asks for another format",
@@ -122,7 +122,7 @@ fn a_broken_profile_is_told_by_file_field_and_rule() {
     }
 }
 
-/// `train` has `except-last` and lists of devices, `plan` had neither.
+/// `plan` accepts `except-last` and lists of devices, as `train` does.
 #[test]
 fn words_of_train_are_understood() {
     let folder = folder_with_profile();
@@ -149,7 +149,7 @@ fn words_of_train_are_understood() {
     }
 }
 
-/// A word of 100,000 letters was printed whole, be it of a file or of the command line.
+/// Words of 100,000 letters, from a file or the command line, must not be printed whole.
 #[test]
 fn a_long_word_in_an_error_is_told_without_its_middle() {
     let name = "p".repeat(100_000);

@@ -1,4 +1,4 @@
-//! How far a line can be checked without doing what it does.
+//! Checks a line as far as possible without running it.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::pages::{Line, root};
 use super::place::Place;
 
-/// Whether a line, after these others of its page, would be understood.
+/// Checks that a line would be understood after these others of its page.
 pub(super) fn checked(place: &Place, line: &Line, before: &[Line]) -> Result<(), String> {
     parses(place, &line.text)?;
     match line.text.split_whitespace().next() {
@@ -33,7 +33,7 @@ fn commands(place: &Place, code: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What make would run.
+/// Returns the commands that make would run.
 fn recipe(place: &Place, command: &str) -> Result<String, String> {
     let dry = command.replacen("make", "make --dry-run --no-print-directory", 1);
     let recipe = said(place, &dry, &[])?;
@@ -41,19 +41,19 @@ fn recipe(place: &Place, command: &str) -> Result<String, String> {
     Ok(recipe)
 }
 
-/// Whether a shell can read code.
+/// Checks that a shell can parse code.
 fn parses(place: &Place, code: &str) -> Result<(), String> {
     said(place, "printf '%s\\n' \"$CODE\" | sh -n", &[("CODE", code)]).map(drop)
 }
 
-/// Whether the scripts that a command names are in the repository.
+/// Checks that the scripts named in a command are in the repository.
 fn scripts(command: &str) -> Result<(), String> {
     let words = command.split(|c: char| c.is_whitespace() || "\"'()".contains(c));
     let mut scripts = words.filter(|word| {
         let script = Path::new(word)
             .extension()
             .is_some_and(|end| end == "py" || end == "sh");
-        // A page's own scripts are saved where the reader stands.
+        // A page's own scripts are saved in the reader's current folder.
         let own = !word.contains('/');
         let made = own || word.starts_with("cuda-check/") || word.contains("target/");
         script && !made && !word.starts_with(['/', '$'])
@@ -64,7 +64,7 @@ fn scripts(command: &str) -> Result<(), String> {
     }
 }
 
-/// Whether an earlier line of the page makes what the Dockerfile of `docker build` copies.
+/// Checks that an earlier line of the page creates the file that the Dockerfile of `docker build` copies.
 fn copied(place: &Place, line: &Line, before: &[Line]) -> Result<(), String> {
     let Some(file) = line
         .text
@@ -93,7 +93,7 @@ fn copied(place: &Place, line: &Line, before: &[Line]) -> Result<(), String> {
     Ok(())
 }
 
-/// What shell code prints, or what it says where it fails.
+/// Output of shell code, or its error if it fails.
 fn said(place: &Place, code: &str, variables: &[(&str, &str)]) -> Result<String, String> {
     let output = place.shell(code, variables);
     if output.status.success() {

@@ -1,5 +1,4 @@
-//! The files that pages take for granted: data of the reader's own, a model from PyTorch, the run of
-//! another page.
+//! Files that pages take for granted: the reader's own data, a model from PyTorch, another page's run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,15 +15,15 @@ use zip::write::FileOptions;
 use super::pages::{blocks, root};
 use super::place::Place;
 
-/// Files and folders by their names, made once in a place of their own; each page gets a copy of
-/// those that it reads.
+/// Files and folders by name, created once in a place of their own; each page gets a copy of those that it
+/// reads.
 #[derive(Debug)]
 pub(super) struct Given {
     place: Place,
     made: BTreeMap<String, Made>,
 }
 
-/// The command that makes a file, once.
+/// The command that creates a file, once.
 #[derive(Debug)]
 struct Made {
     by: String,
@@ -32,7 +31,7 @@ struct Made {
 }
 
 impl Given {
-    /// With the commands of the list's table `given`.
+    /// Takes the commands of the list's table `given`.
     pub(super) fn new(commands: &toml::Table, small: &toml::Table) -> Self {
         let place = Place::new(small);
         data(&place.clone());
@@ -45,10 +44,10 @@ impl Given {
         Self { place, made }
     }
 
-    /// Puts into a folder what shell code reads and what is not there.
+    /// Copies the missing files that shell code reads into a folder.
     ///
     /// # Errors
-    /// The command that makes it fails.
+    /// The command that creates a file fails.
     pub(super) fn put(&self, code: &str, folder: &Path) -> Result<(), String> {
         for word in read(code) {
             let wanted = |name: &&String| Path::new(word).starts_with(name.as_str());
@@ -82,7 +81,7 @@ impl Given {
     }
 }
 
-/// The words of shell code that may name what it reads: all but those that name what it writes.
+/// The words of shell code that may name an input: all but those that name outputs.
 fn read(code: &str) -> Vec<&str> {
     let mut writes = false;
     let words = code.split(|c: char| c.is_whitespace() || "'\";|&".contains(c));
@@ -95,7 +94,7 @@ fn read(code: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Texts, tables, arrays and pictures, in the folder `data`.
+/// Creates texts, tables, arrays and pictures in the folder `data`.
 fn data(clone: &Path) {
     let data = clone.join("data");
     fs::create_dir(&data).unwrap();
@@ -112,8 +111,8 @@ fn data(clone: &Path) {
     pictures(&data);
 }
 
-/// What the lines of NumPy in `book/src/bring.md` make: classes in a table and in arrays, prices in a
-/// table; and new samples with names.
+/// Creates the same data as the NumPy lines in `book/src/bring.md`: classes in a table and in arrays, prices
+/// in a table, and new samples with names.
 fn tables(folder: &Path) {
     let rows: Vec<[f32; 8]> = (0..400_u32)
         .map(|row| {
@@ -164,7 +163,7 @@ fn tables(folder: &Path) {
     archive.finish().unwrap();
 }
 
-/// Two classes of forty pictures, and some in one folder.
+/// Creates two classes of forty pictures, and some pictures in one folder.
 fn pictures(folder: &Path) {
     for (class, red, count) in [
         ("images/cat", 30, 40),

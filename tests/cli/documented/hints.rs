@@ -1,5 +1,5 @@
-//! The commands that messages of the program name: in the source, text in backquotes that begins with a
-//! program, or with a verb of this one.
+//! Commands in the program's messages: text in backquotes in the source that begins with a program, or with a
+//! verb of this one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use gpipe::models::zoo::Zoo;
 
 use super::pages::{Line, Page, root};
 
-/// Programs that messages name, but for this one.
+/// Other programs that messages name.
 const PROGRAMS: [&str; 4] = ["make", "cargo", "pip", "python"];
 
-/// They as one page, each once. What stands for something (`{path}`, `NAME`) is filled in: as the list
-/// fills in the whole command, or by the flag before it, or by its own name.
+/// All commands as one page, without duplicates. Placeholders (`{path}`, `NAME`) are filled in: as the list
+/// says for the whole command, or by the preceding flag, or by name.
 pub(super) fn hints(fill: &toml::Table) -> Page {
     let command = gpipe::cli::command(&Zoo::builtin()).unwrap();
     let verbs: Vec<&str> = command
@@ -79,9 +79,9 @@ fn strings(source: &str) -> String {
     text
 }
 
-/// The command of a span, filled in; nothing where the span is another thing.
+/// The command of a span, filled in; `None` if the span is no command.
 fn hint(span: &str, verbs: &[&str], fill: &toml::Table) -> Option<String> {
-    // The end of its string is also its end.
+    // The end of the string also ends the command.
     let span = span.split('"').next()?;
     let mut words = span
         .split_whitespace()
@@ -111,12 +111,11 @@ fn hint(span: &str, verbs: &[&str], fill: &toml::Table) -> Option<String> {
     Some(filled.join(" "))
 }
 
-/// Whether a command of the program has all that it needs. In running text `gpipe-rs profile` names the
-/// verb; it is not to be typed so.
+/// Whether a command has all that it needs. In running text `gpipe-rs profile` only names the verb.
 fn complete(command: &clap::Command, text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
     if words[0] != "gpipe-rs" {
-        // `pip install` names a way, too.
+        // `pip install` alone names a way, too.
         return words[0] != "pip" || words.len() > 2;
     }
     let Err(error) = command.clone().try_get_matches_from(words) else {

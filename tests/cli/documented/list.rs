@@ -1,4 +1,4 @@
-//! The list of what is not run as it stands: `documented.toml`.
+//! The list of lines that are not run unchanged: `documented.toml`.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,26 +7,26 @@ use serde::Deserialize;
 
 use super::pages::{Line, root};
 
-/// `documented.toml`.
+/// Contents of `documented.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct List {
-    /// Variables that make small what a line does not say.
+    /// Variables that keep runs small where a line sets no size.
     pub(super) small: toml::Table,
-    /// Files that pages take for granted, and the commands that make them.
+    /// Files that pages take for granted, and the commands that create them.
     pub(super) given: toml::Table,
-    /// What stands for something in the commands of messages.
+    /// Values for placeholders in the commands of messages.
     pub(super) fill: toml::Table,
     exception: Vec<Exception>,
 }
 
-/// Lines that are not run, or not run here, or end with an error.
+/// Lines that are not run, not run here, or end with an error.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Exception {
-    /// How these lines begin.
+    /// Beginning of these lines.
     start: String,
-    /// Whether that is all of the line.
+    /// Whether the beginning is the whole line.
     #[serde(default)]
     whole: bool,
     reason: String,
@@ -36,18 +36,18 @@ pub(super) struct Exception {
     used: AtomicUsize,
 }
 
-/// What is done instead of running a line to its success.
+/// Treatment of a line that is not simply run to success.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum How {
-    /// Checked as far as it goes without doing what it does.
+    /// Checked as far as possible without running it.
     #[default]
     Checked,
     /// `.ci/run` runs it.
     Ci,
-    /// It runs where there is this program, and is checked elsewhere.
+    /// Runs if this program is present, and is checked otherwise.
     Needs(String),
-    /// It runs, and ends with this code.
+    /// Runs, and ends with this exit code.
     Ends(i32),
 }
 
@@ -57,7 +57,7 @@ impl List {
         toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
     }
 
-    /// The exception that a line is: that with the longest beginning.
+    /// The exception that matches a line: the one with the longest beginning.
     pub(super) fn of(&self, line: &Line) -> Option<&Exception> {
         let found = self.exception.iter().filter(|exception| {
             let rest = line.text.strip_prefix(&exception.start);
@@ -70,10 +70,10 @@ impl List {
         Some(found)
     }
 
-    /// Says every exception with its reason and the number of its lines.
+    /// Prints every exception with its reason and the number of its lines.
     ///
     /// # Panics
-    /// An exception that no line is: it has no reason to be there.
+    /// An exception matches no line, and is obsolete.
     pub(super) fn told(&self) {
         for exception in &self.exception {
             let used = exception.used.load(Ordering::Relaxed);

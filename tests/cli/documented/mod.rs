@@ -1,9 +1,9 @@
-//! Every command that the pages, or a message of the program, name works as it is written.
+//! Checks that every command in the pages, or in a message of the program, works as written.
 //!
-//! The shell code of each page is run in a folder like a clone, in the page's order, so that a line finds
-//! the files of those before it. `gpipe-rs` is the command that cargo built for the tests, with small
-//! sizes; files of the reader's own are there (`given.rs`). What needs a network, a GPU or an hour is
-//! checked as far as it goes without: `documented.toml` lists it with the reasons.
+//! The shell code of each page is run in a folder like a clone, in the page's order, so that a line finds the
+//! files of those before it. `gpipe-rs` is the command that cargo built for the tests, with small sizes; the
+//! reader's own files are supplied (`given.rs`). Lines that need a network, a GPU or an hour are checked as
+//! far as possible without: `documented.toml` lists them with the reasons.
 
 mod checked;
 mod given;
@@ -21,11 +21,11 @@ use list::{How, List};
 use pages::{Line, Page};
 use place::Place;
 
-/// Of a hundred lines of README, CONTRIBUTING, book and messages, at least so many are run. Most lines
-/// beside the benchmarks take an hour.
+/// Least percentage of the lines of README, CONTRIBUTING, book and messages that must run. Most lines of the
+/// benchmark pages take an hour.
 const RUN: usize = 90;
 
-/// What came of lines, counted as they stand in the page.
+/// Outcome of lines, counted as they stand in the page.
 #[derive(Debug, Default)]
 struct Told {
     run: usize,
@@ -34,7 +34,7 @@ struct Told {
     failed: Vec<String>,
 }
 
-/// `DOCUMENTED=use.md` is this page alone.
+/// `DOCUMENTED=use.md` checks this page alone.
 #[test]
 fn every_documented_command_works() {
     let list = List::read();
@@ -43,7 +43,7 @@ fn every_documented_command_works() {
     let mut pages: Vec<Page> = pages::pages();
     pages.push(hints::hints(&list.fill));
     pages.retain(|page| !page.lines.is_empty() && page.name.contains(&only));
-    // The longest last, where they are taken from.
+    // Sorts the longest last: pages are taken from the end.
     pages.sort_by_key(|page| page.lines.len());
     let (pages, told) = (
         Mutex::new(pages),
@@ -114,7 +114,7 @@ fn walk(page: &Page, list: &List, given: &Given, told: &Mutex<[Told; 2]>) {
     }
 }
 
-/// Whether `.ci/run` runs a line: it names those that are not in the README's first block.
+/// Checks that `.ci/run` runs a line: it names those that are not in the README's first block.
 fn by_ci(line: &Line) -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(pages::root().join(path)).unwrap();
     let command = line.text.split(" #").next().unwrap().trim_end();

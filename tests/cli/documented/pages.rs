@@ -1,15 +1,15 @@
-//! The lines of shell code that the pages have.
+//! Lines of shell code in the pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One command as it is typed: a line, or several of which all but the last end in `\`.
+/// A command as typed: a line, or several of which all but the last end in `\`.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
-    /// Where it stands, such as `README.md:12`.
+    /// Its place, such as `README.md:12`.
     pub(super) place: String,
     pub(super) text: String,
-    /// Lines of the page that it takes.
+    /// Number of its lines on the page.
     pub(super) height: usize,
 }
 
@@ -53,7 +53,7 @@ fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code between fences of a language, each with the number of its first line.
+/// Fenced code of a language, each with the number of its first line.
 pub(super) fn blocks<'t>(text: &'t str, language: &str) -> Vec<(usize, Vec<&'t str>)> {
     let mut found = Vec::new();
     let mut open: Option<(bool, usize, Vec<&str>)> = None;

@@ -1,5 +1,5 @@
-//! A folder in which the lines of one page are run, shaped like a clone in which `make build` and
-//! `make simulated-gpus` have run.
+//! A folder shaped like a clone after `make build` and `make simulated-gpus`, in which the lines of one page
+//! are run.
 
 use std::fs;
 use std::iter;
@@ -11,16 +11,16 @@ use super::given::Given;
 use super::pages::{Line, root};
 use crate::models::own::example;
 
-/// Hangs no longer than this; it computes next to nothing.
+/// Timeout for a hung line; none computes for long.
 const SECONDS: &str = "600";
 
-/// A folder of its own, in which a page's commands find the files of its earlier ones.
+/// A page's folder, in which commands find the files of earlier ones.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: tempfile::TempDir,
-    /// `export` lines so far: each line has a shell of its own.
+    /// `export` lines so far: each line runs in its own shell.
     exported: String,
-    /// Variables that make small what a line does not say.
+    /// Variables that keep runs small where a line sets no size.
     small: toml::Table,
 }
 
@@ -31,7 +31,7 @@ impl Place {
         fs::create_dir(&clone).unwrap();
         for entry in fs::read_dir(root()).unwrap() {
             let name = entry.unwrap().file_name();
-            // What builds and runs leave in a clone, and what git keeps there.
+            // Not the folders of builds, runs and git.
             if !["target", "runs", ".git"].contains(&name.to_str().unwrap()) {
                 symlink(root().join(&name), clone.join(&name)).unwrap();
             }
@@ -41,7 +41,7 @@ impl Place {
         symlink(program, clone.join("target/release/gpipe-rs")).unwrap();
         let simulated = target().join("simulated-cuda");
         symlink(simulated, clone.join("target/simulated-cuda")).unwrap();
-        // Where shells have their completions.
+        // The shells' folders for completions.
         for folder_of_shell in [
             ".config/fish/completions",
             ".zfunc",
@@ -60,10 +60,10 @@ impl Place {
         self.folder.path().join("clone")
     }
 
-    /// Runs a line as it is, after the files that it takes for granted are there.
+    /// Runs a line unchanged, after creating the files that it takes for granted.
     ///
     /// # Errors
-    /// It does not end with this code: what it said.
+    /// The line ends with another code: its output.
     pub(super) fn run(&mut self, line: &Line, given: &Given, code: i32) -> Result<(), String> {
         given.put(&line.text, &self.clone())?;
         let mut words = line.text.split_whitespace();
@@ -82,19 +82,19 @@ impl Place {
         Err(format!("{}: {said}", output.status))
     }
 
-    /// Whether a program is there.
+    /// Whether a program is installed.
     pub(super) fn has(&self, program: &str) -> bool {
         self.shell(&format!("command -v {program}"), &[])
             .status
             .success()
     }
 
-    /// Runs shell code, with further variables.
+    /// Runs shell code, with additional variables.
     pub(super) fn shell(&self, code: &str, variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new("timeout");
         command.args([SECONDS, "sh", "-ec", code]);
         command.current_dir(self.clone());
-        // Those of this test's own cargo and make, and what would configure the command.
+        // Removes variables of this test's own cargo and make, and those that would configure the command.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             let foreign = ["CARGO", "GPIPE_", "MAKE", "MFLAGS", "ARGS", "RUST_"];
@@ -127,7 +127,7 @@ impl Place {
     }
 }
 
-/// Folders of the home that the commands do not have: the toolchain, and what is fetched once.
+/// Folders outside the temporary home that commands share: the toolchain, and downloads.
 fn kept() -> [(&'static str, PathBuf); 3] {
     let folders = [
         ("RUSTUP_HOME", ".rustup"),
@@ -141,12 +141,12 @@ fn kept() -> [(&'static str, PathBuf); 3] {
     })
 }
 
-/// Whether shell code runs on GPUs, which are simulated here.
+/// Whether shell code uses GPUs, which are simulated here.
 pub(super) fn wants_gpus(code: &str) -> bool {
     code.contains("cuda:") || simulates(code)
 }
 
-/// Whether it says itself that they are simulated.
+/// Whether shell code simulates the GPUs itself.
 fn simulates(code: &str) -> bool {
     ["simulate-gpus", "SIMULATE_GPUS", "simulated-gpus"]
         .iter()
@@ -160,7 +160,7 @@ pub(super) fn has_gpus() -> bool {
         .exists()
 }
 
-/// Programs that stand in for others.
+/// Programs that replace others.
 fn shims() -> PathBuf {
     root().join("tests/cli/documented/bin")
 }

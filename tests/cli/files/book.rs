@@ -1,4 +1,4 @@
-//! Every field that is written is in the book.
+//! Checks that every field of written files is in the book.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{PROFILE, printed};
 
-/// The names of all fields, except within `settings`, whose are the user's.
+/// The names of all fields, except within `settings`, which users name.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Array(entries) => entries.iter().for_each(|entry| fields(entry, found)),
@@ -25,7 +25,7 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The section of the page that is about `what`.
+/// The section of the page about `what`.
 fn section(what: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src/files.md");
     let page = fs::read_to_string(page).unwrap();
@@ -59,7 +59,7 @@ fn every_field_is_in_the_book() {
     let files = format!("{PROFILE} --devices cpu,cpu --json -o profile.json --plan plan.json");
     let mut all: Value = serde_json::from_str(&printed(folder, &files)).unwrap();
 
-    // What this model or this machine leaves out is added.
+    // Adds fields that this model or machine leaves out.
     let profile = Profile::read(folder.join("profile.json")).unwrap();
     let copying = profile.with_link("25GB/s,5us".parse().unwrap());
     let found = documented("profile.json", &copying.to_json());

@@ -1,4 +1,4 @@
-//! The help and the version: what stands in the short one, and in which order.
+//! The help and the version: contents and order of the short help.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
         let line = format!("\n{heading}:\n");
         assert!(short.contains(&line) && long.contains(&line), "{heading}");
     }
-    // It had 42 flags, which nobody reads, and no example of data.
+    // Regression test: the short help had 42 flags and no example with data.
     let (flags, _) = short.split_once("\nExamples:").unwrap();
     let is_flag = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
     assert!(flags.lines().filter(is_flag).count() <= 25, "{short}");
@@ -32,17 +32,17 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
         "(the first four GPUs, or four CPU stages)",
     ];
     assert!(common.iter().all(|own| words.contains(own)), "{short}");
-    // What few need is in the long help alone.
+    // Rarely used flags are in the long help only.
     for rare in ["--outer-momentum", "--tf32", "--patience"] {
         assert!(!short.contains(rare) && long.contains(rare), "{rare}");
     }
-    // Without one is what clap brings.
+    // Flags without a section are clap's own.
     let options = long.split_once("\nOptions:\n").unwrap().1;
     let end = options.find("\nModel:").unwrap_or(options.len());
     let flags = options[..end].lines().map(str::trim_start);
     let flags: Vec<&str> = flags.filter(|line| line.starts_with('-')).collect();
     assert_eq!(flags, ["-h, --help"]);
-    // Examples can be pasted from a terminal of 80 columns.
+    // Examples fit a terminal of 80 columns, to be pasted.
     for verb in ["train", "plan", "profile", "simulate", "launch"] {
         let help = text(&format!("{verb} --help"));
         let examples = help.split_once("Examples:").unwrap().1;
@@ -50,7 +50,7 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
     }
 }
 
-/// The list of verbs left open with which one to begin, and began with `completions`.
+/// Regression test: the list of verbs did not say where to begin, and its first entry was `completions`.
 #[test]
 fn the_help_has_first_steps() {
     let help = String::from_utf8(gpipe(Path::new("."), "-h").stdout).unwrap();

@@ -1,4 +1,4 @@
-//! A system that gives less than a run asks for: each ends in words, with an exit code.
+//! If the system grants less than a run requests, the run ends with a message and an exit code.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::process::{Command, Output, Stdio};
 use super::{PROFILE, TRAIN, ends, printed, refused};
 use crate::run::command;
 
-/// In a process that gets no thread beside its first: no address space has room for such
-/// stacks. A limit on the number of threads would not hold for the superuser.
+/// Runs a process that cannot start further threads: no address space has room for such stacks. The superuser
+/// is exempt from a limit on the number of threads.
 fn without_threads(folder: &Path, args: &str) -> Output {
     let stack = (1_u64 << 50).to_string();
     ends(command(folder, args).env("RUST_MIN_STACK", stack))
 }
 
-/// A print to standard error panicked where that could not be written to, as with a log on a
-/// full disk: the run ended with 101, and the files that were to come were never written.
+/// Regression test: printing panicked if standard error could not be written to, as with a log on a full
+/// disk: the run ended with 101, without its remaining files.
 #[test]
 fn files_are_written_where_standard_error_cannot_be() {
     let folder = tempfile::tempdir().unwrap();
@@ -43,8 +43,8 @@ fn files_are_written_where_standard_error_cannot_be() {
     run("plot run -o loss.svg");
 }
 
-/// Reading and writing checkpoints panicked where no thread was to be had. It goes on
-/// without; what cannot, as stages are threads, says so.
+/// Regression test: reading and writing checkpoints panicked without further threads. They must work without;
+/// the stages, which are threads, must report the error.
 #[test]
 fn a_system_without_threads_to_give_is_told_or_done_without() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,16 +65,16 @@ fn a_system_without_threads_to_give_is_told_or_done_without() {
         let errors = refused(&without_threads(folder, args), 1);
         assert!(errors.contains("thread"), "{args}: {errors}");
         assert!(!errors.contains("panicked"), "{args}: {errors}");
-        // Three errors, each with its cause in its text, said it three times.
+        // Regression test: three errors, each including its cause, repeated it three times.
         let said = errors.matches("os error").count();
         assert_eq!(said, 1, "{args}: {errors}");
     }
-    // Nothing of the run was lost.
+    // The run is intact.
     printed(folder, "train --resume run --steps 4 --quiet");
 }
 
-/// The signal of a file that grows beyond its limit ended the process, without a word and
-/// with half a checkpoint left; ignored, it is an error as that of a full disk.
+/// Regression test: the signal for exceeding the file-size limit ended the process silently, with half a
+/// checkpoint left. Ignored, it is an error like that of a full disk.
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_as_a_full_disk_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn a_limit_on_the_size_of_files_is_an_error_as_a_full_disk_is() {
     assert!(errors.contains("t.json cannot be written"), "{errors}");
 }
 
-/// `error: Too many open files (os error 24)` was all that a run said which found none for its signals.
+/// Regression test: the only message was `error: Too many open files (os error 24)`.
 #[test]
 fn a_lack_of_open_files_says_for_what_there_are_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +125,8 @@ fn a_lack_of_open_files_says_for_what_there_are_none() {
     assert!(failed > 0, "no limit was low enough");
 }
 
-/// The machine's memory was told, and counted on, where the process may have less.
+/// Regression test: the machine's memory was reported and used for planning, though the process may have
+/// less.
 #[test]
 fn a_limit_on_the_memory_of_the_process_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,8 +150,8 @@ fn a_limit_on_the_memory_of_the_process_counts() {
     assert!(free < all && all <= limit, "{free} of {all}, limit {limit}");
 }
 
-/// Where both the files about the last step and the last checkpoint found no room, the last
-/// line told of the former alone.
+/// Regression test: if neither the last step's files nor the last checkpoint could be written, the last line
+/// named only the former.
 #[test]
 fn a_disk_that_is_full_at_the_end_also_misses_the_last_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,8 +171,7 @@ fn a_disk_that_is_full_at_the_end_also_misses_the_last_checkpoint() {
     assert!(last.contains("the last checkpoint, of step 2,"), "{errors}");
 }
 
-/// The mapped pages of a file that was cut off are no memory any more: the process was
-/// ended by a signal, without a word.
+/// Regression test: truncating a memory-mapped file ended the process by a signal, without a message.
 #[test]
 fn a_file_of_tokens_that_is_cut_off_meanwhile_is_an_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the commands write for other programs, and what they say where they cannot.
+//! Files that the commands write for other programs, and their messages if they cannot.
 
 mod book;
 mod help;
@@ -13,19 +13,18 @@ use std::time::{Duration, Instant};
 
 use crate::run::{gpipe, printed};
 
-/// A model that is profiled in no time.
+/// Profiles a tiny model.
 const PROFILE: &str = "profile --model mlp --inputs 8 --hidden 16 --depth 4 --outputs 2 --batch 8 \
                        --micro 4 --threads-per-stage 1 --budget 1";
 
-/// A training run of no time.
+/// A tiny training run.
 const TRAIN: &str = "train --model mlp --inputs 8 --hidden 8 --depth 2 --outputs 2 --data synthetic \
                      --batch 4 --micro 2 --devices cpu --threads-per-stage 1 --quiet";
 
-/// Longer than anything here takes on the busiest machine: what has not ended by then waits
-/// for something that never comes.
+/// Longer than any command here takes on the busiest machine: one that has not ended by then hangs.
 const FOR_EVER: Duration = Duration::from_mins(5);
 
-/// What a process of little output comes to; one that hangs is ended and fails the test.
+/// Output of a process that prints little; one that hangs is killed and fails the test.
 #[track_caller]
 fn ends(command: &mut Command) -> Output {
     let command = command.stdin(Stdio::null());
@@ -45,7 +44,7 @@ fn ends(command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What standard error says of a run that ends with `code`.
+/// Standard error of a run that exits with `code`.
 #[track_caller]
 fn refused(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! Commands that are printed are commands of a shell, whatever a folder is called.
+//! Printed commands must be valid in a shell, whatever the folder's name.
 
 use std::fs;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::process::{Command, Output};
 
 use crate::run::{gpipe, succeeded};
 
-/// A name that a shell takes apart, and does what it says.
+/// A name that an unquoted shell would split and execute.
 const NAME: &str = "my run $(touch PWN);it's `a` \"b\"";
 
-/// The commands between backticks in what was printed that name the hostile folder or file.
+/// The printed commands in backticks that name the hostile folder or file.
 fn commands(output: &Output) -> Vec<String> {
     let (text, errors) = succeeded(output.clone(), "gpipe-rs");
     let text = text + "\n" + &errors;
     let quoted = format!("'{}'", NAME.replace('\'', r"'\''"));
-    // The name has backticks of its own.
+    // The name itself contains backticks.
     let text = text.replace(&quoted, "HOSTILE");
     assert!(
         !text.contains("--run my") && !text.contains("--resume my"),
@@ -25,7 +25,7 @@ fn commands(output: &Output) -> Vec<String> {
     there.map(|own| own.replace("HOSTILE", &quoted)).collect()
 }
 
-/// Has a shell run a command, as somebody who copies it does.
+/// Runs a command in a shell, as a user who copies it would.
 #[track_caller]
 fn copied(folder: &Path, command: &str) {
     let own = Path::new(env!("CARGO_BIN_EXE_gpipe-rs"));
@@ -42,7 +42,7 @@ fn copied(folder: &Path, command: &str) {
     assert!(!folder.join("PWN").exists(), "{command}");
 }
 
-/// What `train` recommends for some data, with what stands for something put in.
+/// Runs the commands that `train` recommends for some data, with placeholders filled in.
 #[track_caller]
 fn train(folder: &Path, flags: &str, wanted: &[&str]) {
     let _ = fs::remove_dir_all(folder.join(NAME));
@@ -65,7 +65,7 @@ fn train(folder: &Path, flags: &str, wanted: &[&str]) {
     assert_eq!(told.len(), wanted.len(), "{told:?}");
 }
 
-/// The line failed, or did what a hostile name said.
+/// Regression test: the line failed, or executed a hostile name.
 #[test]
 fn what_train_recommends_can_be_copied_whatever_its_folder_is_called() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn what_profile_and_plan_recommend_can_be_copied_whatever_their_files_are_called
     );
 }
 
-/// Hints of refusals are commands, too.
+/// Hints in error messages contain commands, too.
 #[test]
 fn hints_name_folders_as_a_shell_takes_them() {
     let folder = tempfile::tempdir().unwrap();

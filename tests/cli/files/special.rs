@@ -1,5 +1,5 @@
-//! Files that are none, names and texts that are no plain ones, as others can leave them in
-//! a folder: nothing waits for ever, nothing outside is written, no terminal is steered.
+//! Special files, names and texts, as others can leave them in a folder: nothing waits forever, nothing
+//! outside is written, no terminal is controlled.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +20,7 @@ fn ended(folder: &Path, args: &str) -> Output {
     ends(&mut command(folder, args))
 }
 
-/// A named pipe in the place of a file; whoever opens it waits for the other end.
+/// A named pipe in place of a file; opening it waits for the other end.
 fn pipe(path: &Path) {
     let _ = fs::remove_file(path);
     let made = Command::new("mkfifo").arg(path).status().unwrap();
@@ -41,7 +41,7 @@ fn event_file(run: &Path) -> PathBuf {
     names.find(is_one).unwrap()
 }
 
-/// Opening a pipe waits for a writer that never comes: going on with a run hung for ever.
+/// Regression test: opening a pipe waits for a writer, so resuming a run hung forever.
 #[test]
 fn a_pipe_in_a_run_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,14 +61,14 @@ fn a_pipe_in_a_run_folder_is_refused() {
         assert!(errors.contains("not a file but a pipe"), "{name}: {errors}");
         fs::rename(&aside, &file).unwrap();
     }
-    // The checkpoint has this one too.
+    // The checkpoint has a copy of this one.
     pipe(&run.join("config.toml"));
     let output = ended(folder, "train --resume run --steps 4 --quiet");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(run.join("config.toml").is_file());
 }
 
-/// The same of what is trained on and begun with; a device gave bytes without end.
+/// Likewise for data and initial weights; a device supplied endless bytes.
 #[test]
 fn pipes_and_devices_are_neither_data_nor_weights() {
     let folder = with_text();
@@ -106,13 +106,13 @@ fn pipes_and_devices_are_neither_data_nor_weights() {
     assert!(!folder.join("runs").exists());
 }
 
-/// A line without an end took memory until there was none left.
+/// Regression test: an endless line used up all memory.
 #[test]
 fn a_line_of_metrics_without_an_end_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let errors = refused(&ended(folder.path(), "plot /dev/zero"), 2);
     assert!(errors.contains("/dev/zero, line 1"), "{errors}");
-    // Of a stream that a person names, such as `<(ssh host cat metrics.jsonl)`, all is read.
+    // An explicitly named stream, such as `<(ssh host cat metrics.jsonl)`, is read in full.
     let script = "printf '{\"step\":1,\"loss\":2}\\n{\"step\":2,\"loss\":1}\\n' | \"$0\" plot /dev/stdin -o l.svg";
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_gpipe-rs")]);
@@ -120,8 +120,7 @@ fn a_line_of_metrics_without_an_end_is_refused() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// A link that another user had left in the folder was followed: what it led to was
-/// overwritten.
+/// Regression test: a link that another user had left in the folder was followed, and its target overwritten.
 #[test]
 fn links_in_the_folder_of_a_run_are_not_written_through() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +138,7 @@ fn links_in_the_folder_of_a_run_are_not_written_through() {
         }
         fs::remove_dir_all(folder.join("run")).unwrap();
     }
-    // These lead nowhere yet, and are there all the same.
+    // These links are dangling, but exist.
     for name in ["metrics.jsonl", "config.toml", "checkpoints"] {
         fs::create_dir(folder.join("run")).unwrap();
         let nowhere = folder.join("nowhere");
@@ -151,8 +150,8 @@ fn links_in_the_folder_of_a_run_are_not_written_through() {
     }
 }
 
-/// The checkpoint has the configuration that its weights were trained with: `--resume` did
-/// without the file, and these three did not.
+/// The checkpoint has the configuration of its weights. Regression test: `--resume` worked without the file,
+/// but these three did not.
 #[test]
 fn a_run_without_its_configuration_can_be_used_as_it_can_be_resumed() {
     let folder = with_text();
@@ -169,8 +168,8 @@ fn a_run_without_its_configuration_can_be_used_as_it_can_be_resumed() {
     assert!(errors.contains("no run folder"), "{errors}");
 }
 
-/// A manifest that somebody made up is sealed as it should be. Without the part about the
-/// data this silently began anew, and a vocabulary of another type was looked past.
+/// A forged manifest can have a valid seal. Regression test: without the part about the data the run silently
+/// started from scratch, and a vocabulary of another type was ignored.
 #[test]
 fn parts_of_a_checkpoint_that_train_does_not_write_are_refused() {
     let folder = with_text();
@@ -203,8 +202,8 @@ fn parts_of_a_checkpoint_that_train_does_not_write_are_refused() {
     printed(folder, resume);
 }
 
-/// A name that is no text was changed on its way, and "No such file" said of one that is
-/// there.
+/// Regression test: a name that is not valid text was altered, and an existing file was reported with "No
+/// such file".
 #[test]
 fn a_name_that_is_no_text_is_told_as_such() {
     let folder = with_text();
@@ -221,7 +220,7 @@ fn a_name_that_is_no_text_is_told_as_such() {
     }
 }
 
-/// Names in files were shown as they are, with all that steers a terminal.
+/// Regression test: names in files were printed with their terminal control characters.
 #[test]
 fn texts_of_files_steer_no_terminal() {
     const EVIL: &str = "a\u{1b}]0;x\u{7}\u{202e}\u{9b}z";
@@ -267,8 +266,8 @@ fn texts_of_files_steer_no_terminal() {
     clean(&output);
 }
 
-/// That the folder is taken was told after the model had been built, of minutes and
-/// gigabytes. Here there is no model at all that could be built.
+/// Regression test: the error about an existing folder came after building the model, which takes minutes and
+/// gigabytes. Here no model can be built.
 #[test]
 fn a_folder_that_is_taken_is_told_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();

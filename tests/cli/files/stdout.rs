@@ -1,4 +1,4 @@
-//! `-o -`: standard output has the JSON and nothing else.
+//! `-o -`: standard output has only the JSON.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ fn a_profile_goes_to_standard_output_alone() {
     let folder = tempfile::tempdir().unwrap();
     let output = gpipe(folder.path(), &format!("{PROFILE} -o -"));
     assert!(output.status.success());
-    // Notes and progress are for people.
+    // Notes and progress go to standard error.
     assert!(!output.stderr.is_empty());
     serde_json::from_slice::<Value>(&output.stdout).unwrap();
     let profile = Profile::from_json(&output.stdout, "-").unwrap();
@@ -33,12 +33,12 @@ fn a_plan_goes_to_standard_output_alone() {
     let text = printed(folder.path(), &format!("{decide} -o -"));
     serde_json::from_str::<Value>(&text).unwrap();
     let again = Plan::from_json(&text, "-").unwrap();
-    // The measured link is in the file: the same plan comes out.
+    // The file has the measured link, so the plan is the same.
     assert_eq!(again, plan);
     printed(folder.path(), &format!("{decide} -o plan.json"));
     let written = fs::read_to_string(folder.path().join("plan.json")).unwrap();
     assert_eq!(written, text);
-    // Once, also where it is asked for twice.
+    // Printed once, also if requested twice.
     assert_eq!(
         printed(folder.path(), &format!("{decide} -o - --json")),
         text

@@ -1,4 +1,4 @@
-//! A misspelt flag is answered with the right one.
+//! Misspelt flags are answered with the right one.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn a_misspelt_verb_is_answered_with_the_nearest() {
     }
 }
 
-/// Flags that people of other tools typed, and that got no answer or a wrong one.
+/// Flags that users of other tools typed, which got no answer or a wrong one.
 #[test]
 fn flags_of_other_tools_are_answered() {
     for (args, wanted) in [
@@ -50,7 +50,7 @@ fn flags_of_other_tools_are_answered() {
             "instead of `--label`, write: --target NAME",
         ),
         ("train --scheduler cosine", "write: --lr-schedule NAME"),
-        // The answer was `--heads`, and none.
+        // Regression test: the answer was `--heads`, or none.
         ("train --threads 2", "write: --threads-per-stage N"),
         ("train --thread 2", "write: --threads-per-stage N"),
         ("train --log-interval 5", "write: --log-every N"),
@@ -127,7 +127,7 @@ fn flags_of_other_tools_are_answered() {
     }
 }
 
-/// What was said of these was right, and of no help.
+/// Regression test: the messages were correct but did not help.
 #[test]
 fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works()
     assert!(output.status.success(), "{output:?}");
 }
 
-/// The nearest flag was another one altogether: `--depth` for `--epochs`, `--dropout` for `--fp16`.
+/// Regression test: the nearest flag was unrelated: `--depth` for `--epochs`, `--dropout` for `--fp16`.
 #[test]
 fn flags_of_other_tools_are_answered_with_what_they_are_here() {
     for (verb, other, right) in [
@@ -224,20 +224,20 @@ fn flags_of_other_tools_are_answered_with_what_they_are_here() {
             "{other}: {errors}"
         );
         assert!(!errors.contains("similar argument"), "{errors}");
-        // Once the usage of the verb stood behind it.
+        // The verb's usage must not follow.
         assert!(!errors.contains("Usage:"), "{errors}");
     }
-    // What is no slip of a flag is not answered with one: `--set` was proposed.
+    // A word that is not a misspelt flag must not be answered with a flag, such as `--set`.
     let output = gpipe(Path::new("."), "train --best");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(!errors.contains("--set"), "{errors}");
-    // A verb that has no such flag does not propose it.
+    // A verb must not propose a flag that it lacks.
     let output = gpipe(Path::new("."), "env --fp16");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("--precision"));
 }
 
-/// `gpipe-rs resume` was answered with the usage.
+/// Regression test: `gpipe-rs resume` was answered with the usage.
 #[test]
 fn verbs_of_other_tools_are_answered_with_what_does_the_same() {
     for (other, right) in [
@@ -263,7 +263,7 @@ fn verbs_of_other_tools_are_answered_with_what_does_the_same() {
     }
 }
 
-/// Of `--memory 10` ten bytes were planned with, and the others were answered with lists.
+/// Regression test: `--memory 10` meant ten bytes, and other values were answered with lists.
 #[test]
 fn values_of_other_tools_are_answered_with_what_they_are_here() {
     let plan = "plan --profile p.json --devices 2 --memory 10";
@@ -316,8 +316,8 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
     }
 }
 
-/// clap proposed `--depth` for `profile --epochs`, and nothing for a word without a flag.
-/// `--sweep` alone was answered with that it needs a value, and not with which.
+/// Regression test: clap proposed `--depth` for `profile --epochs`, and nothing for a word without a flag.
+/// For `--sweep` alone it did not say which value is needed.
 #[test]
 fn a_flag_without_its_value_says_what_the_value_is() {
     for (line, says) in [
@@ -328,7 +328,7 @@ fn a_flag_without_its_value_says_what_the_value_is() {
         ("plan --profile profile.json --memory", "such as 22GiB"),
         ("train --devices", "tip: --devices <"),
         ("train --resume", "tip: --resume <RUN>: Resumes the run"),
-        // It takes `-1e-3`, and so took the next flag.
+        // `--lr` takes `-1e-3`, and so took the next flag.
         (
             "train --lr --steps 3",
             "tip: `--lr` has no value: write one between it and `--steps`",

@@ -1,8 +1,8 @@
-// What a page looks like once it is laid out, as attributes of the body.
+// Writes findings about the laid-out page to attributes of the body.
 (function () {
   'use strict';
   function channel(c) { c /= 255; return c <= 0.04045 ? c / 12.92 : Math.pow((c + 0.055) / 1.055, 2.4); }
-  // By the formula of WCAG 2.2.
+  // The formula of WCAG 2.2.
   function light(css) {
     var v = css.match(/[\d.]+/g).map(Number);
     return 0.2126 * channel(v[0]) + 0.7152 * channel(v[1]) + 0.0722 * channel(v[2]);
@@ -17,7 +17,7 @@
     return 'rgb(255, 255, 255)';
   }
   function behind(text) {
-    // A label on a bar has a rim in the bar's colour.
+    // A label on a bar has an outline in the bar's colour.
     if (text.closest('g')) { return getComputedStyle(text).stroke; }
     return getComputedStyle(text.closest('.tl').querySelector('.ground')).fill;
   }

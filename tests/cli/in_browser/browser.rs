@@ -1,4 +1,4 @@
-//! A browser, and pages in it.
+//! Opens pages in a browser.
 
 use std::fs;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// What makes pages appear as a reader has asked for, in both ways.
+/// Browser flags for the light and dark colour schemes.
 pub(crate) const SCHEMES: [(&str, bool); 2] = [
     ("--blink-settings=preferredColorScheme=1", false),
     ("--blink-settings=preferredColorScheme=0", true),
 ];
 
-/// The first browser that answers.
+/// The first browser that starts.
 pub(crate) fn browser() -> Option<&'static str> {
     let answers = |name: &&str| {
         let mut version = Command::new(name);
@@ -32,7 +32,7 @@ pub(crate) fn browser() -> Option<&'static str> {
     found
 }
 
-/// The page's document after its scripts have run, and what it logged.
+/// The page's document after its scripts have run, and its log.
 pub(crate) fn open(browser: &str, folder: &Path, page: &Path, flags: &[&str]) -> (String, String) {
     let output = Command::new(browser)
         .args(flags)
@@ -63,17 +63,16 @@ pub(crate) fn open(browser: &str, folder: &Path, page: &Path, flags: &[&str]) ->
     )
 }
 
-/// What is between two texts.
+/// The part of `text` between `begin` and `end`.
 pub(crate) fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     let from = text.find(begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
     let length = text[from..].find(end).unwrap_or_else(|| panic!("no {end}"));
     &text[from..from + length]
 }
 
-/// Opens a page in light and dark, wide and narrow, and checks what must hold of all:
-/// nothing is logged, nothing is loaded, its script runs to its end, text stands out by
-/// WCAG's level AA, the page is no wider than the window, and what takes the focus has a
-/// name. The document is that of the first time.
+/// Opens a page in light and dark, wide and narrow, and checks that nothing is logged or loaded, its script
+/// completes, text has the contrast of WCAG's level AA, the page is no wider than the window, and focusable
+/// elements have names. Returns the document of the first time.
 pub(crate) fn audited(browser: &str, folder: &Path, page: &Path) -> String {
     let html = fs::read_to_string(page).unwrap();
     let script = format!("<script>{}</script></body>", include_str!("audit.js"));
@@ -83,7 +82,7 @@ pub(crate) fn audited(browser: &str, folder: &Path, page: &Path) -> String {
         for width in [1200, 360] {
             let audit = folder.join("audit.html");
             let framed = html.replace('&', "&amp;").replace('"', "&quot;");
-            // Windows have a least width; frames have none.
+            // Windows have a minimum width; frames do not.
             let frame = format!(
                 "<!DOCTYPE html><meta name=\"color-scheme\" content=\"light dark\"><body>\
                  <iframe width=\"{width}\" height=\"900\" srcdoc=\"{framed}\"></iframe></body>"
@@ -110,7 +109,7 @@ pub(crate) fn audited(browser: &str, folder: &Path, page: &Path) -> String {
         dom.contains("data-ready=\"yes\""),
         "the script did not run to its end"
     );
-    // One file that loads nothing: the only address is the name of SVG itself.
+    // The file loads nothing: its only address is the SVG namespace.
     let addresses = dom.matches("://").count();
     assert_eq!(addresses, dom.matches("http://www.w3.org/2000/svg").count());
     dom

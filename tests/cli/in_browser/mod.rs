@@ -39,7 +39,7 @@ fn the_page_renders_and_its_script_runs() {
         .status();
     assert!(status.unwrap().success());
     let dom = audited(browser, folder.path(), &page);
-    // Details of all actions (each of 8 stages does F, I, W or F, B per micro-batch), a legend.
+    // Details of all actions (each of 8 stages has F, I, W or F, B per micro-batch), and a legend.
     let actions = dom.matches("<title>").count() - 1;
     assert!((8 * 8 * 2..=8 * 8 * 3).contains(&actions), "{actions}");
     assert!(dom.contains("0F0: forward (F), stage 0, micro-batch 0"));
@@ -61,7 +61,7 @@ fn the_page_renders_and_its_script_runs() {
     assert_eq!(detail, wanted, "{log}");
 }
 
-/// A barcode of 1536 actions could not be read.
+/// Regression test: 1536 actions were unreadable.
 #[test]
 fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     let Some(browser) = browser() else {
@@ -91,7 +91,7 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     assert_eq!(opened("").0, " false 0 76");
     let click = "document.querySelector('[data-step=\"+\"]').click()";
     assert_eq!(opened(&format!("{click};{click}")).0, "4 true 960 93");
-    // Four times as wide names of few digits fit, eight times all do, and the axis has finer ticks.
+    // Zoomed four times, short names fit; zoomed eight times, all do, and the axis has finer ticks.
     let (seen, dom) = opened("press('+');press('=');press('+')");
     assert_eq!(seen, "8 true 1536 115");
     for text in [
@@ -105,7 +105,7 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     assert_eq!(opened("press('+');press('-')").0, "1 false 0 76");
     assert_eq!(opened("press('+');press('+');press('0')").0, "1 false 0 76");
     assert_eq!(opened(&"press('+');".repeat(9)).0, "64 true 1536 430");
-    // The wheel scrolls unless Ctrl is held; what is under the pointer stays there.
+    // The wheel scrolls unless Ctrl is held; zooming keeps the point under the pointer in place.
     let wheel = "function wheel(ctrl){chart.dispatchEvent(new WheelEvent('wheel',{deltaY:-400,\
                  ctrlKey:ctrl,clientX:400,cancelable:true}))};";
     assert_eq!(opened(&format!("{wheel}wheel(false)")).0, " false 0 76");
@@ -120,7 +120,7 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     let (_, dom) = opened(&held);
     let moved: i32 = between(&dom, "data-held=\"", "\"").parse().unwrap();
     assert!(moved.abs() <= 1, "{moved}");
-    // Names of devices stay in view.
+    // Device names stay in view.
     let scrolled =
         "press('+');press('+');chart.scrollLeft=1000;chart.dispatchEvent(new Event('scroll'))";
     let (_, dom) = opened(scrolled);
@@ -128,9 +128,9 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
         .parse()
         .unwrap();
     assert!(side > 900.0, "{side}");
-    // The tick that scrolled below them has no name.
+    // A tick scrolled behind them loses its label.
     assert!(dom.contains("<path class=\"tick\" d=\"M70.00 274v5\" visibility=\"hidden\"></path>"));
-    // The keys zoom about the action that they chose, whose frame is on top of all bars.
+    // Keys zoom around the selected action, whose frame is above all bars.
     let chosen = "press('End');press('ArrowRight');press('End');press('+');press('+');press('+');press('+');\
                   var box=chart.getBoundingClientRect(),own=document.querySelector('#chart .frame');\
                   var at=own.getBoundingClientRect();\
@@ -142,7 +142,7 @@ fn a_timeline_can_be_zoomed_by_buttons_keys_and_wheel() {
     );
 }
 
-/// Of a comparison's timelines the first alone could be read at 32 micro-batches.
+/// Regression test: in a comparison only the first timeline was readable at 32 micro-batches.
 #[test]
 fn every_timeline_of_a_comparison_is_zoomed_and_read_out_by_itself() {
     let Some(browser) = browser() else {
@@ -167,7 +167,7 @@ fn every_timeline_of_a_comparison_is_zoomed_and_read_out_by_itself() {
     assert_eq!(between(&dom, "data-seen=\"", "\""), "true 8 true true  ");
 }
 
-/// Names of W were larger after a zoom and back.
+/// Regression test: names of W were larger after zooming in and out.
 #[test]
 fn names_are_as_before_after_a_zoom_and_back() {
     let Some(browser) = browser() else {
@@ -190,7 +190,7 @@ fn names_are_as_before_after_a_zoom_and_back() {
     assert_eq!(between(&dom, "data-seen=\"", "\""), "true,true");
 }
 
-/// Below a timeline that was zoomed, memory was still that of the whole step.
+/// Regression test: below a zoomed timeline, memory still covered the whole step.
 #[test]
 fn memory_shows_the_part_of_the_step_that_its_timeline_is_zoomed_to() {
     let Some(browser) = browser() else {
@@ -228,8 +228,8 @@ fn memory_shows_the_part_of_the_step_that_its_timeline_is_zoomed_to() {
     assert_eq!(between(&dom, "data-seen=\"", "\""), seen);
 }
 
-/// The page that compares a step, in which stage 1's backward is slow, with its
-/// prediction, and a script that acts on it.
+/// A page that compares a step, whose stage 1 has a slow backward, with its prediction, and a script that
+/// acts on it.
 fn comparison(acts: &str) -> String {
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4)).unwrap();
     let time = |time| Micros::new(time).unwrap();
@@ -258,7 +258,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
         dom
     };
     let dom = opened("", &[]);
-    // The words are there without pointing at anything.
+    // The text is there without any pointer action.
     assert!(dom.contains("stage 1's backward took 1.50 ms on average where 1.00 ms was predicted"));
     for name in ["slow stage", "warm-up", "hand-over", "engine", "together"] {
         assert!(
@@ -266,7 +266,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
             "{name}"
         );
     }
-    // Two timelines of 16 actions, each with a name of its own for a reader.
+    // Two timelines of 16 actions, each with a separate name for screen readers.
     assert_eq!(dom.matches("<title>").count(), 1 + 2 * 16);
     assert_eq!(dom.matches("<caption>").count(), 3);
     assert!(dom.contains("<html lang=\"en\"") && dom.contains("aria-label=\"Step 3 took"));
@@ -282,7 +282,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
     let (first, dom) = detail("press('ArrowRight')");
     assert!(first.starts_with("0F0: forward (F), stage 0, micro-batch 0\nmeasured 0.0 µs"));
     assert!(first.contains("\npredicted 0.0 µs to 1.00 ms"), "{first}");
-    // The action is marked, and so is the same one in the other timeline.
+    // The action is marked, and so is its counterpart in the other timeline.
     assert_eq!(dom.matches("<g class=\"F on\">").count(), 1);
     assert_eq!(dom.matches("<g class=\"F twin\">").count(), 1);
     assert!(

@@ -28,7 +28,7 @@ fn questions() -> Vec<Value> {
     };
     let mut questions = Vec::new();
     for kind in ScheduleKind::ALL {
-        // A schedule that is computed for a large shape takes seconds each time.
+        // Computing a schedule for a large shape takes seconds.
         let large = if kind == ScheduleKind::Auto {
             (4, 12)
         } else {
@@ -59,7 +59,7 @@ fn questions() -> Vec<Value> {
     questions
 }
 
-/// What the command says to a question of one schedule in so many chunks.
+/// The command's answer to a question about one schedule with `chunks` chunks.
 fn said(folder: &Path, question: &Value, chunks: usize, format: &str) -> String {
     let asked: Question = serde_json::from_value(question.clone()).unwrap();
     let profile = asked.profile(chunks).unwrap();
@@ -102,7 +102,7 @@ fn the_playground_answers_with_the_numbers_and_the_picture_of_the_command() {
             assert_eq!(answer[name], numbers[name], "{name} of {question}");
         }
         let svg = said(folder.path(), &question, chunks, "svg");
-        // That of the command has a title above it.
+        // The command's picture has a title above the rows.
         let rows = |svg: &str| {
             svg.split_once("<rect class=\"lane\"")
                 .map(|(_, rows)| rows.to_owned())
@@ -177,7 +177,7 @@ fn what_the_playground_cannot_answer_it_says() {
     assert!(answer("no JSON").contains("\"error\""));
 }
 
-/// Asks the module what the file has, and prints the answers.
+/// Asks the module the questions of a file, and prints the answers.
 const IN_NODE: &str = "
 const fs = require('fs');
 const [, file, questions] = process.argv;
@@ -229,7 +229,7 @@ fn the_module_in_node_answers_as_the_partitioner_does_today() {
     }
 }
 
-/// Memory of the playground was that of a profile, and flags gave other numbers.
+/// Regression test: the playground computed memory as for a profile, and flags gave other numbers.
 #[test]
 fn the_playground_has_the_memory_that_flags_give() {
     let folder = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn the_playground_has_the_memory_that_flags_give() {
     }
 }
 
-/// The page's parts as the book has them, with a script after them, beside the book's files.
+/// The page's parts as in the book, beside the book's files, followed by a script.
 fn page(acts: &str) -> String {
     let text = fs::read_to_string(book().join("playground.md")).unwrap();
     let begin = text.find("<div class=\"pg\">").unwrap();
@@ -265,12 +265,12 @@ fn page(acts: &str) -> String {
     )
 }
 
-/// Sets a control of the page, as who types does.
+/// Sets a control of the page as typing does.
 const SET: &str = "function set(name,value){var e=document.getElementById('pg-form').elements[name];\
                if(e.type==='checkbox'){e.checked=value}else{e.value=value}\
                e.dispatchEvent(new Event('input',{bubbles:true}))};";
 
-/// The page after these acts, in the browser.
+/// Opens the page in the browser and performs these acts.
 fn opened(browser: &str, folder: &Path, acts: &str, flags: &[&str]) -> String {
     let file = folder.join("page.html");
     fs::write(&file, page(acts)).unwrap();
@@ -281,7 +281,7 @@ fn opened(browser: &str, folder: &Path, acts: &str, flags: &[&str]) -> String {
     dom
 }
 
-/// At 8 x 32 nothing could be read, and the picture could not be zoomed.
+/// Regression test: at 8 x 32 the picture was unreadable and could not be zoomed.
 #[test]
 fn the_picture_of_the_playground_can_be_zoomed() {
     let Some(browser) = browser() else {

@@ -5,7 +5,7 @@ use crate::run::printed;
 use super::browser::{audited, between, browser, open};
 use std::fs;
 
-/// Layers, cuts, timeline, memory and schedules are there for a reader.
+/// Checks that layers, cuts, timeline, memory and schedules are accessible.
 fn check(dom: &str, layers: &[&str], stages: usize) {
     for section in ["layers", "timeline", "memory", "schedules", "doubts"] {
         assert!(
@@ -63,14 +63,14 @@ fn the_plan_of_a_profile_renders_in_light_and_dark_wide_and_narrow() {
     assert!(dom.contains("&lt;script&gt;console.error('run')"));
     assert!(dom.contains(">limit 2.0 GiB</text>") || dom.contains(" of its 2.0 GiB"));
 
-    // The content does not wait for the script.
+    // The content does not depend on the script.
     let html = fs::read_to_string(&page).unwrap();
     fs::write(&page, html.split("<script>").next().unwrap()).unwrap();
     let (dom, _) = open(browser, folder, &page, &[]);
     assert!(dom.contains("0F0: forward (F)") && dom.contains(">embed</th>"));
     assert!(!dom.contains("role=\"application\""));
 
-    // Down from the first action of device 0, by keys alone.
+    // Down from the first action of device 0, with keys only.
     let press = "<script>var c=document.getElementById('chart');c.focus();['Home','ArrowDown']\
                  .forEach(function(k){c.dispatchEvent(new KeyboardEvent('keydown',{key:k}));});\
                  </script></body>";

@@ -28,7 +28,7 @@ fn what_models_prints_is_a_model() {
     let report = as_json(folder, &[&profile[..], &of_file].concat());
     assert_eq!(report["profile"]["layers"].as_array().unwrap().len(), 5);
 
-    // Flags come on top of what the file says.
+    // Flags override the file.
     let more = [
         "train", "--layers", "4", "--steps", "1", "--out", "run", "--quiet",
     ];

@@ -1,4 +1,4 @@
-//! `profile` and `train` for every model there is.
+//! `profile` and `train` for every model.
 
 mod files;
 pub(crate) mod own;

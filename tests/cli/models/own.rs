@@ -1,4 +1,4 @@
-//! Models of one's own, in a program of one's own.
+//! Custom models, in a separate program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use gpipe::tch::{Reduction, Tensor, nn};
 use gpipe::{Layer, Sequential, Values, layers::Context, settings::on_values};
 use serde_json::Value;
 
-/// An example's program, as fresh as its source. Built as `make test` builds it: with other
-/// members of the workspace left out, some crates have other features and all is compiled anew.
+/// Builds an example's program. Uses the features of `make test`: with fewer workspace members some crates
+/// would have other features, and everything would be recompiled.
 pub(crate) fn example(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     build.args([
@@ -167,7 +167,7 @@ fn several_inputs_and_targets_are_profiled_and_trained() {
     assert_eq!(metrics.lines().count(), 2);
 }
 
-/// Waits for something that does not come.
+/// A layer that blocks forever.
 #[derive(Debug)]
 struct Stuck;
 
@@ -180,7 +180,7 @@ impl Layer for Stuck {
     }
 }
 
-/// The command waited for ever, and said nothing.
+/// Regression test: the command waited forever, without a message.
 #[test]
 fn a_run_whose_layer_never_comes_back_ends_when_its_patience_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -229,8 +229,7 @@ fn names_of_models_and_sizes_that_are_taken_are_wrong_use() {
     assert_eq!(exit(code), exit(ExitCode::from(2)));
 }
 
-/// A program for a model of one's own trained a GPT on the built-in text where no model was
-/// named.
+/// Regression test: without a named model, a program for a custom model trained a GPT on the built-in text.
 #[test]
 fn a_program_for_an_own_model_trains_that_one() {
     let folder = tempfile::tempdir().unwrap();

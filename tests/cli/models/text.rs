@@ -1,4 +1,4 @@
-//! Which data a model is trained on.
+//! Default data of models.
 
 use super::{as_json, config, printed};
 
@@ -9,7 +9,7 @@ const TEXT: &str = "the whale, the whale! up helm, up helm! ";
 const LSTM: &str =
     "--model lstm --layers 2 --hidden 16 --context 6 --batch 4 --threads-per-stage 1";
 
-/// Trains an lstm for two steps; gives what it was fed with, and its vocabulary.
+/// Trains an lstm for two steps; returns its data and its vocabulary.
 fn lstm(folder: &Path, out: &str, flags: &[&str]) -> (String, i64) {
     let mut args = vec!["train", "--quiet", "--steps", "2", "--out", out];
     args.extend(LSTM.split_whitespace());
@@ -40,7 +40,7 @@ fn a_model_of_tokens_has_the_texts_vocabulary_unless_another_was_chosen() {
         text(20)
     );
     assert_eq!(case("3", &["--data", "synthetic"]), synthetic(256));
-    // Too few tokens for the built-in text, but nobody asked for that.
+    // Too small for the built-in text, which nobody requested.
     assert_eq!(case("4", &["--vocab", "20"]), synthetic(20));
     // The preset's own vocabulary.
     let preset = ["--model", "lstm-medium", "--data", "text.txt"];
@@ -68,7 +68,7 @@ fn a_run_on_made_up_data_says_so_and_has_no_sample() {
         "{text}"
     );
     assert!(!text.contains("held-out"), "{text}");
-    // A quiet run's loss was not known for one that says nothing.
+    // Regression test: the loss of a quiet run was not recognized as meaningless.
     for quiet in [&[][..], &["--quiet"]] {
         let errors = super::gpipe(folder.path(), &[&args[..], quiet].concat()).stderr;
         let errors = String::from_utf8(errors).unwrap();

@@ -106,7 +106,8 @@ fn squared(place: u16) -> u16 {
     (u32::from(place).pow(2) % 50) as u16
 }
 
-/// `there is nothing in this folder to train on`, in a list of kinds without tokens.
+/// Regression test: the message was `there is nothing in this folder to train on`, with a list of kinds that
+/// left out tokens.
 #[test]
 fn a_folder_of_nano_gpt_is_trained_on_and_its_second_file_held_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,14 +133,14 @@ fn a_folder_of_nano_gpt_is_trained_on_and_its_second_file_held_out() {
     let judged = as_json(folder, &["eval", "--run", "1"]);
     assert_eq!(judged["loss"], own["held_out_loss"]);
     printed(folder, "train --quiet --resume 1 --steps 4");
-    // A part too short for a window is told.
+    // A part that is too short for a window is reported.
     save("nano/val.bin", 200..205);
     let output = gpipe(folder, &flags("nano", "3"));
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(errors.contains("too short: 5 tokens"), "{errors}");
 }
 
-/// The header was tokens, and the vocabulary 55,433.
+/// Regression test: the header was read as tokens, with a vocabulary of 55,433.
 #[test]
 fn a_file_of_llm_c_has_its_own_vocabulary() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +159,7 @@ fn a_file_of_llm_c_has_its_own_vocabulary() {
     assert_eq!(vocab, Some(50));
 }
 
-/// The mark was a character, which no prompt has.
+/// Regression test: the mark counted as a character, which no prompt has.
 #[test]
 fn a_byte_order_mark_is_no_character() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Models, sizes and data that cannot be: exit code 2, and a first line that helps.
+//! Invalid models, sizes and data: exit code 2, and a helpful first line.
 
 use super::gpipe;
 
@@ -6,7 +6,7 @@ use std::fs;
 
 use serde_json::Value;
 
-/// The verb with these flags is refused with a message that says all of this.
+/// Flags, and the required parts of the message that refuses them.
 type Case<'a> = (&'a str, &'a [&'a str]);
 
 const BOTH: [Case<'static>; 24] = [
@@ -14,12 +14,12 @@ const BOTH: [Case<'static>; 24] = [
         "--model gtp",
         &["no model and no file `gtp`", "did you mean `gpt`?"],
     ),
-    // A name that is like none is not answered with one.
+    // A name unlike any other gets no suggestion.
     (
         "--model tower",
         &["no model and no file `tower`; the verb `models` lists"],
     ),
-    // Once `lstm` and `f32` were proposed.
+    // Regression test: `lstm` and `f32` were suggested.
     (
         "--model nosuch.json",
         &["no model `nosuch`; there are mlp, gpt"],
@@ -156,7 +156,7 @@ const TRAIN: [Case<'static>; 7] = [
         "--model lstm --plan plan.json",
         &["it is for the model `mlp`, but this is `lstm`"],
     ),
-    // Once only the number of layers was compared.
+    // Regression test: only the number of layers was compared.
     (
         "--model mlp --plan plan.json --depth 3 --hidden 16 --inputs 9",
         &["it is for `mlp` with inputs=8, hidden=8, not 9, 16: use --inputs 8 --hidden 8, or"],
@@ -200,7 +200,7 @@ fn all_refused(verb: &str, cases: &[Case<'_>]) {
     let mlp = "profile --model mlp --depth 3 --hidden 8 --inputs 8 --quick --plan plan.json";
     let args: Vec<&str> = mlp.split_whitespace().collect();
     assert!(gpipe(folder.path(), &args).status.success());
-    // As plans were before they had the model.
+    // Like plans of versions that did not record the model.
     let plan = fs::read_to_string(folder.path().join("plan.json")).unwrap();
     let mut plan: Value = serde_json::from_str(&plan).unwrap();
     plan.as_object_mut().unwrap().remove("model").unwrap();
@@ -238,7 +238,7 @@ fn train_refuses_what_cannot_be() {
     all_refused("train", &TRAIN);
 }
 
-/// A system that is out of memory ends programs without a word.
+/// A system without free memory ends programs silently.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_that_memory_cannot_hold_is_refused() {
@@ -253,7 +253,7 @@ fn a_model_that_memory_cannot_hold_is_refused() {
         "take smaller sizes",
     ];
     all_refused("train", &[(&format!("{model} --micro 1"), &train)]);
-    // Its weights are small, and its first step was killed.
+    // Regression test: its weights are small, but its first step was killed.
     let long = "--model gpt --layers 96 --context 1000000 --batch 32 --micro 4";
     let activations = [
         "the activations of `gpt` for 8 sequences of 1000000 tokens, a micro-batch, need ",

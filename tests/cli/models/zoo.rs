@@ -1,11 +1,11 @@
-//! Every model of the zoo is profiled, and trained by its plan.
+//! Every model of the zoo is profiled, and trained with its plan.
 
 use super::{as_json, config, losses};
 
 use gpipe::models::zoo::Zoo;
 use gpipe::partitioner::Plan;
 
-/// Sizes that a test can afford.
+/// Sizes small enough for a test.
 fn tiny(name: &str) -> &'static str {
     match name {
         "mlp" => "--inputs 12 --hidden 16 --depth 3 --outputs 5",
@@ -23,7 +23,7 @@ fn tiny(name: &str) -> &'static str {
     }
 }
 
-/// Profiles, trains by the plan, and trains again in one stage: the same to the last bit.
+/// Profiles, trains with the plan, and trains again in one stage: the results are bit-identical.
 fn profiled_and_trained(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

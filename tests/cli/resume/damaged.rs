@@ -1,4 +1,4 @@
-//! Checkpoints that cannot be believed.
+//! Damaged checkpoints.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::{assert_same, fails, gpt, place, trained};
 
 const NEWEST: &str = "run/checkpoints/step-00000004";
 
-/// A run of four steps, of which the last two are saved.
+/// Trains a run of four steps, and saves the last two.
 fn begun(folder: &Path) {
     trained(
         folder,
@@ -27,7 +27,7 @@ fn begun(folder: &Path) {
     );
 }
 
-/// A power cut may keep a checkpoint and lose metrics; once nobody was told.
+/// A power cut may keep a checkpoint and lose metrics. Regression test: this was not reported.
 #[test]
 fn lost_metrics_are_told_and_the_run_goes_on() {
     let folder = place();

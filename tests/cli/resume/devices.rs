@@ -1,12 +1,12 @@
-//! A run that goes on on other devices than it was begun on.
+//! Resumes a run on other devices than it started on.
 
 use std::fs;
 
 use super::{GPT, fails, gpt, place, train, trained};
 use crate::run::{config, succeeded};
 
-/// Chunks that were chosen for two devices made more stages of four than there are layers, and the
-/// error named a `--chunks` that nobody had typed.
+/// Regression test: chunks chosen for two devices made more stages on other devices than there are layers,
+/// and the error named a `--chunks` that nobody had given.
 #[test]
 fn chunks_that_do_not_fit_other_devices_are_left_behind() {
     let folder = place();
@@ -32,7 +32,7 @@ fn chunks_that_do_not_fit_other_devices_are_left_behind() {
         "cpu,cpu,cpu",
     ];
     let (summary, said) = succeeded(train(folder, &three), &three);
-    // It was that of the steps on the other devices, too.
+    // Medians cover only the steps on the present devices.
     assert!(summary.contains("(medians of step 3)"), "{summary}");
     assert!(
         said.contains("pipeline.chunks = 3 (run/config.toml:")
@@ -41,7 +41,7 @@ fn chunks_that_do_not_fit_other_devices_are_left_behind() {
     );
     let chunks = config(folder, "run")["pipeline"]["chunks"].as_integer();
     assert_eq!(chunks, Some(2), "that of the schedule");
-    // On fewer devices they fit.
+    // Fewer devices: the chunks fit.
     trained(
         folder,
         &["--resume", "run", "--steps", "4", "--devices", "cpu"],
@@ -50,7 +50,7 @@ fn chunks_that_do_not_fit_other_devices_are_left_behind() {
         config(folder, "run")["pipeline"]["chunks"].as_integer(),
         chunks
     );
-    // What a file says without a run is no flag either.
+    // A value from a file is not reported as a flag either.
     fs::write(
         folder.join("c.toml"),
         "[pipeline]\nchunks = 5\nschedule = \"looped-bfs\"\n",
@@ -98,7 +98,7 @@ fn replicas_that_do_not_divide_other_devices_are_left_behind() {
     );
 }
 
-/// It said that every run says its own folder when it begins.
+/// Regression test: the message only said that every run prints its folder when it begins.
 #[test]
 fn a_run_that_is_not_there_is_answered_with_the_newest_one() {
     let folder = place();
@@ -112,7 +112,7 @@ fn a_run_that_is_not_there_is_answered_with_the_newest_one() {
     );
     trained(folder, &begin);
     trained(folder, &begin);
-    // A run that has a name may be the newest, too.
+    // A named run may be the newest, too.
     trained(
         folder,
         &gpt(&["--devices", "cpu", "--steps", "3", "--out", "runs/named"]),

@@ -1,4 +1,4 @@
-//! A run that goes on comes to what it would have come to.
+//! A resumed run has the results of an uninterrupted one.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use super::{assert_same, fails, gpt, losses, newest, place, train, trained, weig
 
 const STEPS: &str = "9";
 
-/// The whole run, and one that was stopped after `steps` by its own last step: the learning
-/// rates are those of the whole run.
+/// Trains the whole run, and a part that ended after `steps` by its own limit; the learning rates are those
+/// of the whole run.
 fn whole_and_part(folder: &Path, part: &str) {
     let whole = gpt(&["--devices", "cpu,cpu", "--steps", STEPS, "--out", "whole"]);
     trained(folder, &whole);
@@ -88,7 +88,7 @@ fn from_every_step_in_a_folder_of_its_own() {
         let before = losses(folder, &from);
         trained(folder, &["--resume", &from, "--out", &out]);
         assert_same(folder, &out, "whole");
-        // The other folder is as it was, and needed no more.
+        // The original folder is unchanged, and no longer needed.
         assert_eq!(losses(folder, &from), before);
         assert_eq!(newest(folder, &from).extras().step, step);
         trained(folder, &["--resume", &from]);
@@ -110,7 +110,7 @@ fn a_finished_run_says_so_and_goes_on_with_more_steps() {
     assert_same(folder, "part", "whole");
 }
 
-/// More steps would otherwise stretch the schedule that the run began with.
+/// More steps must not stretch the schedule that the run started with.
 #[test]
 fn learning_rates_stay_those_of_the_schedule_that_was_begun() {
     let folder = place();
@@ -149,7 +149,7 @@ fn made_up_data_and_the_events_go_on_too() {
         folder,
         &flags(&["--steps", "4", "--out", "part", "--checkpoint-every", "2"]),
     );
-    // As if it had been killed after four steps, with the checkpoint of two.
+    // As if killed after four steps, with the checkpoint of two.
     fs::remove_dir_all(folder.join("part/checkpoints/step-00000004")).unwrap();
     trained(folder, &["--resume", "part", "--steps", "6"]);
     assert_same(folder, "part", "whole");
@@ -161,8 +161,8 @@ fn made_up_data_and_the_events_go_on_too() {
     assert_eq!((events("whole"), events("part")), (1, 2));
 }
 
-/// Steps of a run without any checkpoint are done again; a run that seems to have lost its
-/// checkpoints is left alone.
+/// Steps of a run without a checkpoint are repeated; a run that seems to have lost its checkpoints is left
+/// alone.
 #[test]
 fn without_a_checkpoint_it_begins_anew_or_says_what_to_do() {
     let folder = place();
@@ -232,7 +232,7 @@ fn every_k_newest_are_kept_from_file_environment_and_flags() {
     assert_eq!(steps, [6, 7]);
 }
 
-/// The lines that were left were counted.
+/// Regression test: the remaining lines were counted.
 #[test]
 fn a_run_whose_metrics_are_lost_knows_how_many_steps_it_has_done() {
     let folder = place();
@@ -246,7 +246,7 @@ fn a_run_whose_metrics_are_lost_knows_how_many_steps_it_has_done() {
     assert_eq!(told["steps"], 5);
 }
 
-/// The last update was one too large, and nobody was told.
+/// Regression test: the last update was too large, which was not reported.
 #[test]
 fn a_run_whose_held_out_loss_is_not_finite_has_failed() {
     let folder = place();

@@ -1,4 +1,4 @@
-//! A run that goes on in a folder of its own, stopped before it has got anywhere.
+//! A run resumed into a new folder, stopped before its first step.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::{assert_same, command, fails, gpt, newest, place, trained};
 
 const FORK: [&str; 6] = ["--resume", "run", "--out", "fork", "--steps", "8"];
 
-/// A run of four steps, and what a fork of it comes to.
+/// Trains a run of four steps, and the expected result of its fork.
 fn begun(folder: &Path) {
     let flags = ["--steps", "4", "--set", "lr.steps=8", "--out", "run"];
     trained(folder, &gpt(&[&["--devices", "cpu"], &flags[..]].concat()));
@@ -18,8 +18,8 @@ fn begun(folder: &Path) {
     trained(folder, &whole);
 }
 
-/// The folder was one to go on with before it had a checkpoint: going on then began from
-/// random weights, and cut off the metrics that had been copied.
+/// Regression test: the folder could be resumed before it had a checkpoint, which began from random weights
+/// and cut off the copied metrics.
 #[test]
 fn as_soon_as_a_fork_has_a_configuration_it_has_a_checkpoint() {
     let folder = place();
@@ -40,7 +40,7 @@ fn as_soon_as_a_fork_has_a_configuration_it_has_a_checkpoint() {
     assert_same(folder, "fork", "whole");
 }
 
-/// Without room for it there was a warning, and a folder that would begin anew.
+/// Regression test: a full disk led to a warning, and to a folder that would start from scratch.
 #[test]
 fn a_fork_that_cannot_save_its_first_checkpoint_is_no_run() {
     let folder = place();
@@ -55,12 +55,12 @@ fn a_fork_that_cannot_save_its_first_checkpoint_is_no_run() {
     assert!(!folder.join("fork/config.toml").exists());
     let wanted = ["neither a configuration nor a checkpoint", "begin it again"];
     fails(folder, &["--resume", "fork"], 2, &wanted);
-    // What is there of it is in nobody's way.
+    // The remains do not block another attempt.
     trained(folder, &FORK);
     assert_same(folder, "fork", "whole");
 }
 
-/// Killed between its checkpoint and its configuration, which is the checkpoint's then.
+/// Killed between its checkpoint and its configuration, which is then restored from the checkpoint.
 #[test]
 fn a_fork_without_a_configuration_goes_on_with_all_of_its_steps() {
     let folder = place();
@@ -82,7 +82,7 @@ fn a_fork_without_a_configuration_goes_on_with_all_of_its_steps() {
     assert_same(folder, "fork", "whole");
 }
 
-/// Not a word was said with `--quiet`.
+/// Regression test: `--quiet` hid the message.
 #[test]
 fn steps_that_are_trained_once_more_are_told_in_any_case() {
     let folder = place();

@@ -1,6 +1,6 @@
-//! A run that is killed at random moments. `KILLS=200 cargo test --test cli killed --
-//! --nocapture` prints how often and where; without the variable there are ten kills. Three
-//! tenths of them each are for forks that begin and for runs that an update ruins, next door.
+//! Kills a run at random moments. `KILLS=200 cargo test --test cli killed -- --nocapture` prints how often
+//! and where; without the variable there are ten kills. Three tenths each go to forks that begin and to runs
+//! that an update ruins, in the neighbouring modules.
 
 use std::fs;
 use std::path::Path;
@@ -13,24 +13,24 @@ use gpipe::checkpoint::Checkpoint;
 use super::{assert_same, command, place, trained};
 
 const STEPS: &str = "120";
-/// What is trained: small, and saved after each step, so that many kills hit a write.
+/// A small training, saved after each step so that many kills hit a write.
 const RUN: &str = "--data text.txt --layers 1 --d-model 8 --heads 2 --seq 8 --batch 4 --micro 2 \
                    --dropout 0.1 --threads-per-stage 1 --warmup 2 --checkpoint-every 1 \
                    --checkpoint-keep 2 --quiet";
-/// Each life has other stages and another schedule.
+/// Each restart has other stages and another schedule.
 const CUTS: [&[&str]; 3] = [
     &["--devices", "cpu"],
     &["--devices", "cpu,cpu,cpu", "--schedule", "gpipe"],
     &["--devices", "cpu,cpu", "--schedule", "1f1b"],
 ];
 
-/// So many tenths of all kills.
+/// Returns `count` tenths of all kills.
 pub(crate) fn tenths(count: u64) -> u64 {
     let all: u64 = std::env::var("KILLS").map_or(10, |kills| kills.parse().unwrap());
     (all * count).div_ceil(10)
 }
 
-/// Numbers that look random, the same at each run of the test.
+/// Pseudo-random numbers, the same in each run of the test.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -46,9 +46,9 @@ impl Random {
 #[derive(Default)]
 struct Count {
     kills: u64,
-    /// While a checkpoint was being written.
+    /// Kills while a checkpoint was being written.
     writing: u64,
-    /// Before there was any.
+    /// Kills before the first checkpoint.
     before: u64,
     runs: u64,
 }
@@ -89,7 +89,7 @@ fn flags<'a>(more: &[&'a str], life: u64) -> Vec<&'a str> {
         .collect()
 }
 
-/// Trains a run to its end, with kills on the way as long as there are to be more.
+/// Trains a run to its end, with kills until `wanted` is reached.
 fn killed_until(
     folder: &Path,
     run: &str,
@@ -104,7 +104,7 @@ fn killed_until(
         let life = count.kills;
         let mut child = started(folder, run, life);
         if count.kills < wanted {
-            // From before it has begun to after it would have ended.
+            // From before the start to after the usual end.
             let longest = usual.as_millis() as u64 + 50;
             thread::sleep(Duration::from_millis(random.below(longest)));
             child.kill().unwrap();
@@ -133,7 +133,7 @@ fn killed_until(
     }
 }
 
-/// Begins the run, or goes on with it where there is something to go on with.
+/// Starts the run, or resumes it if possible.
 fn started(folder: &Path, run: &str, life: u64) -> Child {
     let there = folder.join(run).join("config.toml").exists();
     let how = if there { "--resume" } else { "--out" };
@@ -141,8 +141,8 @@ fn started(folder: &Path, run: &str, life: u64) -> Child {
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills a process at a random moment soon after `begun`, or after it has ended by itself.
-/// Whether it was killed.
+/// Kills a process at a random moment soon after `begun`, or waits if it ends by itself. Returns whether it
+/// was killed.
 pub(crate) fn killed_after(
     mut child: Child,
     begun: impl Fn() -> bool,
@@ -151,7 +151,7 @@ pub(crate) fn killed_after(
     while !begun() && child.try_wait().unwrap().is_none() {
         thread::yield_now();
     }
-    // Not all at the first of them.
+    // Spreads the kills beyond the first moment.
     for _ in 0..random.below(2000) {
         thread::yield_now();
     }

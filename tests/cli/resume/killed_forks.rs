@@ -1,4 +1,4 @@
-//! Forks of a run that are killed while they begin.
+//! Kills forks of a run while they begin.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use gpipe::checkpoint::Checkpoint;
 use super::killed::{Random, killed_after, tenths};
 use super::{assert_same, command, gpt, place, trained};
 
-/// What is there of a fork, from early to late: with each of them it may be killed.
+/// Files of a fork in order of creation; it may be killed as each appears.
 const SIGNS: [&str; 6] = [
     "checkpoints",
     "checkpoints/.lock",
@@ -35,7 +35,7 @@ fn wherever_a_fork_is_killed_it_never_begins_anew() {
         let name = format!("fork-{forks}");
         let own = folder.join(&name);
         forks += 1;
-        // As long as it is no run it is made once more, in the same folder.
+        // Until it is a run, it is created again in the same folder.
         while !is_run(&own) {
             let child = command(folder, &fork(&name)).stdout(Stdio::null()).spawn();
             let sign = random.below(SIGNS.len() as u64) as usize;
@@ -65,7 +65,7 @@ fn fork(out: &str) -> Vec<&str> {
     vec!["--resume", "run", "--steps", "9", "--quiet", "--out", out]
 }
 
-/// Whether there is something to go on with.
+/// Whether the fork can be resumed.
 fn is_run(fork: &Path) -> bool {
     let saved = Checkpoint::list(fork.join("checkpoints")).unwrap();
     fork.join("config.toml").exists() || !saved.is_empty()

@@ -1,4 +1,4 @@
-//! Runs that an update ruins, killed while they save what it made.
+//! Kills runs that an update ruins, while they save its result.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use super::killed::{Random, killed_after, tenths};
 use super::{assert_same, command, newest, place, trained};
 
-/// What is trained, to so many steps: each is saved in the place of the one before.
+/// A small training that replaces its checkpoint after each step.
 const RUN: &str = "--data text.txt --layers 1 --d-model 8 --heads 2 --seq 8 --batch 4 --micro 2 \
                    --dropout 0.1 --threads-per-stage 1 --warmup 2 --checkpoint-every 1 \
                    --checkpoint-keep 1 --quiet";
@@ -27,7 +27,7 @@ fn wherever_a_ruined_run_is_killed_the_good_checkpoint_is_there() {
     while kills < wanted {
         let run = format!("run-{runs}");
         copy(&folder.join("good"), &folder.join(&run));
-        // Weights that are infinite, or finite with a loss that is not.
+        // Infinite weights, or finite weights with a loss that is not finite.
         let wild = ["optimizer.lr=1e39", "optimizer.lr=1e20"][runs % 2];
         let flags = ["--resume", &run, "--steps", "8", "--quiet", "--set", wild];
         let child = command(folder, &flags)
@@ -38,7 +38,7 @@ fn wherever_a_ruined_run_is_killed_the_good_checkpoint_is_there() {
         let lines = || fs::read_to_string(own.join("metrics.jsonl")).unwrap();
         let is_there = |name: &str| own.join("checkpoints").join(name).exists();
         let saved = || is_there("step-00000005");
-        // The first two end by themselves: the others are killed on their way there.
+        // The first two end by themselves; the others are killed on the way.
         let moment = if runs < 2 { 2 } else { random.below(2) };
         let ruined = || match moment {
             0 => lines().lines().count() > 4,

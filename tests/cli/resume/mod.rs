@@ -1,4 +1,4 @@
-//! `gpipe-rs train` that is saved, stopped, killed, and goes on.
+//! `gpipe-rs train` that is saved, stopped, killed, and resumed.
 
 mod damaged;
 mod devices;
@@ -30,7 +30,7 @@ use gpipe::tch::{Kind, Tensor};
 
 use crate::run::{self, succeeded};
 
-/// A run of no time over a text, with dropout, so that random layers matter.
+/// A tiny run on a text, with dropout, so that random layers matter.
 pub(crate) const GPT: &str = "--data text.txt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 \
                               --micro 4 --dropout 0.1 --threads-per-stage 1 --warmup 2 --lr 0.01 \
                               --lr-schedule cosine --clip 0.5 --seed 3";
@@ -53,13 +53,13 @@ pub(crate) fn train(folder: &Path, flags: &[&str]) -> Output {
     command(folder, flags).output().unwrap()
 }
 
-/// The same where it must succeed; gives what it says on standard error.
+/// Like `train`, but must succeed; returns standard error.
 #[track_caller]
 pub(crate) fn trained(folder: &Path, flags: &[&str]) -> String {
     succeeded(train(folder, flags), flags).1
 }
 
-/// The same where it must fail with this code, in one line that has all of these.
+/// Like `train`, but must fail with this code, in one line that has all of these.
 #[track_caller]
 pub(crate) fn fails(folder: &Path, flags: &[&str], code: i32, wanted: &[&str]) {
     let output = train(folder, flags);
@@ -72,14 +72,14 @@ pub(crate) fn fails(folder: &Path, flags: &[&str], code: i32, wanted: &[&str]) {
     assert!(!errors.contains("panicked"), "{errors}");
 }
 
-/// [`GPT`] and these.
+/// [`GPT`] with more flags.
 pub(crate) fn gpt<'a>(flags: &[&'a str]) -> Vec<&'a str> {
     GPT.split_whitespace()
         .chain(flags.iter().copied())
         .collect()
 }
 
-/// Step and loss of each line as they stand in the file.
+/// Step and loss of each line, as written in the file.
 pub(crate) fn losses(folder: &Path, run: &str) -> Vec<(u64, String)> {
     let lines = run::metrics(folder, run).into_iter();
     lines
@@ -101,7 +101,7 @@ pub(crate) fn weights(folder: &Path, run: &str) -> Vec<(String, Vec<f32>)> {
         .collect()
 }
 
-/// That a run came to the same as another, bit by bit, with each step once.
+/// Checks that two runs have the same results bit for bit, with each step once.
 #[track_caller]
 pub(crate) fn assert_same(folder: &Path, run: &str, whole: &str) {
     let own = losses(folder, run);

@@ -1,4 +1,4 @@
-//! A disk that is full and a folder that cannot be written to.
+//! A full disk and a folder that cannot be written.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use super::{assert_same, fails, gpt, losses, newest, place, trained};
 
-/// `train` in a process whose files may not grow beyond so many blocks of 512 bytes.
+/// Runs `train` in a process whose files are limited to `blocks` blocks of 512 bytes.
 pub(crate) fn limited(folder: &Path, blocks: u32, flags: &[&str]) -> Output {
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let mut shell = Command::new("sh");
@@ -29,7 +29,7 @@ fn a_checkpoint_that_cannot_be_written_ends_no_training_and_harms_no_older_one()
     let begun = ["--steps", "2", "--set", "lr.steps=8", "--out", "run"];
     trained(folder, &gpt(&[&devices[..], &begun[..]].concat()));
 
-    // A shard is about 40 KiB, what else is written far less.
+    // A shard takes about 40 KiB, other files far less.
     let go_on = ["--resume", "run", "--steps", "8", "--checkpoint-every", "2"];
     let output = limited(folder, 48, &[&go_on[..], &["--json"]].concat());
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -50,7 +50,7 @@ fn a_checkpoint_that_cannot_be_written_ends_no_training_and_harms_no_older_one()
         last.starts_with("error: the last checkpoint, of step 8,"),
         "{last}"
     );
-    // All of it was trained, and told.
+    // All steps were trained and reported.
     assert_eq!(losses(folder, "run"), losses(folder, "whole"));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["steps"], 8);
@@ -65,7 +65,7 @@ fn a_checkpoint_that_cannot_be_written_ends_no_training_and_harms_no_older_one()
     assert_same(folder, "run", "whole");
 }
 
-/// Metrics that find no room wait for it; there is none before the end here.
+/// Metrics without disk space are kept until there is some; here there is none before the end.
 #[test]
 fn metrics_that_cannot_be_written_end_no_training_either() {
     let folder = place();
@@ -96,7 +96,7 @@ fn metrics_that_cannot_be_written_end_no_training_either() {
     assert_eq!(own, losses(folder, "whole")[..own.len()]);
 }
 
-/// What happens on a small disk of its own: filled up, then read-only, then as it should be.
+/// Script for a small disk of its own: first full, then read-only, then writable.
 const DISK: &str = "set -u; mount -t tmpfs -o size=512k none disk || exit 77
 go() { \"$GPIPE\" train --resume disk/run --steps 8 --checkpoint-every 2; }
 cp -r run disk/run
@@ -108,8 +108,7 @@ mount -o remount,rw disk
 go; echo \"again $?\"
 cp -r disk/run after";
 
-/// A file system of its own needs rights that not everybody has: without them the limit on
-/// files, above, stands for it.
+/// Mounting a file system needs privileges; without them, the file-size limit above is the only test.
 #[test]
 fn a_small_disk_that_is_full_or_read_only_is_told_and_nothing_is_lost() {
     let folder = place();
@@ -150,7 +149,7 @@ fn a_small_disk_that_is_full_or_read_only_is_told_and_nothing_is_lost() {
     assert_same(folder, "after", "whole");
 }
 
-/// A file in the place of the folder: nobody may write there, root neither.
+/// A file in place of the folder: nobody can write there, not even root.
 #[test]
 fn a_folder_of_checkpoints_that_cannot_be_is_told_before_anything_is_trained() {
     let folder = place();

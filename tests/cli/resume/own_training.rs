@@ -1,4 +1,4 @@
-//! A program of one's own that trains with the library's trainer.
+//! A custom program that uses the library's trainer.
 
 use std::fs;
 use std::process::Command;
@@ -50,7 +50,7 @@ fn it_is_stopped_and_resumes_to_the_same_bits() {
     );
     let page = fs::read_to_string(folder.join("run-report.html")).unwrap();
     assert!(page.contains(&format!("Step {last}")), "{page}");
-    // A folder that holds a run is not begun anew.
+    // A folder with a run is not overwritten.
     let again = command(&["run", &last]).output().unwrap();
     let errors = String::from_utf8_lossy(&again.stderr);
     assert!(

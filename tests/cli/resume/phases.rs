@@ -1,9 +1,9 @@
-//! A run of several processes in which one is killed in a named phase, and which goes on as p
-//! stages by d replicas, other ones each time: it ends with the bits of one process that nobody has
-//! killed. `PHASE_KILLS=200 cargo test --test cli resume::phases -- --nocapture` has so many kills;
-//! without the variable each phase has one.
+//! Kills one of several processes in a named phase, and resumes the run as p stages by d replicas, different
+//! ones each time. The result must equal, bit for bit, that of a single process without kills.
+//! `PHASE_KILLS=200 cargo test --test cli resume::phases -- --nocapture` makes that many kills; without the
+//! variable each phase has one.
 //!
-//! Debug builds have themselves killed where `GPIPE_FAIL_POINT` says (`src/torch/fail_point.rs`).
+//! Debug builds kill themselves where `GPIPE_FAIL_POINT` says (`src/torch/fail_point.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,12 +19,12 @@ use super::{assert_same, place, trained};
 use crate::run;
 
 const STEPS: u64 = 16;
-/// Small, and saved after every other step.
+/// A small training, saved after every other step.
 const RUN: &str = "--data text.txt --layers 2 --d-model 8 --heads 2 --seq 8 --batch 8 --micro 4 \
                    --dropout 0.1 --threads-per-stage 1 --warmup 2 --clip 0.5 --steps 16 --tree 2 \
                    --checkpoint-every 2 --checkpoint-keep 2 --quiet";
 
-/// A phase and about how often a rank passes it in two steps.
+/// A phase, and about how often a rank passes it in two steps.
 const PHASES: [(&str, u64); 13] = [
     ("head", 2),
     ("forward", 8),
@@ -38,23 +38,23 @@ const PHASES: [(&str, u64); 13] = [
     ("sealed", 1),
     ("published", 1),
     ("leave", 0),
-    // Where two processes are killed in one run of the command, the second one after a restart.
+    // Kills two processes in one run of the command, the second after a restart.
     ("head again", 2),
 ];
 
 /// Processes and replicas: p x d of 2 x 1, 1 x 2, 2 x 2 and 4 x 1.
 const SHAPES: [(usize, usize); 4] = [(2, 1), (2, 2), (4, 2), (4, 1)];
 
-/// No command takes so long.
+/// Longer than any command takes.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What a launcher came to.
+/// Result of a launcher.
 struct Ended {
     code: Option<i32>,
     said: String,
 }
 
-/// Runs a command, which is killed if it hangs.
+/// Runs a command, and kills it if it hangs.
 #[track_caller]
 fn ended(folder: &Path, args: &str, fail_points: &str) -> Ended {
     let errors = folder.join("errors");
@@ -83,11 +83,11 @@ fn ended(folder: &Path, args: &str, fail_points: &str) -> Ended {
     }
 }
 
-/// How often the kill of each phase came.
+/// Number of kills by phase.
 #[derive(Default)]
 struct Count {
     kills: BTreeMap<String, u64>,
-    /// By shape, the lives that it had.
+    /// Number of starts by shape.
     lives: BTreeMap<String, u64>,
     restarts: usize,
     runs: u64,
@@ -98,7 +98,7 @@ impl Count {
         self.kills.values().sum()
     }
 
-    /// The phases in which it has killed, as the processes said.
+    /// Counts the phases of the kills that the processes reported.
     fn add(&mut self, said: &str) -> u64 {
         let points = said
             .lines()
@@ -113,7 +113,7 @@ impl Count {
     }
 }
 
-/// Who is killed where, in a life of this shape that has so many steps left.
+/// Chooses the rank and the moment of the kill, for a start of this shape with `left` steps to go.
 fn fail_point(
     (name, in_two_steps): (&str, u64),
     (processes, replicas): (usize, usize),
@@ -131,7 +131,7 @@ fn fail_point(
     format!("{name}:{rank}:{}", random.below(passages))
 }
 
-/// One run with kills in it, from its begin to its end.
+/// One run with kills, from start to end.
 fn killed_run(
     folder: &Path,
     wanted: u64,
@@ -142,7 +142,7 @@ fn killed_run(
     let own = format!("run-{}", count.runs);
     count.runs += 1;
     for life in 0.. {
-        // The line that this is about: it begins as 2 x 1.
+        // The first start is always 2 x 1.
         let (phase, mut shape) = (PHASES[*tried % PHASES.len()], SHAPES[0]);
         if life > 0 {
             shape = SHAPES[random.below(4) as usize];
@@ -189,7 +189,7 @@ fn killed_run(
         if survives {
             break;
         }
-        // The others have not waited to be told.
+        // The other processes did not wait to be told.
         assert!(
             ended.said.contains("was ended by signal 9"),
             "{}",
@@ -223,6 +223,6 @@ fn killed_in_any_phase_it_goes_on_as_other_stages_and_replicas() {
         count.restarts
     );
     assert_eq!(count.lives.len(), SHAPES.len());
-    // One phase is there twice.
+    // One phase is listed twice.
     assert!(wanted < 100 || count.kills.len() + 1 == PHASES.len());
 }

@@ -1,4 +1,4 @@
-//! One folder, and two processes that want it.
+//! Two processes that use one folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ fn signal(name: &str, child: &Child) {
     assert!(sent.unwrap().success());
 }
 
-/// All files below a folder, with what is in them.
+/// All files below a folder, with their contents.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -32,8 +32,8 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// A forgotten process pruned the checkpoints of the run that had been begun in its place,
-/// and put its own there.
+/// Regression test: a forgotten process pruned the checkpoints of the run that had replaced its own, and put
+/// its own there.
 #[test]
 fn a_process_whose_folder_was_removed_ends_and_leaves_the_next_run_alone() {
     let folder = place();
@@ -66,14 +66,14 @@ fn a_process_whose_folder_was_removed_ends_and_leaves_the_next_run_alone() {
     trained(folder, &["--resume", "run", "--steps", "4"]);
 }
 
-/// The configuration was replaced, and the metrics cut off, before the folder was locked:
-/// two that began at once spoilt the run of the one that won.
+/// Regression test: the configuration was replaced, and the metrics cut off, before the folder was locked, so
+/// two concurrent starts damaged the winner's run.
 #[test]
 fn whoever_does_not_get_the_folder_has_written_nothing_there() {
     let folder = place();
     let folder = folder.path();
     let begin = gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]);
-    // Another process that has locked the folder, and written nothing else so far.
+    // Another process that has locked the folder, and written nothing yet.
     let other = Checkpointer::new(folder.join("run/checkpoints")).unwrap();
     let wanted = ["another process is writing checkpoints here"];
     fails(folder, &begin, 2, &wanted);
@@ -84,11 +84,11 @@ fn whoever_does_not_get_the_folder_has_written_nothing_there() {
     };
     assert_eq!(names(&folder.join("run")), ["checkpoints"]);
     assert_eq!(names(&folder.join("run/checkpoints")), [".lock"]);
-    // Nor is the folder spoilt if that one ends there.
+    // The folder also survives if that process ends here.
     drop(other);
     trained(folder, &begin);
     assert_eq!(losses(folder, "run").len(), 2);
-    // Metrics without anything else are somebody's.
+    // Metrics without other files may belong to somebody.
     fs::create_dir(folder.join("own")).unwrap();
     fs::copy(
         folder.join("run/metrics.jsonl"),

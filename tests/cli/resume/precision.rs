@@ -72,7 +72,7 @@ fn the_precision_comes_from_file_environment_and_flag() {
     fails(folder, &["--set", "pipeline.precision=bf61"], 2, &wrong);
 }
 
-/// What a resumed run trains in may change; that is said.
+/// A resumed run may use another precision, with a note.
 #[test]
 fn another_precision_is_said() {
     let folder = place();
@@ -100,7 +100,7 @@ fn another_precision_is_said() {
     );
 }
 
-/// Skipped steps kept a run alive for 29 steps, whose checkpoints replaced all good ones.
+/// Regression test: skipped steps kept a run alive for 29 steps, whose checkpoints replaced all good ones.
 #[test]
 fn a_run_in_half_precision_whose_loss_is_not_finite_ends_and_keeps_its_good_checkpoints() {
     let folder = place();
@@ -146,6 +146,6 @@ fn a_run_in_half_precision_whose_loss_is_not_finite_ends_and_keeps_its_good_chec
         .filter(|name| name.starts_with("step-"))
         .collect();
     kept.sort();
-    // The update of the fourth step is what led astray: nothing can go on from it.
+    // The fourth step's update diverged, so its checkpoint is not kept.
     assert_eq!(kept, ["step-00000002", "step-00000003"]);
 }

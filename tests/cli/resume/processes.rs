@@ -1,6 +1,5 @@
-//! A run of several processes, of which some are killed at random moments, and which a launcher
-//! starts again. `WORLD_RUN_KILLS=200 cargo test --test cli resume::processes -- --nocapture` has
-//! so many kills; without the variable there are four.
+//! Kills processes of a run at random moments while a launcher restarts it. `WORLD_RUN_KILLS=200 cargo test
+//! --test cli resume::processes -- --nocapture` makes that many kills; without the variable there are four.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +11,12 @@ use super::killed::Random;
 use super::{assert_same, command, losses, place, trained};
 use crate::run;
 
-/// Small, and saved after every other step, so that many kills hit a write.
+/// A small training, saved after every other step so that many kills hit a write.
 const RUN: &str = "--data text.txt --layers 2 --d-model 8 --heads 2 --seq 8 --batch 4 --micro 2 \
                    --dropout 0.1 --threads-per-stage 1 --warmup 2 --clip 0.5 --steps 40 \
                    --checkpoint-every 2 --checkpoint-keep 2 --quiet";
 
-/// What [`RUN`] comes to where nobody is killed, in one process.
+/// Trains [`RUN`] in one process without kills, as the reference.
 fn whole(folder: &Path) {
     let flags: Vec<&str> = RUN.split_whitespace().collect();
     trained(folder, &[&flags[..], &["--out", "whole"]].concat());
@@ -30,7 +29,7 @@ fn launch(folder: &Path, processes: u64, restarts: u64, flags: &str) -> Command 
     run::command(folder, &args)
 }
 
-/// The processes that a process has started.
+/// Child processes of a process.
 fn children(of: &Child) -> Vec<String> {
     let parent = format!("PPid:\t{}", of.id());
     let all = fs::read_dir("/proc").unwrap();
@@ -42,14 +41,14 @@ fn children(of: &Child) -> Vec<String> {
     names.filter(is_child).collect()
 }
 
-/// Kills one of its processes, if there are any.
+/// Kills one of the launcher's processes, if there are any.
 fn kill_one(launcher: &Child, random: &mut Random) {
     let children = children(launcher);
     if children.is_empty() {
         return;
     }
     let victim = &children[random.below(children.len() as u64) as usize];
-    // It may have ended by now.
+    // The process may have ended meanwhile.
     let _ = Command::new("kill").args(["-9", victim]).output();
 }
 
@@ -94,7 +93,7 @@ fn killed_again_and_again_it_comes_to_the_same_by_itself() {
     println!("{done} kills, after which {restarts} times all processes were started again");
 }
 
-/// As one, three and four processes, which have other stages.
+/// Resumed as one, three and four processes, with different stages.
 #[test]
 fn a_killed_run_is_resumed_by_another_number_of_processes() {
     let folder = place();
@@ -124,7 +123,7 @@ fn a_killed_run_is_resumed_by_another_number_of_processes() {
     }
 }
 
-/// The words of a launcher that starts one process, for the so-manieth time.
+/// Runs a command with the variables of a launcher that starts one process, after `restarts` restarts.
 fn started(command: &mut Command, restarts: &str, most: &str) -> (Option<i32>, String) {
     let words = [
         ("RANK", "0"),
@@ -140,7 +139,7 @@ fn started(command: &mut Command, restarts: &str, most: &str) -> (Option<i32>, S
     (output.status.code(), errors)
 }
 
-/// The same command line goes on with the run that it has begun, and with no other one.
+/// A restarted command line resumes the run that it started, and no other.
 #[test]
 fn a_command_that_is_started_again_goes_on_with_its_own_run() {
     let folder = place();
@@ -155,7 +154,7 @@ fn a_command_that_is_started_again_goes_on_with_its_own_run() {
     let (code, errors) = started(&mut command(folder, &again), "1", "3");
     assert_eq!(code, Some(0), "{errors}");
     assert!(errors.contains("all 40 steps are done"), "{errors}");
-    // Where the first start failed since the folder has another run.
+    // The first start failed because the folder holds another run.
     for other in [
         &["--lr", "0.5"][..],
         &["--optimizer", "sgd"],
@@ -170,18 +169,18 @@ fn a_command_that_is_started_again_goes_on_with_its_own_run() {
         );
     }
     assert_eq!(losses(folder, "whole").len(), 40);
-    // Nobody would find the run again.
+    // Without --out the run could not be found again.
     for (restarts, most) in [("0", "3"), ("1", "3"), ("2", "0")] {
         let (code, errors) = started(&mut command(folder, &run), restarts, most);
         assert_eq!(code, Some(2), "{errors}");
         assert!(errors.contains("name it with --out DIR"), "{errors}");
     }
-    // Before there is a run in its folder it begins.
+    // Without a run in its folder the command starts one.
     let fresh = with(&["--out", "fresh"]);
     let (code, errors) = started(&mut command(folder, &fresh), "2", "3");
     assert_eq!(code, Some(0), "{errors}");
     assert_same(folder, "fresh", "whole");
-    // A fork goes on with the fork.
+    // A restarted fork resumes the fork.
     let fork = [
         "--resume", "whole", "--out", "fork", "--steps", "44", "--quiet",
     ];

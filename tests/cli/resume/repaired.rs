@@ -1,4 +1,4 @@
-//! Files of tokens in which some are wrong, and which are put right.
+//! Token files with invalid tokens that are repaired later.
 
 use std::fs;
 use std::path::Path;
@@ -22,8 +22,8 @@ fn write(folder: &Path, tokens: &[u16]) {
     fs::write(folder.join("tokens.u16.bin.json"), beside).unwrap();
 }
 
-/// It was found when it was drawn, and once it was repaired the position that had been
-/// saved was one in other data: the run could never go on.
+/// Regression test: the error came when the token was drawn, and after the repair the saved position did not
+/// match the data: the run could never be resumed.
 #[test]
 fn a_token_that_positions_depend_on_is_found_before_anything_is_trained() {
     let folder = place();
@@ -40,8 +40,8 @@ fn a_token_that_positions_depend_on_is_found_before_anything_is_trained() {
     }
 }
 
-/// Far from the ends of a large file it is not looked for, as that would take as long as
-/// reading all of it; and what is repaired there is no other data.
+/// In the middle of a large file tokens are not checked, which would take as long as reading all of it; a
+/// repair there does not change the data's identity.
 #[test]
 fn a_token_amid_many_ends_a_run_that_goes_on_once_it_is_repaired() {
     let folder = place();

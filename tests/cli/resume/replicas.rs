@@ -1,4 +1,4 @@
-//! Runs with replicas of the pipeline: the numbers of one, also where another number goes on.
+//! Runs with replicas of the pipeline: same numbers as with one, also when resumed with another number.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ fn a_run_goes_on_with_other_replicas() {
     assert_same(folder, "part", "whole");
 }
 
-/// Owners in other processes, and then in none.
+/// First with owners in other processes, then with none.
 #[test]
 fn a_sharded_optimizer_goes_from_processes_to_one_and_back() {
     let folder = place();
@@ -83,7 +83,7 @@ fn local_steps_go_from_processes_to_one_and_back() {
         succeeded(command(folder, &args).output().unwrap(), &args)
     };
     launch(&format!("{GPT} --steps 3 --out part {local}"));
-    // Each replica has weights of its own now.
+    // Within a round each replica has its own weights.
     let other = "--resume part --steps 4 --devices cpu,cpu --local-steps 3";
     let wanted = ["after 1 of 2", "2 replicas and local_steps = 2"];
     let other: Vec<&str> = other.split_whitespace().collect();
@@ -143,7 +143,7 @@ fn a_plan_for_replicas_is_trained_by() {
     let run = own(train("cpu,cpu,cpu,cpu", "own", ""));
     let said = trained(folder, &run.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(said.contains("on 4 devices in 2 replicas"), "{said}");
-    // What it says of places cannot be had from the order of devices here, and is told.
+    // The plan's placement cannot be derived from the order of devices here, which is reported.
     all("plan --profile profile.json --nodes 2 --per-node 2 --link-between 1GB/s,20us --micro 4 --batch 8 \
          --replicas 2 --pipeline 2 --neighbours stages --shard-optimizer always -o plan.json"
         .to_owned());

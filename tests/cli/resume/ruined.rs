@@ -1,4 +1,4 @@
-//! Updates that ruin a run, and the checkpoints that it has then.
+//! Updates that ruin a run, and its checkpoints afterwards.
 
 use std::path::Path;
 
@@ -13,10 +13,9 @@ fn steps(folder: &Path, run: &str) -> Vec<u64> {
     listed.iter().map(|one| one.step).collect()
 }
 
-/// The checkpoint right after a ruinous update became the newest, had the good one removed,
-/// and training went astray from it for ever, while the error promised otherwise. With the
-/// larger rate weights become infinite; with the smaller one they are finite, and yet no
-/// loss computed from them is.
+/// Regression test: the checkpoint right after a ruinous update became the newest and replaced the good one,
+/// so training diverged from it each time, though the error promised otherwise. With the larger rate weights
+/// become infinite; with the smaller one they are finite, but no loss is.
 #[test]
 fn an_update_that_ruins_a_run_leaves_the_checkpoint_before_it() {
     for rate in ["1e39", "1e20"] {
@@ -38,7 +37,7 @@ fn an_update_that_ruins_a_run_leaves_the_checkpoint_before_it() {
         );
         assert_eq!(steps(folder, "run"), [10], "{rate}");
         newest(folder, "run").check_finite().unwrap();
-        // The advice is true.
+        // The advice works.
         trained(folder, &[&go_on[..], &["--lr", "1e-4"]].concat());
         assert_eq!(losses(folder, "run").len(), 20);
     }
@@ -52,7 +51,7 @@ fn mlp<'a>(more: &[&'a str]) -> Vec<&'a str> {
     flags.chain(more.iter().copied()).collect()
 }
 
-/// After the last step there is none whose loss would tell: it ended with exit code 0.
+/// Regression test: after the last step no loss shows the failure, and the run ended with exit code 0.
 #[test]
 fn a_last_update_that_ruins_a_run_is_told() {
     let folder = place();
@@ -66,7 +65,7 @@ fn a_last_update_that_ruins_a_run_is_told() {
     assert!(steps(folder, "run").is_empty());
 }
 
-/// A run of which an earlier version has saved step 11 too, with every weight set to this.
+/// A run for which an earlier version has also saved step 11, with every weight set to `number`.
 fn with_ruins(folder: &Path, number: f64) {
     let begun = ["--steps", "10", "--checkpoint-every", "5", "--out", "run"];
     trained(folder, &mlp(&begun));
@@ -88,7 +87,7 @@ fn with_ruins(folder: &Path, number: f64) {
     assert_eq!(steps(folder, "run"), [5, 10, 11]);
 }
 
-/// Such a checkpoint is intact: nothing led past it but removing its folder by hand.
+/// Such a checkpoint is intact. Regression test: only removing its folder by hand helped.
 #[test]
 fn a_ruined_checkpoint_is_named_and_an_older_one_used_where_that_is_agreed_to() {
     let folder = place();
@@ -111,7 +110,7 @@ fn a_ruined_checkpoint_is_named_and_an_older_one_used_where_that_is_agreed_to() 
     newest(folder, "run").check_finite().unwrap();
 }
 
-/// A smaller learning rate comes too late for weights whose first loss is not finite.
+/// A smaller learning rate does not help weights whose first loss is not finite.
 #[test]
 fn weights_whose_first_loss_is_not_finite_are_what_is_at_fault() {
     let folder = place();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{assert_same, command, gpt, place, trained};
 
-/// Starts a run that lasts, and waits until it has done some steps.
+/// Starts a long run, and waits until it has completed some steps.
 fn running(folder: &Path, flags: &[&str]) -> Child {
     running_as(&mut command(folder, flags), folder)
 }
@@ -48,10 +48,10 @@ fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
         let child = running(folder, &gpt(&[&flags[..], &["--out", "run"]].concat()));
         signal(name, &child);
         let (output, errors) = ended(child);
-        // So that what a script would do with the run's result is not done.
+        // So that a script does not process the run's result.
         assert_eq!(output.status.code(), Some(code), "{errors}");
         assert!(errors.contains("of 300 and saved"), "{errors}");
-        // The program as it was called, so that the line can be typed again.
+        // The program as called, so that the line can be typed again.
         let program = env!("CARGO_BIN_EXE_gpipe-rs");
         let advice = format!("go on with: {program} train --resume run");
         assert!(errors.trim_end().ends_with(&advice), "{errors}");
@@ -69,7 +69,7 @@ fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
     }
 }
 
-/// Who pressed Ctrl-C twice was told nothing of what was left of the run.
+/// Regression test: after a second Ctrl-C, the state of the run was not reported.
 #[test]
 fn what_a_second_signal_leaves_is_the_last_that_is_said() {
     for (every, left) in [
@@ -95,14 +95,14 @@ fn what_a_second_signal_leaves_is_the_last_that_is_said() {
             assert!(errors.read_line(&mut last).unwrap() > 0);
         }
         assert!(last.contains(left), "{last}");
-        // The run may have ended by itself meanwhile.
+        // The run may have ended meanwhile.
         signal("-INT", &child);
         child.wait().unwrap();
     }
 }
 
-/// `timeout` sends a signal to the command, and at once another one to its group: of thirty such runs
-/// four were lost. Held up between the two, a run has both at the same time when it goes on.
+/// `timeout` signals the command, and immediately its group as well. Regression test: four of thirty such
+/// runs were lost. Here the run is suspended between the two, so that it gets both at once.
 #[test]
 fn signals_at_a_time_are_one_request() {
     for _ in 0..8 {
@@ -125,7 +125,7 @@ fn signals_at_a_time_are_one_request() {
     }
 }
 
-/// In a step of seconds.
+/// During a step of several seconds.
 #[test]
 fn a_later_signal_ends_it_at_once() {
     let folder = place();
@@ -146,7 +146,7 @@ fn a_later_signal_ends_it_at_once() {
     until("step ");
     signal("-INT", &child);
     until("stopping after this step; ");
-    // Which of them comes late enough is the system's choice.
+    // The system decides which signal is late enough.
     let ended = loop {
         if let Some(ended) = child.try_wait().unwrap() {
             break ended;
@@ -186,13 +186,13 @@ fn a_stopped_run_has_its_summary_as_json() {
     assert!(summary.get("held_out_loss").is_none());
 }
 
-/// A closed terminal once ended the run without saving it.
+/// Regression test: closing the terminal ended the run without saving it.
 #[test]
 fn a_hang_up_saves_too() {
     let folder = place();
     let folder = folder.path();
     let flags = gpt(&["--devices", "cpu", "--steps", "3000", "--out", "run"]);
-    // Also where these tests themselves run under `nohup`.
+    // Also if these tests run under `nohup`.
     let mut command = under(&["env", "--default-signal=HUP"], folder, &flags);
     let child = running_as(&mut command, folder);
     signal("-HUP", &child);
@@ -215,7 +215,7 @@ fn under_nohup_a_hang_up_does_nothing() {
     assert_eq!(super::losses(folder, "run").len(), 20);
 }
 
-/// The same command as an argument of another one.
+/// Runs the command as an argument of another one.
 fn under(other: &[&str], folder: &Path, flags: &[&str]) -> Command {
     let own = command(folder, flags);
     let mut command = Command::new(other[0]);
@@ -224,7 +224,7 @@ fn under(other: &[&str], folder: &Path, flags: &[&str]) -> Command {
     command
 }
 
-/// Once the run ended without a word about what had become of it.
+/// Regression test: the run ended without reporting its state.
 #[test]
 fn a_signal_while_the_held_out_loss_is_measured_leaves_a_run_that_is_done() {
     let folder = place();
@@ -254,7 +254,7 @@ fn a_signal_while_the_held_out_loss_is_measured_leaves_a_run_that_is_done() {
             .any(|line| measures(&line))
     );
     signal("-INT", &child);
-    // That the signal was seen is said by another thread, before or after it.
+    // Another thread reports the signal, before or after this.
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     let (output, _) = ended(child);
     assert_eq!(output.status.code(), Some(130), "{rest:?}");

@@ -1,4 +1,4 @@
-//! The tree in which gradients are summed is kept with the run.
+//! The tree of gradient sums is stored with the run.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ fn a_run_goes_on_with_its_tree_on_another_cut() {
         assert!(!said.contains("parallel.tree"), "{said}");
     }
     assert_same(folder, "part", "whole");
-    // So that this can fail.
+    // Shows that the test can fail.
     let serial = ["--steps", "6", "--out", "serial", "--devices", "cpu,cpu"];
     trained(folder, &gpt(&serial));
     assert_ne!(weights(folder, "serial"), weights(folder, "whole"));

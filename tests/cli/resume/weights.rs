@@ -1,4 +1,4 @@
-//! Training that begins with weights from elsewhere.
+//! Training that starts from weights of another source.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn a_run_begins_with_what_another_one_exported() {
     let loss = |run, step: usize| -> f64 { losses(folder, run)[step].1.parse().unwrap() };
     assert!(loss("second", 0) < 0.9 * loss("first", 0));
 
-    // What was begun so goes on, needs the weights no more, and may be used.
+    // Such a run is resumed without the weights, and can be used.
     let part = ["--steps", "4", "--set", "lr.steps=6", "--out", "part"];
     trained(folder, &begin(&[&part[..2], &part[4..]].concat()));
     let wrong = ["--weights", "exported", "--model", "llama"];
@@ -36,7 +36,7 @@ fn a_run_begins_with_what_another_one_exported() {
         2,
         &["they are those of a `gpt`", "`llama` (--model)"],
     );
-    // Weights fitted any number of layers or heads: the rest was random or cut anew.
+    // Regression test: weights fitted any number of layers or heads; the rest was random or cut differently.
     for (flag, value, own) in [
         ("--layers", "3", "layers=2, not 3 (--layers)"),
         ("--heads", "4", "heads=2, not 4 (--heads)"),
@@ -52,7 +52,7 @@ fn a_run_begins_with_what_another_one_exported() {
         2,
         &["its tokens stand for other characters"],
     );
-    // They were taken, and not looked at.
+    // Regression test: `--weights` was accepted and ignored.
     let wrong = [
         "--resume",
         "first",

@@ -1,4 +1,4 @@
-//! What cannot go on.
+//! Runs that cannot be resumed.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn what_would_train_something_else_is_refused_and_changes_nothing() {
             &["model.layers = 2", "cannot go on with 3"],
         ),
         (&["--model", "llama"], 2, &["model.name = \"gpt\""]),
-        // It was told that the data is none for that model.
+        // Regression test: the message was that the data does not fit that model.
         (
             &["--model", "mlp"],
             2,
@@ -58,7 +58,7 @@ fn what_would_train_something_else_is_refused_and_changes_nothing() {
     assert_eq!((losses(folder, "run"), weights(folder, "run")), before);
     assert_eq!(fs::read(folder.join("run/config.toml")).unwrap(), config);
 
-    // The same text in another place is the same text.
+    // The same text at another path counts as the same.
     let moved = ["--resume", "run", "--steps", "4", "--data", "same.txt"];
     trained(folder, &moved);
     let told = trained(
@@ -75,7 +75,7 @@ fn what_would_train_something_else_is_refused_and_changes_nothing() {
     }
 }
 
-/// The error named a flag that nobody had given, and not that it is the way out.
+/// Regression test: the error named a flag that nobody had given, and not that it is the remedy.
 #[test]
 fn data_that_has_moved_is_said_to_be_named_anew() {
     let folder = place();
@@ -148,7 +148,8 @@ fn two_processes_do_not_train_in_one_folder() {
     trained(folder, &go_on);
 }
 
-/// It stayed in the configuration, so that the run failed each time that it was resumed without it.
+/// Regression test: the rate stayed in the configuration, so that the run failed on each resume without the
+/// flag.
 #[test]
 fn a_rate_with_which_the_run_fails_at_once_is_not_what_it_resumes_with_later() {
     let folder = place();
@@ -178,7 +179,7 @@ fn a_rate_with_which_the_run_fails_at_once_is_not_what_it_resumes_with_later() {
     assert!(config().contains("lr = 0.001") && config() != before);
 }
 
-/// Its sizes are fixed: `--layers 3` was advised, which is refused.
+/// A run's sizes are fixed: `--layers 3` was advised, and refused.
 #[test]
 fn more_stages_than_layers_are_not_told_to_take_more_layers() {
     let folder = place();

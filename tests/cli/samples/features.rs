@@ -1,4 +1,4 @@
-//! Data that the program reads where it is built for that, and what it says where it is not.
+//! Data that needs an optional feature, and the message of builds without it.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn data_of_features_a_parquet_table_is_trained_on_as_the_same_table_of_text() {
 
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // From 2022-01-08 on, as the text has them.
+    // From 2022-01-08 on, like the dates in the text.
     let day = |n: i64| 19_000 + n % 20;
     let hour = |n: i64| 3_600_000 * (24 * day(n) + n % 24);
     let columns: [(&str, ArrayRef); 5] = [

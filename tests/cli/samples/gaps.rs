@@ -1,4 +1,4 @@
-//! A table as it comes: dates, words, and cells without a value.
+//! A raw table: dates, words, and cells without a value.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{as_json, config, fails, printed, trained};
 
-/// Ninety sales, of which every ninth has no size and every seventh no city.
+/// Ninety sales: every ninth has no size and every seventh no city.
 fn table(folder: &Path) {
     let mut text = String::from("sold,size,city,price\n");
     for row in 0..90 {
@@ -48,10 +48,10 @@ fn gaps_of_a_table_are_filled_in_training_and_in_all_that_comes_later() {
     let judged = trained(folder, &format!("{SALES} --missing fill"));
     assert_eq!(judged["count"], 9);
     let own = config(folder, "whole");
-    // Five of the date, the size and its gap, two cities and their gap.
+    // Five for the date, the size and its gap, two cities and their gap.
     assert_eq!(own["model"]["inputs"].as_integer(), Some(10));
     assert_eq!(own["data"]["missing"].as_str(), Some("fill"));
-    // Rows that are asked about have gaps, too.
+    // Rows to predict have gaps, too.
     fs::write(
         folder.join("new.csv"),
         "size,sold,city\n,2024-05-05,\n90,,Oslo\n",

@@ -1,4 +1,4 @@
-//! Targets that count nothing: -100, as in PyTorch, whichever model has them and whatever its loss is called.
+//! Ignored targets: -100, as in PyTorch, for any model and any name of its loss.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use crate::run::{losses, printed};
 const FLAGS: &str =
     "--quiet --steps 3 --batch 16 --micro 4 --threads-per-stage 1 --devices cpu,cpu";
 
-/// Arrays whose first half of targets is left out.
+/// Arrays whose first half of targets is ignored.
 fn save(folder: &Path, name: &str, x: &Tensor, y: &Tensor) {
     let half = y.size()[0] / 2;
     let left_out = y.copy();
     let _ = left_out.narrow(0, 0, half).fill_(-100);
-    // Of some items a part counts.
+    // Some items are ignored only in part.
     if left_out.dim() > 1 {
         let _ = left_out.select(1, 0).fill_(-100);
     }
@@ -23,7 +23,8 @@ fn save(folder: &Path, name: &str, x: &Tensor, y: &Tensor) {
     Tensor::write_safetensors(&[("x", x), ("y", &left_out)], path).unwrap();
 }
 
-/// A run of the model's own loss ended at its first step, and the flag that it named was refused.
+/// Regression test: a run with the model's own loss ended at its first step, and the suggested flag was
+/// refused.
 #[test]
 fn every_model_of_classes_leaves_them_out_by_itself() {
     let folder = tempfile::tempdir().unwrap();
@@ -73,7 +74,7 @@ fn every_model_of_classes_leaves_them_out_by_itself() {
         assert_eq!(own, run("--ignore-index -100", "index"), "{model}");
         let judged = as_json(folder, &format!("eval --run own{number} --json"));
         assert_eq!(judged["loss"], own.1, "{model}");
-        // It goes on as it began.
+        // It resumes like it began.
         printed(
             folder,
             &format!("train --quiet --resume own{number} --steps 4"),
@@ -81,7 +82,7 @@ fn every_model_of_classes_leaves_them_out_by_itself() {
     }
 }
 
-/// However few of a micro-batch count, the loss is the mean over those of the mini-batch.
+/// However few targets of a micro-batch count, the loss is the mean over those of the mini-batch.
 #[test]
 fn micro_batches_weigh_as_much_as_is_left_of_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +136,7 @@ fn another_number_may_be_left_out_of_a_models_own_loss() {
         2,
         &["255", "--ignore-index 255"],
     );
-    // A model of numbers has no classes to leave out.
+    // A model of numbers has no classes to ignore.
     fails(
         folder,
         "train --model unet --ignore-index 2",

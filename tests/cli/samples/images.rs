@@ -39,7 +39,7 @@ fn a_resnet_on_a_folder_of_images_is_trained_resumed_and_judged() {
         config(folder, "whole")["model"]["classes"].as_integer(),
         Some(2)
     );
-    // Another number of threads makes the same images.
+    // The number of threads does not change the images.
     printed(
         folder,
         &format!(
@@ -67,7 +67,8 @@ fn a_resnet_on_a_folder_of_images_is_trained_resumed_and_judged() {
     assert!(lines.contains("images (20 samples)"), "{lines}");
 }
 
-/// It ended in the middle of the first epoch that came to it, and then at the next one.
+/// Regression test: the run ended at the first damaged image, in the middle of an epoch, and then at the next
+/// one.
 #[test]
 fn all_damaged_images_are_named_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
@@ -95,7 +96,7 @@ fn all_damaged_images_are_named_before_the_first_step() {
     ];
     fails(folder, &train, 2, &wanted);
     assert!(!folder.join("run").exists());
-    // A name is no reason to take an image for damaged, nor what a camera leaves behind its end.
+    // Neither the name nor a camera's data after the image's end makes it count as damaged.
     fs::remove_dir_all(folder.join("images")).unwrap();
     pictures(&folder.join("images"));
     let jpeg = folder.join("images/dark/1.jpg");
@@ -112,7 +113,7 @@ fn all_damaged_images_are_named_before_the_first_step() {
     fails(folder, mlp, 2, &wanted);
 }
 
-/// An image whose first and last bytes are as they should be, and others are not.
+/// Damages an image except for its first and last bytes.
 fn spoil(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let middle = bytes.len() / 2;
@@ -141,7 +142,7 @@ fn an_image_that_only_decoding_finds_damaged_costs_no_step_and_can_be_skipped() 
     ];
     fails(folder, &of("run", ""), 1, &wanted);
     assert_eq!(super::losses(folder, "run").len(), 4);
-    // It goes on to the same bits as a run that skipped it from the beginning, and one that is cut.
+    // Resumed, it has the bits of a run that skipped the image from the start, also with another cut.
     let skip = "--set data.skip_bad=1";
     let (_, said) = succeeded(gpipe(folder, &of("whole", skip)), "train");
     let warning = "warning: skipped images/light/4.png: the image cannot be read";
@@ -165,7 +166,7 @@ fn an_image_that_only_decoding_finds_damaged_costs_no_step_and_can_be_skipped() 
     let none = of("none", "--set checkpoint.every=0");
     let wanted = ["replace the file or take it away, or leave it out with --set data.skip_bad=N"];
     fails(folder, &none, 1, &wanted);
-    // The same of what is known to be damaged before.
+    // Likewise for images known to be damaged beforehand.
     fs::write(folder.join("images/dark/1.jpg"), "").unwrap();
     fails(
         folder,
@@ -184,7 +185,7 @@ fn an_image_that_only_decoding_finds_damaged_costs_no_step_and_can_be_skipped() 
     assert!(said.contains(header), "{said}");
 }
 
-/// A loss of 0 from the first step on, and nobody said why.
+/// Regression test: the loss was 0 from the first step, without an explanation.
 #[test]
 fn a_folder_of_one_class_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,11 +210,11 @@ fn a_folder_of_one_class_is_told_so() {
         "put the images of another class in a folder beside it",
     ];
     fails(folder, &train("all/pets"), 2, &wanted);
-    // A command for a model of numbers was suggested, which could not work either.
+    // Regression test: a command for a model of numbers was suggested, which does not work either.
     let output = gpipe(folder, &train("all/pets"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!errors.contains("for this data"), "{errors}");
-    // A run of two is judged by images of one all the same, and it is said.
+    // A run of two classes is still evaluated on images of one, with a note.
     let judged = printed(folder, "eval --run two --data all/pets");
     assert!(
         judged.contains("\nclasses     1 of the model's 2: no sample is of `light`\n"),
@@ -238,7 +239,7 @@ fn a_class_that_is_held_out_as_a_whole_and_a_share_of_nothing_are_told() {
         let train = format!("train --steps 1 --batch 2 --micro 1 --devices cpu,cpu {resnet}");
         succeeded(gpipe(folder, &train), "train").1
     };
-    // Of 11 images one is of the second class: some seed holds it out.
+    // One of 11 images is of the second class: some seed holds it out.
     let whole =
         "  nothing is trained on of `light`: all of it is held out, so take a smaller --held-out";
     let mut seeds = (0..20).map(|seed| said(&format!("--held-out 0.5 --seed {seed}")));

@@ -77,7 +77,7 @@ fn records_are_trained_on() {
 fn idx_files_are_trained_on() {
     let folder = tempfile::tempdir().unwrap();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/fashion-mnist-small");
-    // Without --eval-every, six steps measure no more than six of the held-out batches, and eval all.
+    // Without --eval-every, six steps evaluate at most six of the held-out batches, and eval all.
     let flags = "--model mlp --hidden 8 --depth 2 --eval-every 6 --data";
     let judged = trained(folder.path(), &format!("{flags} {}", data.display()));
     assert!(judged["accuracy"].is_number());
@@ -104,7 +104,8 @@ fn what_is_none_of_them_is_told_what_could_be() {
     );
 }
 
-/// They were found in the middle of a run, or, where the number of classes is the data's, never.
+/// Regression test: the error came in the middle of a run, or never if the data defines the number of
+/// classes.
 #[test]
 fn labels_that_begin_at_1_are_told_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,7 +130,7 @@ fn labels_that_begin_at_1_are_told_before_the_first_step() {
     assert!(errors.contains("labels begin at 1"), "{errors}");
 }
 
-/// Labels 0 and 7 made a model of eight classes without a word.
+/// Regression test: labels 0 and 7 silently made a model of eight classes.
 #[test]
 fn classes_without_samples_are_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +147,7 @@ fn classes_without_samples_are_told() {
     assert!(errors.contains(note), "{errors}");
 }
 
-/// They were called arrays without `x` and `y`, or no UTF-8.
+/// Regression test: the messages were about arrays without `x` and `y`, or invalid UTF-8.
 #[test]
 fn models_and_weights_are_told_from_data() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,7 +155,7 @@ fn models_and_weights_are_told_from_data() {
     let (x, y) = xy(40);
     Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
     Tensor::write_safetensors(&[("in.weight", &x)], folder.join("w.safetensors")).unwrap();
-    // A zip archive, as torch.save writes it, and what older ones wrote.
+    // A zip archive, as torch.save writes it, and the older format.
     fs::write(folder.join("w.pt"), b"PK\x03\x04").unwrap();
     fs::write(folder.join("w.PTH"), b"\x80\x02").unwrap();
     fs::write(folder.join("m.pt2"), b"PK\x03\x04").unwrap();
@@ -204,7 +205,7 @@ fn models_and_weights_are_told_from_data() {
         folder,
         &format!("{train} --data d.safetensors --out kept/run"),
     );
-    // They were called images.
+    // Regression test: these were reported as images.
     for (runs, wanted) in [
         ("kept/run", "this is the folder of a run, no data"),
         ("kept", "there are folders of runs in this folder"),
@@ -225,7 +226,7 @@ fn models_and_weights_are_told_from_data() {
     );
 }
 
-/// They were answered with shapes alone.
+/// Regression test: the message only gave shapes.
 #[test]
 fn targets_of_the_other_kind_of_loss_are_told_which_one_is_meant() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,7 +256,7 @@ fn targets_of_the_other_kind_of_loss_are_told_which_one_is_meant() {
     );
 }
 
-/// `eval` alone told it.
+/// Regression test: only `eval` reported it.
 #[test]
 fn the_accuracy_of_a_classifier_stands_beside_its_held_out_loss() {
     let folder = tempfile::tempdir().unwrap();
@@ -279,7 +280,7 @@ fn the_accuracy_of_a_classifier_stands_beside_its_held_out_loss() {
     let percent = 100.0 * judged["accuracy"].as_f64().unwrap();
     let line = format!("accuracy       {percent:.2} % held out");
     assert!(told.contains(&line), "{told}");
-    // Numbers have none.
+    // Models of numbers have no accuracy.
     let numbers = train.replace("--out run", "--loss mse --out numbers --quiet");
     let x = Tensor::arange(40 * 4, (Kind::Float, Device::Cpu)).view([40, 4]);
     let y = x.select(1, 0).sin();

@@ -1,4 +1,4 @@
-//! Data that a user brings, by the command alone: trained on, resumed, judged, profiled.
+//! User data with the command alone: trained on, resumed, evaluated, profiled.
 
 mod features;
 mod gaps;
@@ -19,13 +19,14 @@ use serde_json::Value;
 
 use crate::run::{config, gpipe, losses, printed};
 
-/// What a command prints as JSON.
+/// JSON output of a command.
 #[track_caller]
 fn as_json(folder: &Path, args: &str) -> Value {
     serde_json::from_str(&printed(folder, args)).unwrap()
 }
 
-/// What standard error says of a command that ends with this code, and no panic.
+/// Checks that a command exits with this code, that standard error contains the wanted parts, and that it
+/// does not panic.
 #[track_caller]
 fn fails(folder: &Path, args: &str, code: i32, wanted: &[&str]) {
     let output: Output = gpipe(folder, args);
@@ -40,7 +41,7 @@ fn fails(folder: &Path, args: &str, code: i32, wanted: &[&str]) {
     assert!(!errors.contains("panicked"), "{errors}");
 }
 
-/// Trains six steps at once, and in two times three; gives what eval says of the last.
+/// Trains six steps at once, and twice three; returns the evaluation of the last.
 #[track_caller]
 fn trained(folder: &Path, flags: &str) -> Value {
     let train = |more: &str, run: &str| {
@@ -60,5 +61,5 @@ fn trained(folder: &Path, flags: &str) -> Value {
     judged
 }
 
-/// Of all runs here.
+/// Flags of all runs here.
 const FLAGS: &str = "--batch 8 --micro 2 --devices cpu,cpu";

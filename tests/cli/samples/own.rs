@@ -1,4 +1,4 @@
-//! Models of one's own: with numbers as targets, and with data that they bring.
+//! Custom models: with numbers as targets, and with their own data.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use gpipe::{Sequential, cli};
 
 use super::{config, losses};
 
-/// Tells a number from some.
+/// A model that predicts one number.
 #[allow(
     clippy::unnecessary_wraps,
     reason = "the zoo takes a function that may fail"
@@ -30,7 +30,7 @@ fn regression(sizes: &Settings) -> anyhow::Result<Instance> {
 
 type Item = anyhow::Result<(Tensor, Tensor)>;
 
-/// Sums of two numbers, where no path is named.
+/// Sums of two numbers, used if no path is given.
 fn sums(
     _: &Settings,
     path: Option<&Path>,

@@ -1,4 +1,4 @@
-//! `predict`: samples without targets, by models that were trained on others.
+//! `predict`: samples without targets, with trained models.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,13 +27,13 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
-/// The likeliest class of a sample, and its probability.
+/// The most likely class of a sample, and its probability.
 fn class(sample: &Value) -> (&str, f64) {
     let first = &sample["classes"][0];
     (text(&first["class"]), number(&first["probability"]))
 }
 
-/// A trained classifier could be used for nothing.
+/// Predictions must agree with `eval`.
 #[test]
 fn images_are_told_as_eval_judges_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ fn images_are_told_as_eval_judges_them() {
         let sum: f64 = both.iter().map(|own| number(&own["probability"])).sum();
         assert!(both.len() == 2 && (sum - 1.0).abs() < 1e-6, "{own}");
     }
-    // Each by itself, on other stages, in no folder of a class.
+    // Each image alone, on other stages, not in a class folder.
     fs::create_dir(folder.join("loose")).unwrap();
     for own in &all {
         let place = text(&own["sample"]);
@@ -146,7 +146,7 @@ fn wrong_images(folder: &Path) {
         2,
         &["`predict` tells the classes or the numbers of its samples"],
     );
-    // What is written for PyTorch is what is predicted with.
+    // The exported weights are those used for the prediction.
     printed(folder, "export --run run -o out");
     let read = Tensor::read_safetensors(folder.join("out/model.safetensors")).unwrap();
     let names: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
@@ -160,7 +160,7 @@ fn wrong_images(folder: &Path) {
     }
 }
 
-/// As many rows as `count` of what two columns tell.
+/// Writes a table of `count` rows.
 fn table(folder: &Path, name: &str, count: usize, row: impl Fn(usize) -> String, header: &str) {
     let mut all = format!("{header}\n");
     for number in 0..count {
@@ -202,14 +202,14 @@ fn rows_need_no_target_and_columns_no_order() {
     assert!(shown.starts_with("sample"), "{shown}");
     assert!(shown.lines().next().unwrap().ends_with("price"), "{shown}");
     named_by_a_column(folder);
-    // Who has no targets was not told of `predict`.
+    // The hint for a missing target column names `predict`.
     let tip = [
         "there is no column `price`",
         "`predict --run RUN PATH` tells it",
     ];
     fails(folder, "eval --run numbers --data new.csv", 2, &tip);
 
-    // The price is one of the inputs of the kind, and is asked for by its name.
+    // For this model the price is an input, and is required by name.
     printed(folder, &format!("{train} --data known.csv --out kinds"));
     fails(
         folder,
@@ -241,7 +241,7 @@ fn rows_need_no_target_and_columns_no_order() {
     );
 }
 
-/// What was told had to be joined to the rows by hand.
+/// Checks that `--id` names the predictions, so that they need not be joined to the rows by hand.
 fn named_by_a_column(folder: &Path) {
     let plain = told(folder, "--run numbers new.csv");
     let named = told(folder, "--run numbers new.csv new.csv --id name");
@@ -292,7 +292,7 @@ fn arrays_are_told_in_whatever_batches_a_program_takes() {
         .iter()
         .flat_map(|own| own["values"].as_array().unwrap().iter().map(number))
         .collect();
-    // The two that fill no batch are told as well; eval leaves them out.
+    // The two samples that fill no batch are predicted; eval leaves them out.
     let off = (Tensor::from_slice(&values) - floats(&[90]).to_kind(Kind::Double)).square();
     let off = off.narrow(0, 0, 84).mean(Kind::Double).double_value(&[]);
     let judged = as_json(folder, "eval --run run --data d.safetensors --json");
@@ -320,7 +320,7 @@ fn arrays_are_told_in_whatever_batches_a_program_takes() {
         "{row}"
     );
 
-    // Several things that may be at once.
+    // Several classes that may apply at once.
     let shares = floats(&[30, 3]).abs();
     arrays(folder, "s.safetensors", &[("x", &x), ("y", &shares)]);
     printed(
@@ -332,7 +332,7 @@ fn arrays_are_told_in_whatever_batches_a_program_takes() {
         let chances = own["probabilities"].as_array().unwrap();
         assert!(chances.len() == 3 && chances.iter().all(|own| (0.0..1.0).contains(&number(own))));
     }
-    // Classes that have no names have numbers.
+    // Classes without names have numbers.
     arrays(
         folder,
         "c.safetensors",
@@ -386,7 +386,8 @@ fn what_is_no_model_of_samples_is_refused() {
     fails(folder, "predict --run text", 2, &["<PATH>"]);
 }
 
-/// The answer named no file, said nothing of what the run takes, and had a flag that `predict` has not.
+/// Regression test: the message named no file, did not say what the run takes, and suggested a flag that
+/// `predict` lacks.
 #[test]
 fn an_image_for_a_model_of_numbers_is_refused_with_what_the_model_takes() {
     let folder = tempfile::tempdir().unwrap();
@@ -410,8 +411,8 @@ fn an_image_for_a_model_of_numbers_is_refused_with_what_the_model_takes() {
     }
 }
 
-/// One NaN among the inputs was answered with a smaller --lr, which changed nothing, and with a training
-/// that has diverged, which it had not.
+/// Regression test: for a NaN among the inputs, the message suggested a smaller --lr, which did not help, and
+/// wrongly reported divergence.
 #[test]
 fn a_sample_that_is_not_finite_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -447,7 +448,7 @@ fn a_sample_that_is_not_finite_is_named() {
         2,
         &[sample],
     );
-    // Nothing was learnt yet, so a smaller --lr, which was the advice, changes nothing.
+    // Nothing is learnt yet, so the advice of a smaller --lr would not help.
     let huge = Tensor::full([60, 3], 1e30, (Kind::Float, Device::Cpu));
     arrays(folder, "huge.safetensors", &[("x", &x), ("y", &huge)]);
     let train = "train --model mlp --loss mse --steps 3 --batch 16 --quiet --held-out 0";

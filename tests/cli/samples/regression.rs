@@ -1,4 +1,4 @@
-//! The built-in MLP on numbers to predict.
+//! The built-in MLP on numeric targets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{as_json, config, fails, printed, trained};
 use crate::run::gpipe;
 
-/// Eighty rows whose price is told by two columns, and whether it is high.
+/// Eighty rows; two columns determine the price, and whether it is high.
 fn table(folder: &Path) {
     let mut text = String::from("size,age,price,dear\n");
     for row in 0..80 {
@@ -18,7 +18,7 @@ fn table(folder: &Path) {
     fs::write(folder.join("table.csv"), text).unwrap();
 }
 
-/// Of a row that is not to be had it was said to replace the file.
+/// Regression test: for an unusable row the message said to replace the file.
 #[test]
 fn a_row_that_cannot_be_learnt_is_to_be_mended() {
     let folder = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn an_mlp_learns_the_numbers_of_a_table() {
         super::losses(folder, "again"),
         super::losses(folder, "whole")
     );
-    // The cut is nothing to the numbers.
+    // The cut does not change the numbers.
     let train = "train --quiet --checkpoint-every 3 --warmup 1 --threads-per-stage 1 --steps 6 --batch 8 \
                  --micro 2 --out cut --devices cpu,cpu,cpu --schedule zb-h1";
     printed(folder, &format!("{train} {MLP} --loss mse --target price"));
@@ -89,7 +89,7 @@ fn it_is_profiled_planned_and_judged_by_other_losses() {
     printed(folder, &format!("{train} {flags}"));
     let judged = as_json(folder, "eval --run run --json");
     assert!(judged["loss"].is_number(), "{judged}");
-    // Named, its own loss is the same.
+    // Naming the model's own loss changes nothing.
     let train = "train --quiet --steps 2 --batch 8 --threads-per-stage 1 --target dear";
     printed(folder, &format!("{train} {MLP} --out one"));
     printed(
@@ -131,14 +131,15 @@ fn what_does_not_fit_is_told() {
         "--model gpt --loss mse",
         &["--loss: `gpt` has a loss of its own"],
     );
-    // Without a loss it tells classes.
+    // The default loss is for classes.
     refused(
         &format!("{MLP} --target price"),
         &["has numbers such as", "--loss mse"],
     );
 }
 
-/// Prices of some hundred thousand went nowhere: nothing scaled them, and no error was in their units.
+/// Regression test: prices of some hundred thousand were not learnt: nothing scaled them, and no error was in
+/// their units.
 #[test]
 fn targets_far_from_zero_are_learnt_scaled_and_told_in_their_own_units() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,14 +174,14 @@ fn targets_far_from_zero_are_learnt_scaled_and_told_in_their_own_units() {
         judged["r2"].as_f64().unwrap(),
     );
     assert!(rmse < 20_000.0 && r2 > 0.98, "{judged}");
-    // Of all rows: the loss is in deviations of those that were trained on.
+    // Covers all rows: the loss is in deviations of the training rows.
     let told = printed(folder, "eval --run run2 --data h.csv");
     assert!(
         told.contains("rmse        ") && told.contains("r2          0.9"),
         "{told}"
     );
 
-    // Prices were `1.23e5`.
+    // Regression test: prices were printed as `1.23e5`.
     let told = printed(folder, "predict --run run2 h.csv");
     let told = told.lines().nth(1).unwrap().rsplit(' ').next().unwrap();
     let price_0: f64 = told.parse().unwrap();
@@ -198,7 +199,7 @@ fn targets_far_from_zero_are_learnt_scaled_and_told_in_their_own_units() {
     let own = (squares / 90.0).sqrt();
     assert!((own / rmse - 1.0).abs() < 1e-3, "{own} and {rmse}");
 
-    // Nothing is scaled where that is asked for, and what is large is told.
+    // Scaling can be turned off, and large targets are then reported.
     let told = gpipe_rs(
         folder,
         &format!("{train}3 --steps 1 --drop-columns id,city --normalise none"),
@@ -228,13 +229,13 @@ fn targets_far_from_zero_are_learnt_scaled_and_told_in_their_own_units() {
             &[wanted],
         );
     }
-    // The last that is left is the target.
+    // The last remaining column is the target.
     let profile =
         "profile --quick --batch 8 --model mlp --data h.csv --drop-columns city,price --loss mse";
     as_json(folder, &format!("{profile} --json"));
 }
 
-/// All that a command says, wherever it goes.
+/// All output of a command.
 #[track_caller]
 fn gpipe_rs(folder: &Path, args: &str) -> String {
     let output = gpipe(folder, args);

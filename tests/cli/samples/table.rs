@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{as_json, config, fails, printed, trained};
 use crate::run::{gpipe, succeeded};
 
-/// Eighty rows of three classes, which two columns tell.
+/// Eighty rows of three classes that depend on two columns.
 fn table(folder: &Path) {
     let mut text = String::from("kind,height,weight\n");
     for row in 0..80 {
@@ -35,7 +35,7 @@ fn an_mlp_on_a_table_is_trained_resumed_and_judged() {
     assert_eq!(own["model"]["inputs"].as_integer(), Some(2));
     assert_eq!(own["model"]["outputs"].as_integer(), Some(3));
     assert_eq!(own["data"]["target"].as_str(), Some("kind"));
-    // The configuration alone trains the same.
+    // The configuration alone reproduces the run.
     printed(
         folder,
         "train --quiet --config whole/config.toml --out again",
@@ -68,7 +68,7 @@ fn another_table_is_judged_by_the_classes_and_scales_of_the_run() {
     let text = fs::read_to_string(folder.join("table.csv")).unwrap();
     let all = as_json(folder, "eval --run run --json --data table.csv");
     assert_eq!(all["count"], 80);
-    // The same rows backwards, in other columns.
+    // The same rows in reverse order, with reordered columns.
     let rows = text.lines().skip(1).map(|row| {
         let cells: Vec<&str> = row.split(',').collect();
         format!("{},{},{}\n", cells[2], cells[0], cells[1])
@@ -83,7 +83,7 @@ fn another_table_is_judged_by_the_classes_and_scales_of_the_run() {
         (&other["loss"], &other["accuracy"]),
         (&all["loss"], &all["accuracy"])
     );
-    // What was trained on may not change behind a run.
+    // A run's data must not change after training.
     fs::write(folder.join("table.csv"), text.replace("8.5", "8.25")).unwrap();
     fails(folder, "eval --run run", 2, &["table.csv", "other data"]);
     fails(
@@ -111,7 +111,8 @@ fn a_profile_has_the_sizes_of_the_table_and_its_plan_trains() {
     );
 }
 
-/// 30 samples were trained on by a plan for 32, and their times compared with its times, without a word.
+/// Regression test: a plan for batches of 32 was silently used with 30 samples, and its times compared with
+/// theirs.
 #[test]
 fn a_plan_for_another_mini_batch_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +133,7 @@ fn a_plan_for_another_mini_batch_says_so() {
     let said = run(30);
     assert!(said.contains(wanted), "{said}");
     assert!(!run(32).contains("the plan is for"));
-    // A plan that was made for 30 is none for 32.
+    // A plan for batches of 30 does not fit 32.
     printed(
         folder,
         "plan --profile p.json --devices 2 --batch 30 --micro 8 -o plan.json",
@@ -184,7 +185,7 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
         "--model mlp --data table.csv",
         &["table.csv, line 3", "column `a` has no value"],
     );
-    // A cell too few was answered with quotes, which are for one too many.
+    // For a missing cell the message must not suggest quotes, which help with surplus cells.
     for (row, wanted) in [
         (
             "1",
@@ -201,7 +202,7 @@ fn what_does_not_fit_is_told_before_anything_is_built() {
     assert!(!folder.join("run").exists());
 }
 
-/// All that is behind the quote was one more class, and the rows were lost without a word.
+/// Regression test: the text after the quote became one more class, and the rows were lost silently.
 #[test]
 fn a_quote_that_is_never_closed_is_told_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,13 +223,13 @@ fn a_quote_that_is_never_closed_is_told_with_its_line() {
         let wanted = ["table.csv, line 32: a double quote is opened here and never closed"];
         fails(folder, &format!("{train} --out run"), 2, &wanted);
     }
-    // Closed, or within a cell, quotes are none of these.
+    // Closed quotes, and quotes within a cell, are accepted.
     let good = format!("a,b,kind\n{}61,1,\"red\"\n62,2,bl\"ue\n", rows.concat());
     fs::write(folder.join("table.csv"), good).unwrap();
     printed(folder, &format!("{train} --out run"));
 }
 
-/// They trained to a loss of 0.
+/// Regression test: such targets trained to a loss of 0.
 #[test]
 fn targets_that_are_all_the_same_are_told_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -256,7 +257,7 @@ fn targets_that_are_all_the_same_are_told_so() {
     }
 }
 
-/// `gpt` is the default model, and said only that it takes 64 tokens.
+/// Regression test: the default model `gpt` only said that it takes 64 tokens.
 #[test]
 fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,9 +297,9 @@ fn data_that_is_none_for_the_model_is_told_with_the_command_that_trains_on_it() 
     fits("--model resnet50", "mlp --hidden 64 --depth 3", "t.csv");
 }
 
-/// A model of texts was trained on the commas, and nothing said so where a column was a text.
-/// A class that is there by mistake was counted and not named, cells between other signs were a column, and
-/// what to do about `1e39` and a text was left open.
+/// Regression test: a text model was trained on the commas, and a text column was not reported. A mistaken
+/// class was counted but not named, cells with other separators were one column, and there was no advice for
+/// `1e39` and for texts.
 #[test]
 fn what_is_wrong_in_a_table_or_with_a_text_is_named_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
@@ -328,7 +329,7 @@ fn what_is_wrong_in_a_table_or_with_a_text_is_named_with_what_to_do() {
     }
 }
 
-/// `--patience 3` was taken for 3 seconds without a word, where early stopping was meant.
+/// Regression test: `--patience 3` silently meant 3 seconds where early stopping was intended.
 #[test]
 fn patience_is_told_from_early_stopping() {
     let folder = tempfile::tempdir().unwrap();
@@ -349,7 +350,7 @@ fn a_table_is_no_text() {
         "call it .txt",
     ];
     fails(folder, &format!("{train} table.csv"), 2, &wanted);
-    // Where it cannot be read as it is, too.
+    // Also for data that cannot be read directly.
     let days = (0..120).map(|row| format!("2026-{row},{row},{row}.5\n"));
     let days = format!("day,size,price\n{}", days.collect::<String>());
     fs::write(folder.join("days.csv"), days).unwrap();
@@ -383,7 +384,7 @@ fn a_misspelt_file_is_answered_with_the_one_that_is_there() {
             "did you mean `text.txt`?",
         ),
         ("train --data syntetic", "did you mean `synthetic`?"),
-        // The name of a data set that libraries download hid the file.
+        // Regression test: the name of a downloadable data set hid the file.
         ("train --model mlp --data iris", "did you mean `iris.csv`?"),
         ("train --config table.cvs", "did you mean `table.csv`?"),
         ("train --plan table.cvs", "did you mean `table.csv`?"),
@@ -398,8 +399,8 @@ fn a_misspelt_file_is_answered_with_the_one_that_is_there() {
     }
 }
 
-/// Prices were taken for so many classes, were nothing that a model learns soon, and one with a comma was
-/// told as a text.
+/// Regression test: prices were treated as classes, no hint said that they are far from the outputs, and
+/// prices with a comma were reported as text.
 #[test]
 fn numbers_are_no_classes_and_those_that_are_far_from_outputs_are_told() {
     let folder = tempfile::tempdir().unwrap();

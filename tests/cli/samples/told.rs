@@ -1,4 +1,4 @@
-//! What is wrong with labels, arrays and tables is told with where it is, and with what to do.
+//! Errors in labels, arrays and tables name the place and a remedy.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::fails;
 
 const TRAIN: &str = "train --model mlp --hidden 8 --batch 8 --steps 2 --out run --data";
 
-/// Arrays whose labels are 0 to 2, but for that of sample 9.
+/// Arrays with labels 0 to 2, except for sample 9.
 fn arrays(folder: &Path, label: i64) {
     let x = Tensor::arange(160, (Kind::Float, Device::Cpu))
         .sin()
@@ -21,7 +21,7 @@ fn arrays(folder: &Path, label: i64) {
     Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
 }
 
-/// It was said that there is such a label, and not where.
+/// Regression test: the message did not say where the label is.
 #[test]
 fn a_label_that_is_no_class_is_told_with_its_sample_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ fn a_label_that_is_no_class_is_told_with_its_sample_and_what_to_do() {
     assert!(!folder.join("run").exists());
 }
 
-/// An archive of arrays that are a header alone; they are said to have numbers of this kind.
+/// Writes an archive of arrays that consist of a header only, declaring numbers of this kind.
 fn archive(path: &Path, arrays: &[(&str, &str)]) {
     let mut zip = zip::ZipWriter::new(fs::File::create(path).unwrap());
     for (name, descr) in arrays {
@@ -65,7 +65,7 @@ fn archive(path: &Path, arrays: &[(&str, &str)]) {
     zip.finish().unwrap();
 }
 
-/// Of an archive of many arrays a byte alone was named.
+/// Regression test: for an archive of many arrays only a byte was named.
 #[test]
 fn an_array_of_an_archive_is_told_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn an_array_of_an_archive_is_told_by_its_name() {
     fails(folder, &format!("{TRAIN} d.npz"), 2, &told);
 }
 
-/// `1e39 is not finite` was said of a number that is.
+/// Regression test: `1e39 is not finite` was said of a finite number.
 #[test]
 fn a_number_that_single_precision_has_not_is_told_so() {
     let folder = tempfile::tempdir().unwrap();

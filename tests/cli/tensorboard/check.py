@@ -66,12 +66,12 @@ class Served:
     """What a TensorBoard answers about a run."""
 
     def __init__(self, run):
-        # A folder of its own, so that nothing but this run is served.
+        # A separate folder, so that only this run is served.
         self.folder = tempfile.TemporaryDirectory()
         (pathlib.Path(self.folder.name) / "run").symlink_to(run.resolve(), target_is_directory=True)
         server = program.TensorBoard()
         tb_logging.get_logger().setLevel("ERROR")
-        # All samples, so that none is left out; port 0 is any that is free.
+        # All samples, without subsampling; port 0 is any free one.
         arguments = ["--logdir", self.folder.name, "--port", "0", "--samples_per_plugin", "scalars=1000000"]
         server.configure(argv=[None, *arguments])
         self.address = server.launch()

@@ -1,8 +1,7 @@
-//! Other programs read the metrics of a run: TensorBoard its event files, where the PyPI
-//! package `tensorboard` is installed, and one line of Python its JSON lines.
+//! Other programs read a run's metrics: TensorBoard its event files, if the PyPI package `tensorboard` is
+//! installed, and one line of Python its JSON lines.
 //!
-//! `make tensorboard-check` installs the package into an environment of its own and runs
-//! these tests with it.
+//! `make tensorboard-check` installs the package into a separate environment and runs these tests with it.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -13,8 +12,8 @@ use gpipe::train::metrics::{RunMetrics, StepMetrics};
 
 use crate::run::printed;
 
-/// The Python that `make tensorboard-check` names, or what is here, for tests that need
-/// this module; without it there is nothing to check with, which only that command minds.
+/// The Python of `make tensorboard-check`, or the installed one, if it has this module. Only that command
+/// fails without it.
 fn python(module: &str) -> Option<String> {
     let has = |python: &str| {
         let imported = Command::new(python)
@@ -33,7 +32,7 @@ fn python(module: &str) -> Option<String> {
     found
 }
 
-/// Compares a run's event files, as TensorBoard reads them, with its JSON lines.
+/// Compares a run's event files, as read by TensorBoard, with its JSON lines.
 fn compare(python: &str, run: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/tensorboard/check.py");
     let output = Command::new(python).arg(script).arg(run).output().unwrap();
@@ -80,7 +79,7 @@ fn tensorboard_reads_what_train_writes() {
     compare(&python, &trained(folder.path()));
 }
 
-/// Stopped within a record, gone on from an earlier step, and then once more.
+/// Stopped within a record, resumed from an earlier step, and resumed once more.
 #[test]
 fn tensorboard_reads_each_step_of_a_resumed_run_once() {
     let Some(python) = python("tensorboard") else {
@@ -102,7 +101,7 @@ fn tensorboard_reads_each_step_of_a_resumed_run_once() {
     compare(&python, run);
 }
 
-/// The line that the book has.
+/// The line in the book.
 #[test]
 fn one_line_of_python_reads_the_json_lines() {
     let Some(python) = python("json") else {

@@ -1,4 +1,4 @@
-//! What `--trace` and `--report` leave.
+//! Output files of `--trace` and `--report`.
 
 use super::train;
 
@@ -10,7 +10,7 @@ fn trace_and_report_are_of_the_last_step_and_where_they_were_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let flags = ["--schedule", "zbv", "--recompute", "always", "--micro", "3"];
-    // One file beside the run folder, one in it although it is yet to be made.
+    // One file beside the run folder, and one in it before it exists.
     let files = ["--trace", "last step.json", "--report", "run/why.html"];
     let summary = train(folder, "run", &[&flags[..], &files[..]].concat());
     assert_eq!(
@@ -37,7 +37,7 @@ fn trace_and_report_are_of_the_last_step_and_where_they_were_asked_for() {
     ] {
         assert!(page.contains(&format!("scope=\"row\">{row}</th>")), "{row}");
     }
-    // Every action stands there measured and predicted; the page has a title too.
+    // Every action is there as measured and as predicted; the page has a title, too.
     assert_eq!(page.matches("<title>").count(), 1 + 2 * spans);
     assert_eq!(page.matches("://").count(), 1, "it loads nothing");
 }
@@ -46,7 +46,7 @@ fn trace_and_report_are_of_the_last_step_and_where_they_were_asked_for() {
 fn a_report_is_a_picture_where_its_name_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // A schedule that is computed anew after the first step, which is the last.
+    // The schedule is recomputed after the first step, which is also the last.
     let flags = ["--schedule", "auto", "--steps", "1", "--report", "why.svg"];
     train(folder, "run", &flags);
     let picture = fs::read_to_string(folder.join("why.svg")).unwrap();
@@ -76,7 +76,7 @@ fn the_last_step_and_its_prediction_are_printed() {
     assert!(text.contains("\nreport         page.html\n"), "{text}");
 }
 
-/// A file that cannot be written is told after what the training came to.
+/// An unwritable file is reported after the training's results.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_trace_that_cannot_be_written_costs_only_the_trace() {

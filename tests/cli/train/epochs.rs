@@ -1,4 +1,4 @@
-//! How long a run trains, and what it has seen by then.
+//! Length of a run, and the samples that it has seen.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::wrong_use::refused;
 use super::{SMALL, train};
 use crate::run::{config, gpipe, metrics, printed};
 
-/// Forty rows, of which four are held out.
+/// Forty rows, four of them held out.
 fn table(folder: &Path) {
     let row = |row: i32| format!("{row},{},{}\n", row * 7 % 5, row % 2);
     let rows: String = (0..40).map(row).collect();
@@ -23,7 +23,7 @@ fn epochs_are_whole_batches_of_the_data_and_metrics_tell_how_far_a_run_is() {
     let folder = folder.path();
     table(folder);
     printed(folder, &format!("{TABLE} run --epochs 2.5"));
-    // 36 rows are four batches of eight.
+    // 36 rows give four full batches of eight.
     let lines = metrics(folder, "run");
     assert_eq!(lines.len(), 10);
     let of = |step: usize, field: &str| lines[step - 1][field].as_f64().unwrap();
@@ -32,7 +32,7 @@ fn epochs_are_whole_batches_of_the_data_and_metrics_tell_how_far_a_run_is() {
     assert!(lines[0].get("tokens").is_none());
     let times: Vec<f64> = (1..=10).map(|step| of(step, "time")).collect();
     assert!(times.is_sorted() && times[0] > 1.7e9, "{times:?}");
-    // What stands in the configuration is steps: it trains the same again, and longer.
+    // The configuration records steps, so it reproduces the run, also with more steps.
     assert_eq!(
         config(folder, "run")["train"]["steps"].as_integer(),
         Some(10)
@@ -45,7 +45,7 @@ fn epochs_are_whole_batches_of_the_data_and_metrics_tell_how_far_a_run_is() {
     assert_eq!(metrics(folder, "again").len(), 2);
 }
 
-/// A share was refused where it was written as a percentage.
+/// Regression test: shares written as percentages were refused.
 #[test]
 fn what_is_held_out_may_be_a_percentage() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn of_a_text_as_many_tokens_as_it_has_are_an_epoch() {
         (line["samples"].as_u64(), line["tokens"].as_u64()),
         (Some(40), Some(640))
     );
-    // 2,400 characters, of which nine tenths are trained on: 134 windows of 16.
+    // 2,400 characters, nine tenths for training: 134 windows of 16.
     assert_eq!(line["epoch"].as_f64(), Some(40.0 / 134.0));
 }
 

@@ -1,4 +1,4 @@
-//! `train --eval-every`: the held-out loss while a run trains.
+//! `train --eval-every`: the held-out loss during training.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn refused(folder: &Path, args: &str, wanted: &[&str]) {
     wrong_use::refused(folder, &args, wanted);
 }
 
-/// The held-out losses as they stand in the metrics, with their steps.
+/// The held-out losses in the metrics, with their steps.
 fn held_out(folder: &Path, run: &str) -> Vec<(u64, String)> {
     let lines = metrics(folder, run).into_iter();
     let told = lines.filter_map(|line| {
@@ -52,7 +52,7 @@ fn training_is_none_the_other_over_stages_and_evaluations_are_the_same() {
         assert_eq!(told["held_out_loss"].to_string(), all[2].1);
         let step = told["best_step"].as_u64().unwrap();
         assert!(all.contains(&(step, told["best_held_out_loss"].to_string())));
-        // What `eval` measures of that checkpoint.
+        // The same loss as `eval` measures for that checkpoint.
         let best = printed(folder, &format!("eval --run {name} --best --json"));
         let best: Value = serde_json::from_str(&best).unwrap();
         assert_eq!(
@@ -98,7 +98,7 @@ fn replicas_and_processes_evaluate_to_the_same() {
 fn a_run_ends_early_says_so_and_goes_on_where_more_patience_is_had() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // What it learns helps it not at all to tell the other text.
+    // The training text does not help to predict the other text.
     fs::write(folder.join("other.txt"), "!mleh pu ,elahw eht ".repeat(20)).unwrap();
     let flags = [
         "--steps",
@@ -117,10 +117,10 @@ fn a_run_ends_early_says_so_and_goes_on_where_more_patience_is_had() {
     let steps = told["steps"].as_u64().unwrap();
     assert!(steps < 60);
     assert_eq!(told["best_step"].as_u64(), Some(steps - 6));
-    // All of the text was trained on.
+    // The whole text was trained on.
     let config = crate::run::config(folder, "run");
     assert_eq!(config["data"]["held_out"].as_float(), Some(0.0));
-    // `eval` takes what the run was evaluated on.
+    // `eval` uses the run's evaluation data.
     let judged = printed(folder, "eval --run run --json");
     let judged: Value = serde_json::from_str(&judged).unwrap();
     assert!(judged["data"].as_str().unwrap().ends_with("other.txt"));
@@ -173,8 +173,8 @@ fn what_cannot_be_evaluated_is_told_before_anything_is_made() {
     );
 }
 
-/// 0 was refused, as if every flag for a number of steps needed one; a run could not be resumed without
-/// its evaluations.
+/// Regression test: 0 was refused as an invalid number of steps, so a run could not be resumed without
+/// evaluations.
 #[test]
 fn no_steps_between_evaluations_are_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -197,7 +197,7 @@ fn no_steps_between_evaluations_are_none() {
     assert_eq!(evaluated("often"), 2);
 }
 
-/// The newest checkpoint was called incomplete, and no flag was named that helps.
+/// Regression test: the newest checkpoint was called incomplete, and no helpful flag was named.
 #[test]
 fn what_stands_in_the_place_of_a_run_or_a_checkpoint_says_what_to_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn what_stands_in_the_place_of_a_run_or_a_checkpoint_says_what_to_name() {
     );
 }
 
-/// The line of the step had the held-out loss, and the next line had it again.
+/// Regression test: the held-out loss was printed in the step's line and again in the next.
 #[test]
 fn an_evaluation_is_told_once() {
     let folder = tempfile::tempdir().unwrap();

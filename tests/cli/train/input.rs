@@ -1,4 +1,4 @@
-//! What a run says of its input, and workers that it finds by itself.
+//! A run's report on its input, and automatic numbers of workers.
 
 use super::{gpipe, losses, metrics, train};
 use crate::run::printed;
@@ -15,20 +15,20 @@ fn a_run_says_what_its_input_has_to_do_with_its_speed() {
     assert_eq!(measures["batches"], 5, "the first one is not counted");
     assert!(measures["period_ms"].as_f64().unwrap() > 0.0);
     assert_eq!(measures["phases"].as_array().unwrap().len(), 5);
-    // The last line says the same, and so does the page.
+    // The last line and the page agree.
     let lines = metrics(folder, "run");
     assert!(lines[0].get("input_limit").is_none(), "{}", lines[0]);
     assert_eq!(lines[5]["input_limit"], limit);
     assert_eq!(lines[5]["input_ms"].as_array().unwrap().len(), 5);
     let page = std::fs::read_to_string(page).unwrap();
-    // In the box of warnings where something can be done about the input, and only there.
+    // Listed as a warning only if the input can be improved.
     let (boxed, verdict) = match limit {
         "not input-bound" => ("<p>", "keeps up ("),
         other => ("<p class=\"say warn\">", other),
     };
     let said = format!("{boxed}Input of the run: {verdict}");
     assert!(page.contains(&said), "{said}");
-    // For people.
+    // The text output.
     let text = printed(
         folder,
         "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 6 --threads-per-stage 1 \
@@ -65,7 +65,7 @@ fn workers_and_batches_ahead_change_no_loss() {
     let auto = ["--workers", "auto", "--prefetch", "auto"];
     train(folder, "auto", &[&twelve[..], &auto].concat());
     assert_eq!(losses(folder, "auto"), wanted);
-    // Begun with two workers, and gone on with as many as are found.
+    // Started with two workers, and resumed with an automatic number.
     train(folder, "two", &["--workers", "2", "--warmup", "1"]);
     let goes_on = "train --resume two --steps 12 --workers auto --prefetch 4";
     let _ = printed(folder, goes_on);
@@ -80,7 +80,7 @@ fn workers_and_batches_ahead_change_no_loss() {
     assert!(errors.contains("or auto"), "{errors}");
 }
 
-/// The loader of a text is measured beside the planned step.
+/// A text's loader is measured and compared with the planned step.
 #[test]
 fn a_profile_predicts_the_verdict() {
     let folder = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn a_profile_predicts_the_verdict() {
     assert!(!input || said.contains(limit), "{limit}: {said}");
 }
 
-/// Runs of before have another word for it in their metrics: they could not be gone on with.
+/// Regression test: runs whose metrics use an older word for the verdict could not be resumed.
 #[test]
 fn a_run_with_the_verdict_of_an_older_version_goes_on() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Runs that learn nothing, and that say so.
+//! Runs that learn nothing must say so.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::run::{gpipe, metrics};
 
-/// A table of a target that is the sum of eight columns, so large that gradients in fp16 overflow.
+/// A table whose target is the sum of eight columns, so large that gradients overflow in fp16.
 fn large(folder: &Path) {
     let mut text = "a,b,c,d,e,f,g,h,y\n".to_owned();
     for row in 0..256 {
@@ -38,7 +38,7 @@ fn said(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// It ended as a success, with a checkpoint of weights as they began.
+/// Regression test: it ended as a success, with a checkpoint of the initial weights.
 #[test]
 fn a_run_whose_updates_were_all_skipped_is_no_success() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ fn a_run_whose_updates_were_all_skipped_is_no_success() {
     assert_eq!(summary["skipped_updates"], 8);
 }
 
-/// The loss scale falls until gradients fit: what was skipped until then is told, also when quiet.
+/// The loss scale falls until gradients fit; the updates skipped until then are reported, also when quiet.
 #[test]
 fn a_run_some_of_whose_updates_were_skipped_says_how_many() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn a_run_whose_learning_rates_are_all_0_says_so() {
     );
     let told = "\nupdates        2 of 2 had the learning rate 0: nothing was learnt\n";
     assert!(text.contains(told), "{text}");
-    // One that ends within the run has learnt before.
+    // A schedule that ends within the run has learnt before.
     let within =
         format!("train {small} --lr-schedule linear --set lr.steps=4 --steps 6 --out within");
     let output = gpipe(folder, &within);
@@ -118,7 +118,7 @@ fn a_run_whose_learning_rates_are_all_0_says_so() {
     assert!(errors.contains(note), "{errors}");
 }
 
-/// A warm-up as long as a cosine had the rate 0 in every step, the whole run through.
+/// Regression test: a warm-up as long as a cosine schedule had the rate 0 in every step.
 #[test]
 fn a_warm_up_of_all_steps_rises_to_the_rate() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn a_warm_up_of_all_steps_rises_to_the_rate() {
     }
 }
 
-/// The command that every run recommends trained on with the rate 0, and nothing said so.
+/// Regression test: the command that every run suggests continued with the rate 0, without a note.
 #[test]
 fn a_schedule_that_is_over_is_told_before_the_first_step_and_where_a_run_recommends_to_go_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn a_schedule_that_is_over_is_told_before_the_first_step_and_where_a_run_recomme
             "{errors}"
         );
     }
-    // Those without an end are not spoken of.
+    // Schedules without an end are not mentioned.
     for schedule in ["constant", "inverse-sqrt"] {
         let small = "--model mlp --inputs 4 --hidden 4 --depth 2 --outputs 2 --batch 4 --micro 2";
         let begun = format!("train {small} --lr-schedule {schedule} --steps 3 --out {schedule}");
@@ -192,7 +192,7 @@ fn a_schedule_that_is_over_is_told_before_the_first_step_and_where_a_run_recomme
     }
 }
 
-/// It was evaluated once, at the end, and nothing said why.
+/// Regression test: it was evaluated once, at the end, without an explanation.
 #[test]
 fn evaluations_that_come_after_the_end_are_noted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `gpipe-rs train` and `env` as a person uses them.
+//! `gpipe-rs train` and `env` as users run them.
 
 mod comparison;
 mod epochs;
@@ -25,8 +25,8 @@ use wrong_use::refused;
 const SMALL: &str = "--layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 6 \
                      --threads-per-stage 1 --micro 4";
 
-/// A small training run on a small text; fails the test unless it succeeds. Flags
-/// take the place of the same ones of [`SMALL`].
+/// Runs a small training on a small text; fails the test unless it succeeds. Flags override those of
+/// [`SMALL`].
 fn train(folder: &Path, out: &str, flags: &[&str]) -> Value {
     let text = folder.join("text.txt");
     fs::write(&text, "the whale, the whale! up helm, up helm! ".repeat(60)).unwrap();
@@ -210,7 +210,7 @@ fn env_says_how_mkl_rounds_and_heeds_the_environment() {
     );
 }
 
-/// Printing to a reader that has gone away used to end in a panic.
+/// Regression test: printing to a closed pipe panicked.
 #[test]
 fn a_closed_standard_output_is_no_panic() {
     let folder = tempfile::tempdir().unwrap();

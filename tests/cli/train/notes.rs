@@ -1,8 +1,8 @@
-//! What a run says of its settings before it begins.
+//! Notes on a run's settings before it begins.
 
 use crate::run::gpipe;
 
-/// What a short run says on standard error.
+/// Standard error of a short run.
 fn said(flags: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let args = format!("train --steps 2 --threads-per-stage 1 --checkpoint-every 0 {flags}");
@@ -14,7 +14,8 @@ fn said(flags: &str) -> String {
 
 const MLP: &str = "--model mlp --inputs 4 --hidden 8 --depth 2 --outputs 3 --batch 4 --micro 2";
 
-/// A warm-up of 99 steps in a run of four left the rate at a twenty-fifth of what was asked for.
+/// Regression test: a warm-up of 99 steps in a run of four left the rate at a twenty-fifth of the requested
+/// one.
 #[test]
 fn a_warm_up_that_is_longer_than_the_run_is_noted() {
     let note = "lr.warmup = 99 is longer than the 2 steps of this run";
@@ -26,7 +27,7 @@ fn a_warm_up_that_is_longer_than_the_run_is_noted() {
     assert!(!said(&format!("{MLP} --warmup 2")).contains("lr.warmup"));
 }
 
-/// Losses of 5e8 came from batch norms over two values of a channel, of which nothing was said.
+/// Regression test: batch norms over two values per channel silently gave losses of 5e8.
 #[test]
 fn a_batch_norm_over_few_values_is_noted() {
     let resnet = "--model resnet101 --blocks1 1 --blocks2 1 --blocks3 1 --blocks4 1 --width 4 \

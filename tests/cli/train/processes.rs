@@ -1,4 +1,4 @@
-//! Runs of several processes that come to what one process comes to, and say it once.
+//! Runs of several processes have the results of one process, and print them once.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ fn place() -> tempfile::TempDir {
     folder
 }
 
-/// As one process of two devices and as two of one device each.
+/// Runs as one process with two devices, and as two processes with one device each.
 fn both(folder: &Path, flags: &str) -> [Output; 2] {
     let one = format!("{RUN} {flags} --devices cpu,cpu --out one");
     let two = format!("launch --processes 2 -- {RUN} {flags} --devices cpu --out two");
     [one, two].map(|args| command(folder, &args).output().unwrap())
 }
 
-/// The lines of a summary that say no times.
+/// The lines of a summary without times.
 fn numbers(summary: &str) -> Vec<&str> {
     let said = ["loss ", "held-out loss", "skipped"];
     let chosen = |line: &&str| said.iter().any(|title| line.starts_with(title));
@@ -51,7 +51,7 @@ fn it_comes_to_the_same_and_is_said_once() {
         assert!(!numbers(&one.0).is_empty());
         assert_eq!(numbers(&one.0), numbers(&two.0), "{flags}");
         assert_eq!(two.0.matches("run folder").count(), 1, "{flags}");
-        // What it came to, and nothing else.
+        // Only the results.
         assert_eq!(
             two.0.lines().count(),
             numbers(&two.0).len() + 1,
@@ -75,7 +75,7 @@ fn files_and_json_are_those_of_one_process() {
     .map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap());
     let keys = |value: &serde_json::Value| {
         let keys = value.as_object().unwrap().keys().cloned();
-        // What else the machine is doing.
+        // Depends on the machine's other load.
         keys.filter(|key| key != "other_programs_cores")
             .collect::<Vec<String>>()
     };
@@ -97,8 +97,8 @@ fn files_and_json_are_those_of_one_process() {
     );
 }
 
-/// A plan for two devices is for two processes of one each, too.
-/// The command that a bad cut is answered with had the devices of one process.
+/// A plan for two devices also serves two processes with one device each. Regression test: the command
+/// suggested for a bad cut had the devices of one process.
 #[test]
 fn a_cut_is_answered_with_the_devices_of_all_processes() {
     let folder = place();
@@ -108,7 +108,7 @@ fn a_cut_is_answered_with_the_devices_of_all_processes() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let (_, cut) = words.split_once(" cut stage 0 computes ").unwrap();
         let (command, _) = cut.split_once("cuts by time").unwrap();
-        // Two CPUs are what `profile` takes anyway.
+        // `profile` uses two CPUs by default.
         assert!(
             command.contains("gpipe-rs profile --model gpt ") && !command.contains("--devices"),
             "{cut}"
@@ -140,7 +140,7 @@ fn a_plan_is_for_the_devices_of_all_processes() {
     assert!(errors.contains(said), "{errors}");
 }
 
-/// Whoever of them hears the signal, all end after the same step, which is saved.
+/// Whichever process gets the signal, all end after the same step, which is saved.
 #[test]
 fn a_signal_to_one_process_ends_all() {
     for (signal, rank) in [("-INT", 0), ("-TERM", 1)] {
@@ -188,7 +188,7 @@ fn a_signal_to_one_process_ends_all() {
     }
 }
 
-/// A folder in which the README's lines work, and variables for a run of no time.
+/// A folder in which the README's lines work, with variables for a tiny run.
 fn as_in_the_readme(folder: &Path, line: &str) -> Command {
     let release = folder.join("target/release");
     fs::create_dir_all(&release).unwrap();
@@ -211,7 +211,7 @@ fn as_in_the_readme(folder: &Path, line: &str) -> Command {
     shell
 }
 
-/// The line of the README that begins so.
+/// The README's line that begins with `begin`.
 fn readme(begin: &str) -> String {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let text = fs::read_to_string(readme).unwrap();
@@ -231,7 +231,7 @@ fn the_readme_trains_by_its_own_launcher() {
     assert_eq!(losses(folder.path(), "runs/two").len(), 2);
 }
 
-/// torchrun comes with Python's package alone, of which a build needs the libraries only.
+/// torchrun comes only with the Python package, of which a build needs only the libraries.
 #[test]
 fn the_readme_trains_by_torchrun() {
     if !Command::new("torchrun")
@@ -252,7 +252,7 @@ fn the_readme_trains_by_torchrun() {
     assert_eq!(losses(folder.path(), "runs/three").len(), 2);
 }
 
-/// Whoever fails first, it is the command lines that are wrong: the exit code was 1.
+/// Regression test: the exit code was 1 although the command lines are wrong, whichever process fails first.
 #[test]
 fn ranks_of_different_folders_are_wrong_use() {
     let folder = place();

@@ -1,4 +1,4 @@
-//! What is printed at the end of a run.
+//! The report at the end of a run.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::run::{command, succeeded};
 
-/// A small run on a small text at a terminal of 80 columns, with further flags.
+/// Output of a small run on a small text at a terminal of 80 columns, with these flags.
 fn printed(folder: &Path, flags: &str) -> Output {
     fs::write(
         folder.join("text.txt"),
@@ -26,23 +26,23 @@ fn printed(folder: &Path, flags: &str) -> Output {
     command.env("COLUMNS", "80").output().unwrap()
 }
 
-/// Its standard output, with lines that go on put together.
+/// Its standard output, with wrapped lines joined.
 fn told(output: &Output) -> String {
     let text = succeeded(output.clone(), "train").0;
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a line fits a terminal of 80 columns, or is a command: half of one is none.
+/// Whether a line fits a terminal of 80 columns, or is a command, which is never wrapped.
 fn fits(line: &str) -> bool {
     let text = line.trim_start_matches("next").trim_start();
     line.chars().count() <= 80 || text.starts_with('`')
 }
 
-/// The report had 100 columns whatever the terminal has, and wrapped into garbage on 80.
+/// Regression test: the report had 100 columns on any terminal, and was unreadable on 80.
 #[test]
 fn a_report_keeps_to_the_width_of_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
-    // Enough steps for a model that writes something.
+    // Enough steps for a model that generates a sample.
     let flags = "--layers 6 --balance 7,1 --steps 40 --lr 0.03 --devices cpu,cpu";
     let output = printed(folder.path(), flags);
     assert!(output.status.success());
@@ -55,13 +55,13 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
     for line in report.lines() {
         assert!(fits(line), "{line}\n{text}");
     }
-    // It had 40 lines, most of which were the timelines and a table of causes.
+    // Regression test: the report had 40 lines, mostly timelines and a table of causes.
     for part in [
         "\nmeasured  ",
         "\nengine  ",
         "\ntogether  ",
         "\nactivations  ",
-        // What no one waited for: of a second, a step that was disturbed says nothing.
+        // Loading that no step waited for is left out, as is a last step disturbed by other load.
         "\nlast step  ",
         "\nloading  ",
     ] {
@@ -88,7 +88,7 @@ fn a_report_keeps_to_the_width_of_the_terminal() {
     }
 }
 
-/// A bad cut was "as predicted", since the prediction is made from the same stages' times.
+/// Regression test: a bad cut was "as predicted", since the prediction uses the same stages' times.
 #[test]
 fn a_cut_that_the_step_waits_for_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
         "{cut}"
     );
     assert!(
-        // With the flags of the run: the plan of another model was refused.
+        // The command has the run's flags: otherwise its plan, made for another model, is refused.
         cut.contains("gpipe-rs profile --model gpt --layers 6 --d-model 16 ")
             && cut.contains(
                 " --data text.txt --threads-per-stage 1 --batch 8 --plan plan.json` cuts by time"
@@ -108,8 +108,8 @@ fn a_cut_that_the_step_waits_for_is_told() {
         "{cut}"
     );
     let folder = tempfile::tempdir().unwrap();
-    // It named two devices' command to a run of three, and the plan was refused.
-    // And without the kernels and threads of the run, where they are not what `profile` takes anyway.
+    // Regression test: a run of three devices got the command for two, whose plan was refused. Kernels and
+    // threads of the run are also included, unless they are the defaults of `profile`.
     let kernels = match gpipe::settings::Kernels::auto() {
         gpipe::settings::Kernels::Libtorch => "onednn",
         gpipe::settings::Kernels::OneDnn { .. } => "libtorch",
@@ -126,7 +126,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
         )),
         "{cut}"
     );
-    // A profile's own plan is for one pipeline: with replicas it was refused.
+    // A profile's own plan is for one pipeline, and is refused with replicas.
     let folder = tempfile::tempdir().unwrap();
     let flags = "--layers 6 --balance 7,1 --steps 6 --devices cpu*4 --replicas 2 --tree 2";
     let text = told(&printed(folder.path(), flags));
@@ -140,7 +140,7 @@ fn a_cut_that_the_step_waits_for_is_told() {
     );
 }
 
-/// Whether the system counts what its cores do.
+/// Whether the system counts the cores' load.
 fn counts() -> bool {
     let now = || fs::read_to_string("/proc/stat").unwrap_or_default();
     let before = now();
@@ -148,7 +148,7 @@ fn counts() -> bool {
     before != now()
 }
 
-/// What other programs did to a step was put down to the engine alone.
+/// Regression test: the effect of other programs was attributed to the engine.
 #[test]
 fn other_programs_that_have_the_cores_are_named() {
     if !counts() {
@@ -172,7 +172,7 @@ fn other_programs_that_have_the_cores_are_named() {
     });
     let text = told(&output);
     assert!(text.contains(" Other programs held "), "{text}");
-    // In the place of a cause, such as a link between threads, where there is none.
+    // Replaces a cause, such as a link between threads, that does not apply.
     assert!(
         text.contains(" longer than predicted (")
             && text.contains(": times of this run say little."),
@@ -185,7 +185,7 @@ fn other_programs_that_have_the_cores_are_named() {
     assert!(sentence.contains("Other programs held "), "{sentence}");
 }
 
-/// The next command went on with a run that had diverged, below a sample of what it wrote.
+/// Regression test: the suggested command resumed a diverged run, below a sample of its output.
 #[test]
 fn a_run_that_diverged_says_so_first_and_advises_a_smaller_rate() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn a_run_that_diverged_says_so_first_and_advises_a_smaller_rate() {
     assert!(next.contains("smaller --lr, such as 0.003"), "{text}");
 }
 
-/// It was silent for minutes, and could be neither shortened nor left out.
+/// Regression test: it took minutes without output, and could be neither shortened nor skipped.
 #[test]
 fn the_held_out_loss_is_of_as_many_batches_as_asked_for() {
     let folder = tempfile::tempdir().unwrap();

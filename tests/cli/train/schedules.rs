@@ -1,4 +1,4 @@
-//! A schedule, its chunks and recomputation are chosen for speed and memory alone.
+//! Schedule, chunks and recomputation affect only speed and memory.
 
 use super::{losses, metrics, train};
 use crate::run::printed;
@@ -21,7 +21,7 @@ const MODEL: [&str; 8] = [
 ];
 const MICRO: usize = 4;
 
-/// How many actions the last step had, in all and of recomputes.
+/// Numbers of the last step's actions, and of its recomputes.
 fn actions(folder: &Path, out: &str) -> (usize, usize) {
     let trace = fs::read(folder.join(out).join("trace.json")).unwrap();
     let trace: Value = serde_json::from_slice(&trace).unwrap();
@@ -31,7 +31,7 @@ fn actions(folder: &Path, out: &str) -> (usize, usize) {
     (spans.count(), recomputes.count())
 }
 
-/// Every schedule that trains, with the numbers of chunks that it is tried with.
+/// Every schedule that trains, with the numbers of chunks to test.
 fn schedules() -> impl Iterator<Item = (ScheduleKind, usize)> {
     ScheduleKind::ALL
         .into_iter()
@@ -94,8 +94,8 @@ fn losses_are_the_same_to_the_last_bit_over_schedules_chunks_and_recomputation()
     }
 }
 
-/// A profile of six equal layers for micro-batches of 4 samples, of which two devices with 2000 KiB
-/// each cannot hold what a good schedule keeps.
+/// A profile of six equal layers for micro-batches of 4 samples: two devices with 2000 KiB each cannot hold
+/// the activations of a good schedule.
 fn tight_profile(folder: &Path) {
     let layer = |index: usize| {
         json!({
@@ -109,8 +109,8 @@ fn tight_profile(folder: &Path) {
     fs::write(folder.join("profile.json"), profile.to_string()).unwrap();
 }
 
-/// A plan for tight memory recomputes single micro-batches: it says so, and is trained with the
-/// losses of any other schedule.
+/// A plan for tight memory recomputes single micro-batches: it says so, and trains with the losses of any
+/// other schedule.
 #[test]
 fn a_plan_that_recomputes_single_micro_batches_trains_to_the_same_losses() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn a_plan_that_recomputes_single_micro_batches_trains_to_the_same_losses() {
     assert_eq!(recomputes, counts.iter().sum::<usize>());
 }
 
-/// The same with a link to the host's memory, over which single micro-batches leave.
+/// Likewise with a link to host memory, over which single micro-batches are offloaded.
 #[test]
 fn a_plan_that_offloads_single_micro_batches_trains_to_the_same_losses() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How fast a run is said to be, and how often.
+//! Reported speeds of a run, and how often they are printed.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::run::{gpipe, metrics, succeeded};
 
-/// A small run with flags: its standard output and standard error.
+/// Standard output and standard error of a small run with these flags.
 fn run(folder: &Path, flags: &str) -> (String, String) {
     fs::write(
         folder.join("text.txt"),
@@ -21,7 +21,7 @@ fn run(folder: &Path, flags: &str) -> (String, String) {
     succeeded(gpipe(folder, &args), &args)
 }
 
-/// The steps that have lines, with the samples in a second that stand there.
+/// The printed steps, with their samples per second.
 fn printed(errors: &str) -> Vec<(usize, f64)> {
     let lines = errors.lines().filter_map(|line| line.strip_prefix("step "));
     let speeds = lines.filter_map(|line| {
@@ -44,7 +44,7 @@ fn close(told: f64, wanted: f64) {
     assert!((told / wanted - 1.0).abs() < 0.02, "{told} {wanted}");
 }
 
-/// 90.8 samples in a second were printed as 723: the median of single steps, without what a run does
+/// Regression test: 90.8 samples per second were printed as 723: the median of single steps, without the time
 /// between them.
 #[test]
 fn printed_speeds_are_samples_over_the_time_that_elapsed() {
@@ -63,7 +63,7 @@ fn printed_speeds_are_samples_over_the_time_that_elapsed() {
         close(speed, 8e3 * interval.len() as f64 / elapsed);
         before = step;
     }
-    // The clock says the same: evaluations and checkpoints are in it.
+    // Elapsed time agrees, including evaluations and checkpoints.
     let elapsed: f64 = lines[1..]
         .iter()
         .map(|line| number(line, "elapsed_ms"))
@@ -72,7 +72,7 @@ fn printed_speeds_are_samples_over_the_time_that_elapsed() {
     close(elapsed / 1e3, clock);
     let steps: f64 = lines[1..].iter().map(|line| number(line, "step_ms")).sum();
     assert!(steps < elapsed, "{steps} {elapsed}");
-    // Each line has its own, and the summary that of all together.
+    // Each line has its own speed, and the summary that of all.
     for line in &lines {
         close(
             number(line, "samples_per_s"),
@@ -93,7 +93,7 @@ fn printed_speeds_are_samples_over_the_time_that_elapsed() {
     );
 }
 
-/// Those of a run that goes on are of the steps that it has added.
+/// A resumed run's speed covers the steps that it has added.
 #[test]
 fn the_speed_of_a_resumed_run_is_that_of_its_own_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn the_speed_of_a_resumed_run_is_that_of_its_own_steps() {
     assert!((number(&summary, "input_wait") - waited / elapsed).abs() < 1e-9);
 }
 
-/// There was no way to choose.
+/// Regression test: the interval was fixed.
 #[test]
 fn lines_come_as_often_as_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ fn lines_come_as_often_as_asked_for() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
-/// Nothing said that there is a file, or what it is for.
+/// Regression test: the file and its purpose were not mentioned.
 #[test]
 fn a_trace_is_listed_with_what_opens_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a run takes where nobody says anything.
+//! Defaults of a run.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::SMALL;
 use crate::run::{config, gpipe, losses, metrics, printed, succeeded};
 
-/// A convolutional net of six layers that trains in a moment: all parameters are behind the pixels.
+/// A convolutional net of six layers that trains quickly; most parameters are in the last layers.
 const RESNET: &str = "--model resnet101 --blocks1 1 --blocks2 1 --blocks3 1 --blocks4 1 --width 8 \
                       --image 64 --classes 3 --batch 16 --threads-per-stage 1";
 
-/// What a run says on standard error.
+/// Standard error of a run.
 #[track_caller]
 fn said(folder: &Path, flags: &str) -> String {
     fs::write(
@@ -24,7 +24,7 @@ fn said(folder: &Path, flags: &str) -> String {
     succeeded(gpipe(folder, &format!("train {flags}")), flags).1
 }
 
-/// The small model on a small text, for so many steps.
+/// The small model on a small text, for `steps` steps.
 fn small(steps: usize, more: &str) -> String {
     let small = SMALL.replace("--steps 6", &format!("--steps {steps}"));
     format!("{small} --data text.txt {more}")
@@ -34,7 +34,7 @@ fn number(folder: &Path, run: &str, (table, key): (&str, &str)) -> toml::Value {
     config(folder, run)[table][key].clone()
 }
 
-/// One rate was for all: fine-tuning doubled the loss, and `sgd` hardly moved.
+/// Regression test: one rate for all cases doubled the loss in fine-tuning, and was too low for `sgd`.
 #[test]
 fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     let folder = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     assert_eq!(rate("sgd"), 0.1.into());
     said(folder, &format!("{RESNET} --steps 1 --out images"));
     assert_eq!(rate("images"), 0.001.into());
-    // Said by somebody, it is nobody's default.
+    // An explicit rate is no default.
     let errors = said(folder, &small(1, "--lr 0.002 --out said"));
     assert!(
         !errors.contains(line) && rate("said") == 0.002.into(),
@@ -68,7 +68,7 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     assert_eq!(rate("tuned"), 5e-5.into());
     said(folder, &format!("{flags} --optimizer sgd --out tuned-sgd"));
     assert_eq!(rate("tuned-sgd"), 0.01.into());
-    // A run keeps its own.
+    // A resumed run keeps its rate.
     let errors = said(folder, "--resume said --steps 2 --optimizer adamw");
     assert!(
         !errors.contains(line) && rate("said") == 0.002.into(),
@@ -81,7 +81,7 @@ fn the_learning_rate_is_that_of_the_case_and_is_said_with_why() {
     );
 }
 
-/// The line of the book doubled the loss of a trained model in ten steps.
+/// Regression test: the book's command doubled the loss of a trained model in ten steps.
 #[test]
 fn fine_tuning_a_run_on_its_own_data_never_raises_its_held_out_loss() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn fine_tuning_a_run_on_its_own_data_never_raises_its_held_out_loss() {
     }
 }
 
-/// Four micro-batches left two devices idle for a fifth of the time.
+/// Regression test: four micro-batches left two devices idle for a fifth of the time.
 #[test]
 fn micro_batches_follow_from_devices_and_batch_and_stay_with_the_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,13 +130,13 @@ fn micro_batches_follow_from_devices_and_batch_and_stay_with_the_run() {
         said(folder, &format!("{small} {flags} --out {run}"));
         assert_eq!(micro(run), expected.into(), "{run}");
     }
-    // As many as two devices have: the same numbers.
+    // As many micro-batches as for two devices: the same numbers.
     assert_eq!(losses(folder, "one"), losses(folder, "two"));
     said(folder, "--resume two --devices cpu*4 --steps 3");
     assert_eq!(micro("two"), 8.into());
 }
 
-/// Layers of a ResNet were cut by their parameters, of which the first ones have few and work most.
+/// Regression test: a ResNet was cut by parameters, though its first layers have few and take most time.
 #[test]
 fn layers_with_convolutions_are_cut_by_their_times() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,9 +154,9 @@ fn layers_with_convolutions_are_cut_by_their_times() {
     assert!(errors.contains(line), "{errors}");
     let timed = cut("timed");
     assert_eq!(timed.iter().sum::<i64>(), 7);
-    // By the parameters stage 0 has all but the last two.
+    // A cut by parameters gives stage 0 all but the last two layers.
     assert!(timed[0] <= 4, "{timed:?}");
-    // The run keeps its cut, and a cut that is given is taken.
+    // A resumed run keeps its cut, and an explicit cut is used.
     let errors = said(folder, "--resume timed --steps 3");
     assert!(
         !errors.contains("cut by the times") && cut("timed") == timed,
@@ -170,13 +170,13 @@ fn layers_with_convolutions_are_cut_by_their_times() {
         !errors.contains("cut by the times") && cut("given") == [5, 2],
         "{errors}"
     );
-    // No number depends on it.
+    // The numbers do not depend on the cut.
     assert_eq!(losses(folder, "given"), losses(folder, "timed")[..2]);
-    // Like blocks are cut by their parameters.
+    // Equal blocks are cut by parameters.
     assert!(!said(folder, &small(1, "")).contains("cut by the times"));
 }
 
-/// Each process would have found its own cut, and the pipeline would have been refused.
+/// Rank 0 decides, since separate choices of each process would be refused.
 #[test]
 fn rank_0_chooses_for_all_processes() {
     let folder = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn rank_0_chooses_for_all_processes() {
     );
 }
 
-/// It was said after the last step of the run, however long that was.
+/// Regression test: it was reported after the run's last step, however late.
 #[test]
 fn an_uneven_cut_is_said_after_three_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,8 @@ fn an_uneven_cut_is_said_after_three_steps() {
     );
 }
 
-/// oneDNN's kernels were slower by nobody's choice, and a resume elsewhere would have had others.
+/// Regression test: oneDNN's kernels were used where they are slower, and a resume elsewhere would have had
+/// others.
 #[test]
 fn the_kernels_that_are_faster_here_are_taken_and_stay_with_the_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -250,7 +251,8 @@ fn the_kernels_that_are_faster_here_are_taken_and_stay_with_the_run() {
     assert!(wrong.contains("must be auto, libtorch, onednn"), "{wrong}");
 }
 
-/// One step was trained on and thirty batches were measured, and letters drawn at random were printed.
+/// Regression test: thirty batches were evaluated after one training step, and a sample of random letters was
+/// printed.
 #[test]
 fn a_run_of_few_steps_measures_few_batches_and_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -277,7 +279,7 @@ fn a_run_of_few_steps_measures_few_batches_and_writes_nothing() {
     );
     let (_, errors) = run("--held-out-batches 10");
     assert!(errors.contains("held-out loss (10 batches; "), "{errors}");
-    // What is measured again and again is measured on all.
+    // Repeated evaluations use all held-out batches.
     let (_, errors) = run("--eval-every 1 --json --out all");
     let told: Value = serde_json::from_str(&printed(folder, "eval --run all --json")).unwrap();
     assert_eq!(

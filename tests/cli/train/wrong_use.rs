@@ -1,11 +1,11 @@
-//! Flags that cannot be: exit code 2, and one line that helps.
+//! Invalid flags: exit code 2, and one helpful line.
 
 use super::gpipe;
 
 use std::fs;
 use std::path::Path;
 
-/// Exit code 2, nothing on standard output, and one line that says what to do.
+/// Checks for exit code 2, nothing on standard output, and one line that names the remedy.
 #[track_caller]
 pub(crate) fn refused(folder: &Path, args: &[&str], wanted: &[&str]) {
     let output = gpipe(folder, args);
@@ -25,7 +25,7 @@ pub(crate) fn refused(folder: &Path, args: &[&str], wanted: &[&str]) {
     );
 }
 
-/// `train` with these flags is refused with a line that says all of this.
+/// Flags of `train`, and the required parts of the line that refuses them.
 type Case = (&'static [&'static str], &'static [&'static str]);
 
 #[track_caller]
@@ -68,7 +68,7 @@ const SIZES: [Case; 24] = [
     ),
     (&["--dropout", "1"], &["--dropout 1", "below 1"]),
     (&["--lr", "nan"], &["--lr", "above 0"]),
-    // Once "invalid digit found in string".
+    // Regression test: the message was "invalid digit found in string".
     (
         &["--seed", "-1"],
         &["--seed", "`-1` is not a whole number from 0 to"],
@@ -246,7 +246,7 @@ fn wrong_schedules_stages_and_files_are_exit_code_2_and_one_helpful_line() {
     all_refused(&STAGES_AND_FILES);
 }
 
-/// clap says that two flags cannot be used together, and neither why nor what to do.
+/// clap only says that two flags cannot be used together; the message must add the reason and a remedy.
 const EXCLUDED: [Case; 3] = [
     (
         &["--plan", "p.json", "--micro-batches", "4"],
@@ -271,7 +271,7 @@ fn flags_that_exclude_each_other_say_why() {
     all_refused(&EXCLUDED);
 }
 
-/// It failed after the configuration was printed and the data read.
+/// Regression test: it failed after printing the configuration and reading the data.
 #[test]
 fn a_folder_that_cannot_be_made_is_told_before_anything_else() {
     let folder = tempfile::tempdir().unwrap();

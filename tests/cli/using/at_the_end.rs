@@ -1,4 +1,4 @@
-//! How the command's process ends, shown with a library that is tidied up last.
+//! The end of the command's process, shown with a library that is destroyed last.
 
 use std::process::Command;
 
@@ -8,7 +8,8 @@ const LIBRARY: &str = "#include <stdio.h>
 #include <stdlib.h>
 __attribute__((destructor)) static void tidied(void) { fclose(fopen(getenv(\"TIDIED\"), \"w\")); }";
 
-/// libtorch took its operators out of its tables one by one: half of the time of a short command.
+/// Regression test: libtorch unregistered its operators one by one, which took half the time of a short
+/// command.
 #[test]
 fn nothing_is_tidied_up_that_the_kernel_takes_back_and_words_and_code_are_there() {
     let folder = tempfile::tempdir().unwrap();
@@ -30,7 +31,7 @@ fn nothing_is_tidied_up_that_the_kernel_takes_back_and_words_and_code_are_there(
         )
     };
     let (code, told, _) = run("schedule show --schedule gpipe --devices 1 --micro 1");
-    // No line's end, which alone would write it.
+    // No newline, which alone would flush it.
     assert_eq!((code, told.trim()), (Some(0), "F0 B0 B0"));
     std::fs::write(folder.path().join("half.csv"), "0F0,0B0\n1F0\n").unwrap();
     let (code, _, why) = run("schedule check half.csv");

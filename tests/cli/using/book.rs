@@ -1,4 +1,4 @@
-//! Every field that is printed is in the book.
+//! Checks that every printed field is in the book.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! When the CUDA half of libtorch comes into the process, shown with libraries that stand in
-//! for it and for the driver.
+//! When the CUDA half of libtorch is loaded, shown with stand-ins for it and for the driver.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -24,7 +23,7 @@ pub(super) fn compile(folder: &Path, library: &str, source: &str) {
     assert!(done.unwrap().success());
 }
 
-/// Runs the command with these libraries; whether the CUDA half was loaded, too.
+/// Runs the command with these libraries; also returns whether the CUDA half was loaded.
 fn run(folder: &Path, visible: Option<&str>, command: &str) -> (Output, bool) {
     let loaded = folder.join("loaded");
     let mut run = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
@@ -39,14 +38,14 @@ fn run(folder: &Path, visible: Option<&str>, command: &str) -> (Output, bool) {
     (output, std::fs::remove_file(loaded).is_ok())
 }
 
-/// libtorch remembers its first answer to whether CUDA is there, and a seed, a convolution or
-/// a backward on the CPU asks: a program that did one of these before a pipeline was built
-/// had no CUDA devices, and was told to look at its driver.
+/// libtorch remembers its first answer to whether CUDA is available, and a seed, a convolution or a backward
+/// on the CPU asks. Regression test: a program that did one of these before building a pipeline had no CUDA
+/// devices, and was told to check its driver.
 #[test]
 fn where_there_is_a_driver_it_is_there_before_anybody_can_ask() {
     let folder = tempfile::tempdir().unwrap();
     compile(folder.path(), "libtorch_cuda.so", HALF);
-    // A machine may have a driver of its own.
+    // The machine may have a real driver.
     let (_, loaded) = run(folder.path(), Some(""), "--version");
     assert!(!loaded, "all devices are hidden");
     compile(folder.path(), "libcuda.so.1", DRIVER);

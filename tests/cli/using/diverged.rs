@@ -1,4 +1,4 @@
-//! A model whose weights are no numbers any more.
+//! A model whose weights are NaN.
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer};
 use gpipe::data::Tokens;
@@ -8,7 +8,7 @@ use gpipe::{Optimizer, optim::AdamW, tch};
 use super::trained::{checkpoints, copy, pipeline, spec};
 use super::{gpipe, printed, refused};
 
-/// The error of a run that fails, without any data.
+/// Standard error of a run that fails without printing data.
 #[track_caller]
 fn failed(folder: &std::path::Path, args: &str) -> String {
     let output = gpipe(folder, args);
@@ -22,8 +22,8 @@ fn failed(folder: &std::path::Path, args: &str) -> String {
     errors
 }
 
-/// `eval` said that the loss is NaN, or `null`, and `export` wrote the weights: both as if
-/// all were well.
+/// Regression test: `eval` reported a NaN loss or `null`, and `export` wrote the weights, both as if all were
+/// well.
 #[test]
 fn every_verb_says_that_training_has_diverged() {
     let folder = copy();
@@ -54,10 +54,10 @@ fn every_verb_says_that_training_has_diverged() {
         assert!(!path.join("out").exists());
         failed(path, &format!("generate --run run --prompt Call{json}"));
     }
-    // The one before is as good as ever.
+    // The previous checkpoint is intact.
     printed(path, "eval --checkpoint run/checkpoints/step-00000120");
 
-    // Others' weights may be no better.
+    // Weights of other programs may be NaN, too.
     let weights = pipe.parameters().unwrap();
     hugging_face::export(&path.join("theirs"), &spec(), &weights, None).unwrap();
     let tokens: Vec<u32> = (0..400).map(|place| place % 14).collect();

@@ -30,7 +30,7 @@ fn the_held_out_loss_is_the_one_of_training_to_the_last_bit() {
             (&told["step"], &told["unit"]),
             (&120.into(), &"character".into())
         );
-        // 102 characters are held out, which is 6 sequences and what follows the last.
+        // 102 characters are held out: 6 sequences and the target after the last.
         assert_eq!(told["count"], 6 * 16);
     }
     let lines = printed(run(), "eval --run run");
@@ -39,7 +39,7 @@ fn the_held_out_loss_is_the_one_of_training_to_the_last_bit() {
     assert!(lines.contains("characters, held out)") && lines.contains("of step 120"));
 }
 
-/// The loss on what a model has learnt was told as if it were one on new data.
+/// Regression test: the loss on training data was reported like one on new data.
 #[test]
 fn a_loss_on_what_was_trained_on_says_so() {
     let said = |data: &str| {
@@ -98,7 +98,7 @@ fn all_of_another_text_counts() {
     );
 }
 
-/// What was held out of a text that is another one now is no measure.
+/// The held-out part of a changed text is no valid measure.
 #[test]
 fn a_text_that_changed_is_not_what_was_held_out() {
     let folder = copy();
@@ -148,7 +148,7 @@ fn files_of_tokens_are_judged_by_tokens() {
     save(&run_folder, &mut pipe, &optimizer, extras);
     let told = printed(folder.path(), "eval --run run --json");
     let told: Value = serde_json::from_str(&told).unwrap();
-    // The same tokens as those of the text.
+    // The same tokens as in the text.
     let of_text = eval("");
     assert_eq!(
         (&told["loss"], &told["count"]),

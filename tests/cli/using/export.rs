@@ -1,4 +1,4 @@
-//! `gpipe-rs export`: what a run learned, for other programs; and back.
+//! `gpipe-rs export`: a run's weights, for other programs; and back.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ fn an_exported_model_is_the_same_model() {
     assert!(told["loss"].as_f64().unwrap() < 0.5 && told["step"].is_null());
 }
 
-/// Weights of a model that has no configuration replaced those of one that has, which stayed.
+/// Regression test: weights without a configuration replaced those with one, whose configuration stayed.
 #[test]
 fn weights_alone_do_not_replace_those_that_a_configuration_is_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn files_are_named_and_other_models_refused() {
         errors.contains(&format!("wrote {}\n", file.display())),
         "{errors}"
     );
-    // Again is no harm; another model's config.json stays.
+    // Repeating is harmless; another model's config.json stays.
     printed(run(), &format!("export --run run -o {}", file.display()));
     fs::write(
         folder.path().join("config.json"),
@@ -104,7 +104,7 @@ fn files_are_named_and_other_models_refused() {
     );
 }
 
-/// A folder with that name was made without a word.
+/// Regression test: a folder with that name was silently created.
 #[test]
 fn a_name_of_another_kind_of_file_is_no_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn a_name_of_another_kind_of_file_is_no_folder() {
         &format!("export --run run -o {}/", unknown.display()),
     );
     assert!(unknown.join("model.safetensors").exists());
-    // A folder that is there is one, whatever it is called.
+    // An existing folder is used, whatever its name.
     fs::create_dir(&file).unwrap();
     printed(run(), &export);
     assert!(file.join("model.safetensors").exists());

@@ -1,4 +1,4 @@
-//! A model that PyTorch exported, from the file to weights that Python takes back.
+//! A model that PyTorch exported, from the file to weights that Python loads.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -83,8 +83,7 @@ fn its_layers_are_listed_profiled_planned_and_trained() {
     refused(here, again, &["--plan", "another file of that name"]);
 }
 
-/// The cut, the schedule and going on from a checkpoint are nothing to the losses, and the folder
-/// knows the model.
+/// Cut, schedule and resuming do not change the losses, and the folder has the model.
 #[test]
 fn a_run_resumes_is_judged_writes_and_gives_its_weights_back() {
     let here = folder(&["decoder"]);
@@ -171,7 +170,7 @@ fn a_file_that_moved_is_named_and_another_one_is_refused() {
         "train --resume run --steps 6 --model mlp.pt2",
         &["mlp.pt2", "another file"],
     );
-    // A run of a model of the zoo has no such file.
+    // A run of a zoo model has no such file.
     printed(
         here,
         "train --model mlp --steps 1 --batch 4 --out zoo --quiet",
@@ -183,8 +182,7 @@ fn a_file_that_moved_is_named_and_another_one_is_refused() {
     );
 }
 
-/// The configuration of a run trains the same again; with another model what was said of the first
-/// is no obstacle.
+/// A run's configuration reproduces it; with another model, the first one's settings do not interfere.
 #[test]
 fn a_configuration_names_the_program_and_its_loss() {
     let here = folder(&["decoder", "fixed"]);
@@ -210,7 +208,7 @@ fn a_configuration_names_the_program_and_its_loss() {
     assert!(!config(here, "four").contains_key("loss"));
 }
 
-/// Without a name the loss is the one that the program computes, where it does.
+/// By default the loss is the one that the program computes, if it does.
 #[test]
 fn a_program_may_compute_its_loss_itself() {
     let here = folder(&["judged"]);
@@ -235,7 +233,7 @@ fn a_program_may_compute_its_loss_itself() {
     assert_eq!(get("norm.num_batches_tracked").int64_value(&[]), 3);
 }
 
-/// They were refused name by name.
+/// Regression test: the weights were refused name by name.
 #[test]
 fn weights_of_a_wrapped_module_are_those_of_the_module() {
     let here = folder(&["mlp"]);
@@ -276,8 +274,8 @@ fn weights_of_a_wrapped_module_are_those_of_the_module() {
     );
 }
 
-/// The batch of a program that was exported for one size was said to be free, and the function that
-/// wrote the file stood in a line of its own.
+/// Regression test: the batch of a program exported for one size was called free, and the function that wrote
+/// the file had a line of its own.
 #[test]
 fn a_batch_that_is_fixed_is_shown() {
     let here = folder(&["fixed"]);
@@ -328,7 +326,7 @@ fn what_does_not_fit_is_told_before_training() {
     let here = folder(&["decoder", "encoder", "fixed", "judged", "mlp"]);
     let here = here.path();
     let cases: [(&str, &[&str]); 15] = [
-        // It takes probabilities, which are no names' here.
+        // It takes probabilities, which no named loss here does.
         (
             "--model mlp.pt2 --loss BCELoss",
             &[
@@ -417,14 +415,14 @@ fn what_does_not_fit_is_told_before_training() {
     );
     let data = "profile --model decoder.pt2 --data text.txt --batch 6";
     refused(here, data, &["--data is for models with targets", "--loss"]);
-    // One size of micro-batches is what is profiled, and the plan has it.
+    // A single micro-batch size is profiled, and used by the plan.
     let plan = "profile --model fixed.pt2 --loss mse --batch 8 --quick --plan plan.json";
     printed(here, plan);
     let plan = read(&fs::read_to_string(here.join("plan.json")).unwrap());
     assert_eq!(plan["micro_batches"], 4);
 }
 
-/// Writes a program whose archive says that the first weight of its LSTM has one row of 32.
+/// Writes a program whose archive declares one row instead of 32 for the first weight of its LSTM.
 fn write_contradicting(path: &Path) {
     let mut from = zip::ZipArchive::new(fs::File::open(program("lstm")).unwrap()).unwrap();
     let mut to = zip::ZipWriter::new(fs::File::create(path).unwrap());
@@ -446,7 +444,7 @@ fn write_contradicting(path: &Path) {
     to.finish().unwrap();
 }
 
-/// It was listed, ended `profile` by SIGSEGV and trained on memory beyond the tensor.
+/// Regression test: the file was listed, ended `profile` by SIGSEGV, and trained on memory beyond the tensor.
 #[test]
 fn a_file_that_contradicts_itself_is_refused_by_every_verb() {
     let here = folder(&["lstm"]);

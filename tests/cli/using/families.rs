@@ -1,5 +1,5 @@
-//! Models of every family that `--weights` takes compute what `transformers` computes, at once and
-//! token by token. `tests/fixtures/hugging_face/families.py` made what is read here.
+//! Models of every family that `--weights` takes give the results of `transformers`, at once and token by
+//! token. `tests/fixtures/hugging_face/families.py` made the files.
 
 use gpipe::Pipeline;
 use gpipe::models::hugging_face::{self, Imported};
@@ -73,7 +73,7 @@ fn every_family_has_the_logits_and_the_loss_of_transformers() {
     }
 }
 
-/// Token by token, in pieces, and again from the middle: always what the whole has.
+/// Token by token, in pieces, and again from the middle: the outputs equal those of the whole.
 #[test]
 fn tokens_may_come_one_after_the_other() {
     for name in FAMILIES {
@@ -102,7 +102,7 @@ fn tokens_may_come_one_after_the_other() {
                 let again = pipe.decode(tokens.narrow(1, 10, 3), 10).unwrap();
                 let same = self::apart(&again, &whole.narrow(1, 10, 3));
                 assert!(same < 1e-5, "{name}: {same}");
-                // What is not of that kind neither reads nor writes it.
+                // A plain forward neither reads nor writes the cache.
                 assert!(self::apart(&pipe.forward(&tokens).unwrap(), &whole) < 1e-5);
                 by_stages.push((micro, outputs));
             }
@@ -155,7 +155,7 @@ fn anyhow_of(error: gpipe::Error) -> anyhow::Error {
     error.into()
 }
 
-/// The likeliest token each time: those that `generate` of transformers writes.
+/// Greedy decoding gives the tokens of transformers' `generate`.
 #[test]
 fn every_family_goes_on_as_in_transformers() {
     for name in FAMILIES {
@@ -194,13 +194,13 @@ fn every_family_is_written_as_it_was_read() {
             json(&out.join("config.json")),
             json(&there.join("config.json")),
         );
-        // Read by versions before 5.
+        // Fields that versions before 5 read.
         let old = ["torch_dtype", "rope_theta", "rope_scaling"];
         for (field, value) in ours.as_object().unwrap() {
-            // Without a window, a Mistral is a Llama.
+            // A Mistral without a window is a Llama.
             let kind = ["architectures", "model_type", "attention_bias", "mlp_bias"];
             let other = name == "mistral" && kind.contains(&field.as_str())
-                // A field that Qwen 2 has only where it is another than the width comes to.
+                // Qwen 2 has this field only if it differs from the width's default.
                 || name == "qwen2" && field == "head_dim";
             if !old.contains(&field.as_str()) && !other {
                 assert_eq!(value, &theirs[field], "{name}: {field}");

@@ -1,5 +1,4 @@
-//! What people bring from PyTorch: names of their own, lengths of their own, weights of the model within a
-//! wrapper, loops that read the data in its order.
+//! Common habits from PyTorch: custom names and lengths, weights of a wrapped model, data in a fixed order.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +25,7 @@ fn write(folder: &Path, file: &str, arrays: &[(&str, &Tensor)]) {
     Tensor::write_safetensors(arrays, folder.join(file)).unwrap();
 }
 
-/// Tokens below 19, other ones in each row.
+/// Tokens below 19, different in each row.
 fn tokens(rows: i64, length: i64) -> Tensor {
     let all = Tensor::arange(rows * length, (Kind::Int64, Device::Cpu)) * 7;
     all.remainder(19).reshape([rows, length])
@@ -36,14 +35,14 @@ fn told(folder: &Path, args: &str) -> String {
     let output = gpipe(folder, args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
-    // However wide the terminal is.
+    // Whatever the terminal's width.
     errors.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 const LENGTHS: &str = "--model lengths.pt2 --loss cross-entropy --batch 8 --micro 2 --steps 3 \
                        --threads-per-stage 1 --quiet";
 
-/// With one input, arrays had to be called `x`, whatever the model called it.
+/// Regression test: with one input, arrays had to be called `x`, whatever the model's name for it.
 #[test]
 fn the_only_input_has_its_own_name_too() {
     let here = folder(&["lengths"]);
@@ -78,7 +77,7 @@ fn the_only_input_has_its_own_name_too() {
     );
 }
 
-/// Only the example's length was taken, and nothing was said of the dynamic dimension.
+/// Regression test: only the example's length was accepted, and the dynamic dimension was not mentioned.
 #[test]
 fn a_program_of_any_length_takes_that_of_the_data_and_of_context() {
     let here = folder(&["lengths", "decoder", "frames"]);
@@ -106,7 +105,7 @@ fn a_program_of_any_length_takes_that_of_the_data_and_of_context() {
             &format!("train --resume whole{length} --steps 5 --quiet"),
         );
     }
-    // A run is judged on other lengths than it was trained on.
+    // A run is evaluated on other lengths than it was trained on.
     printed(here, "eval --run whole9 --data 24.safetensors --json");
     let text = "a tall white wheel let it heat ".repeat(60);
     fs::write(here.join("text.txt"), text).unwrap();
@@ -124,7 +123,7 @@ fn a_program_of_any_length_takes_that_of_the_data_and_of_context() {
         written.contains("\"tokens\":3") || written.contains("\"tokens\": 3"),
         "{written}"
     );
-    // The frames of a series are computed from its length.
+    // The number of a series' frames is computed from its length.
     let wave = Tensor::randn([40, 3, 21], (Kind::Float, Device::Cpu));
     let frames = Tensor::randn([40, 10, 4], (Kind::Float, Device::Cpu));
     write(
@@ -186,8 +185,8 @@ fn a_program_of_any_length_takes_that_of_the_data_and_of_context() {
     );
 }
 
-/// The names of every later checkpoint of the wrapped model were refused one by one, and so was one tensor
-/// under one of its two names.
+/// Regression test: the names in every later checkpoint of the wrapped model were refused one by one, and so
+/// was a tensor under one of its two names.
 #[test]
 fn a_program_of_a_wrapper_takes_the_weights_of_the_model() {
     let here = folder(&["lengths", "decoder"]);
@@ -213,7 +212,7 @@ fn a_program_of_a_wrapper_takes_the_weights_of_the_model() {
         "{told}"
     );
     assert_eq!(losses(here, "two"), losses(here, "three"));
-    // A name that fits none is refused as before.
+    // A name that matches neither is refused as before.
     let odd = [("head.weight", &all[0].1), ("other", &all[0].1)];
     write(here, "odd.safetensors", &odd);
     refused(
@@ -248,8 +247,8 @@ fn a_program_of_a_wrapper_takes_the_weights_of_the_model() {
     );
 }
 
-/// The order of the samples could only be found out by a probe. Here targets are ten times a sample's
-/// number, and outputs near zero, so that the loss of a sample tells which it is.
+/// Regression test: the order of the samples could not be seen. Here the targets are ten times a sample's
+/// number and the outputs near zero, so a sample's loss identifies it.
 #[test]
 fn samples_come_in_the_order_of_the_data_where_that_is_asked_for() {
     let here = tempfile::tempdir().unwrap();
@@ -259,7 +258,7 @@ fn samples_come_in_the_order_of_the_data_where_that_is_asked_for() {
     write(here, "d.safetensors", &[("x", &x), ("y", &y)]);
     let number = |loss: f64| (loss.sqrt() / 10.0).round() as u32;
     let run = |out: &str, more: &str| -> Vec<u32> {
-        // A rate of nearly nothing, so that outputs stay what they are.
+        // A near-zero rate keeps the outputs unchanged.
         printed(
             here,
             &format!(
@@ -276,7 +275,7 @@ fn samples_come_in_the_order_of_the_data_where_that_is_asked_for() {
     // The last ones are held out.
     let most = run("most", "--shuffle=false --held-out 0.25");
     assert_eq!(most[..18], [&epoch[..9], &epoch[..9]].concat());
-    // A run is judged on what it has held out, and goes on in its order.
+    // A run is evaluated on its held-out samples, and resumes in its order.
     let held_out: Value = serde_json::from_str(&printed(here, "eval --run most --json")).unwrap();
     assert_eq!(held_out["count"], 3, "{held_out}");
     assert_eq!(number(held_out["loss"].as_f64().unwrap()), 10);
@@ -287,7 +286,7 @@ fn samples_come_in_the_order_of_the_data_where_that_is_asked_for() {
     assert_eq!(on, [6, 7, 8, 0, 1, 2]);
     let other = "train --resume most --steps 40 --shuffle=true";
     refused(here, other, &["shuffle"]);
-    // By default each epoch is a permutation, another one each time.
+    // By default each epoch is a new permutation.
     let drawn = run("drawn", "--held-out 0");
     let (first, second) = drawn.split_at(12);
     assert!(first != epoch && first != second, "{drawn:?}");
@@ -298,12 +297,12 @@ fn samples_come_in_the_order_of_the_data_where_that_is_asked_for() {
     }
 }
 
-/// A text is read once from its beginning to its end in each epoch.
+/// A text is read once from beginning to end in each epoch.
 #[test]
 fn windows_of_a_text_come_side_by_side_where_that_is_asked_for() {
     let here = tempfile::tempdir().unwrap();
     let here = here.path();
-    // Whoever reads it in order sees the letters of one half, then those of the other.
+    // Reading in order shows the letters of one half, then those of the other.
     let text = "ab".repeat(400) + &"cd".repeat(400);
     fs::write(here.join("text.txt"), text).unwrap();
     let run = |out: &str, more: &str| {
@@ -320,7 +319,7 @@ fn windows_of_a_text_come_side_by_side_where_that_is_asked_for() {
             .collect::<Vec<_>>()
     };
     let ordered = run("ordered", "--shuffle=false");
-    // What was never seen is a surprise.
+    // The loss rises at unseen letters.
     let rise = |losses: &[f64]| {
         losses
             .windows(2)
@@ -333,7 +332,7 @@ fn windows_of_a_text_come_side_by_side_where_that_is_asked_for() {
     );
 }
 
-/// Nothing said that models of other kinds are taken as .pt2.
+/// Regression test: the message did not say that models of other kinds are accepted as .pt2.
 #[test]
 fn a_folder_of_another_model_is_refused_with_the_way_that_takes_it() {
     let here = copy("llama");
@@ -353,7 +352,7 @@ fn a_folder_of_another_model_is_refused_with_the_way_that_takes_it() {
     assert!(fixture("llama").exists());
 }
 
-/// They trained with other gradients without a word.
+/// Regression test: such programs silently trained with other gradients.
 #[test]
 fn gradients_that_a_file_does_not_have_are_noted() {
     let here = folder(&["own_gradients", "lengths"]);

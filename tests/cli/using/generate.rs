@@ -1,4 +1,4 @@
-//! `gpipe-rs generate`: a model goes on with a text.
+//! `gpipe-rs generate`: a model continues a text.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn a_model_that_learned_a_text_by_heart_recites_it() {
     let said = generate("--tokens 60 --temperature 0");
     let wanted: String = TEXT.repeat(5).chars().take(7 + 60).collect();
     assert_eq!(said, wanted + "\n");
-    // From one of its checkpoints, too.
+    // Also from one of its checkpoints.
     let checkpoint = "generate --checkpoint run/checkpoints/step-00000120 --prompt me --tokens 8 \
                       --temperature 0";
     assert_eq!(printed(run(), checkpoint), "me Ishmael\n");
@@ -34,7 +34,7 @@ fn a_seed_is_a_text_whatever_the_devices() {
         assert_eq!(again, first, "{devices}");
     }
     assert_ne!(generate(&format!("{flags} --seed 2")), first);
-    // One character to draw from leaves nothing to chance.
+    // A single character to draw from leaves nothing to chance.
     let greedy = generate("--tokens 80 --temperature 0");
     assert_ne!(first, greedy);
     assert_eq!(
@@ -55,8 +55,8 @@ fn json_has_the_same_text() {
     assert!(object["tokens_per_s"].as_f64().unwrap() > 0.0);
 }
 
-/// The text comes as it is made: of one that would take days, the begin can be read. A
-/// reader that then goes away ends it, without an error.
+/// The text is printed as it is generated: the beginning of one that would take days can be read. It ends
+/// without an error if the reader goes away.
 #[test]
 fn text_streams() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))

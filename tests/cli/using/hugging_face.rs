@@ -1,7 +1,7 @@
-//! Weights go to `transformers` and come from it without a bit changed.
+//! Weights are exchanged with `transformers` without changing a bit.
 //!
-//! `tests/fixtures/hugging_face/make.py` made what is read here, and checks what is
-//! written here with `transformers` itself.
+//! `tests/fixtures/hugging_face/make.py` made the files read here, and checks the files written here with
+//! `transformers` itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ fn error(path: &Path) -> String {
     error.to_string()
 }
 
-/// A copy of a fixture that a test may spoil.
+/// A copy of a fixture that a test may modify.
 pub(super) fn copy(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture(name)).unwrap() {
@@ -93,7 +93,7 @@ fn the_way_there_and_back_changes_no_bit() {
         let out = folder.path().join("deep/er");
         let zoo = Zoo::builtin();
         let read = hugging_face::import(&zoo, &fixture(name)).unwrap();
-        // Through a pipeline, as training has them.
+        // Loaded into a pipeline, as in training.
         let mut pipe = pipeline(&read.spec, 2);
         pipe.load(&read.weights).unwrap();
         let own = pipe.parameters().unwrap();
@@ -102,7 +102,7 @@ fn the_way_there_and_back_changes_no_bit() {
             written,
             [out.join("model.safetensors"), out.join("config.json")]
         );
-        // The very tensors that transformers had written.
+        // The very tensors that transformers wrote.
         let original = tensors(&fixture(name).join("model.safetensors"));
         assert!(tensors(&written[0]) == original, "{name}");
         let again = hugging_face::import(&zoo, &out).unwrap();
@@ -115,7 +115,8 @@ fn the_way_there_and_back_changes_no_bit() {
     }
 }
 
-/// Names that `DataParallel` and `torch.compile` had begun were called those of another model.
+/// Regression test: names with the prefixes of `DataParallel` and `torch.compile` were refused as another
+/// model's.
 #[test]
 fn weights_of_a_wrapper_are_taken_without_what_it_puts_before_their_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,8 +150,7 @@ fn weights_of_a_wrapper_are_taken_without_what_it_puts_before_their_names() {
     }
 }
 
-/// Every field of ours is a field of theirs with the same value; so is what they leave to
-/// their defaults.
+/// Every field written here has the same value in transformers' file, or is its default.
 #[test]
 fn the_config_says_what_transformers_config_says() {
     for name in ["gpt2", "llama"] {
@@ -167,7 +167,7 @@ fn the_config_says_what_transformers_config_says() {
         }
         let bytes = fs::read(folder.path().join("model.safetensors")).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-        // transformers refuses a file that does not say so.
+        // transformers refuses a file without this field.
         assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
     }
 }
@@ -231,8 +231,8 @@ fn only_models_that_transformers_has_are_written_and_whole_ones() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// A copy of the fixture whose projection is its embedding: with what `head` makes of that
-/// under the projection's own name, or without.
+/// A copy of the fixture with tied embedding and projection: the projection's own name has the result of
+/// `head`, or is absent.
 fn tied_llama(head: impl Fn(&[u8]) -> Option<Vec<u8>>) -> tempfile::TempDir {
     let folder = copy("llama");
     let file = folder.path().join("model.safetensors");
@@ -258,8 +258,8 @@ fn named<'a>(list: &'a [(String, Tensor)], name: &str) -> Option<&'a Tensor> {
     list.iter().find(|(own, _)| own == name).map(|(_, own)| own)
 }
 
-/// It was read with a copy of the embedding as the projection: what was trained and written
-/// then had two tables that differed.
+/// Regression test: the projection became a copy of the embedding, so the trained and written model had two
+/// different tables.
 #[test]
 fn a_tied_llama_stays_tied_when_it_is_trained_and_written() {
     let zoo = Zoo::builtin();
@@ -307,7 +307,7 @@ fn a_tied_llama_may_have_its_projection_in_the_file_if_it_is_the_embedding() {
         said.contains("no place for `lm_head.weight`: it differs from the embedding"),
         "{said}"
     );
-    // One that is not tied needs a projection of its own.
+    // An untied model needs a separate projection.
     let without = tied_llama(|_| None);
     change(&without.path().join("config.json"), |config| {
         config["tie_word_embeddings"] = false.into()
@@ -348,7 +348,7 @@ fn what_is_wrong_is_said_with_file_and_tensor() {
     fs::write(&index, "{}").unwrap();
     assert!(error(own).contains("has no `weight_map`"));
 
-    // Sizes that the weights do not have.
+    // Sizes that differ from the weights'.
     let folder = copy("gpt2");
     change(&folder.path().join("config.json"), |config| {
         config["n_positions"] = 13.into()
@@ -365,7 +365,7 @@ fn what_is_wrong_is_said_with_file_and_tensor() {
     assert!(error(folder.path()).contains("model-00002-of-00002.safetensors: cannot be read"));
 }
 
-/// Every prefix of a file, and every byte of its header, changed: an error, no panic.
+/// Every prefix of a file, and every changed byte of its header: an error, not a panic.
 #[test]
 fn a_damaged_file_is_found_or_harmless() {
     let folder = copy("gpt2");
@@ -384,7 +384,7 @@ fn a_damaged_file_is_found_or_harmless() {
         let mut damaged = whole.clone();
         damaged[place] ^= 0x15;
         fs::write(&file, damaged).unwrap();
-        // Where it can still be read (`pt` has become something else), all is there.
+        // If it can still be read (`pt` has changed), it is complete.
         if let Ok(weights) = hugging_face::weights(&file, &spec) {
             assert_eq!(weights.len(), 28, "{place}");
         }

@@ -1,4 +1,4 @@
-//! What runs leave, used: curves, weights for other libraries, text, the held-out loss.
+//! Uses the results of runs: curves, weights for other libraries, text, the held-out loss.
 
 #[cfg(feature = "cli")]
 mod at_the_end;
@@ -37,7 +37,7 @@ use std::process::Output;
 
 use crate::run::{gpipe, printed};
 
-/// What standard error says of wrong use: exit code 2, no data, no panic.
+/// Checks standard error of wrong use: exit code 2, no data, no panic.
 #[track_caller]
 fn refused(folder: &Path, args: &str, wanted: &[&str]) {
     refusal(&gpipe(folder, args), args, wanted);

@@ -1,4 +1,4 @@
-//! Files and names of others that are given where they are not taken: what they are, and what to
+//! Files and names of other tools, given where they do not fit: the message says what they are, and what to
 //! do instead.
 
 use std::fs;
@@ -49,7 +49,7 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let file = folder.join("model.pt2");
-    // A program without dynamic shapes takes one size of micro-batch, which was the next error.
+    // The advice includes dynamic shapes: a program without them takes only one micro-batch size.
     let export = ["save(export(", "dynamic_shapes=({0: Dim.AUTO}"];
     let saved = ["m/data.pkl", "m/byteorder", "m/data/0", "m/version"];
     fs::write(&file, archive(&saved)).unwrap();
@@ -60,7 +60,7 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
     model(folder, &[&told[..], &export].concat());
     fs::write(&file, b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
     model(folder, &[&["by an old torch.save"][..], &export].concat());
-    // What libtorch itself writes is a program of TorchScript.
+    // libtorch itself writes a TorchScript program.
     Tensor::from_slice(&[1.0_f32]).save(&file).unwrap();
     model(
         folder,
@@ -89,7 +89,7 @@ fn what_a_file_is_that_has_no_exported_program_is_told() {
     );
 }
 
-/// A stranger gave the source of the model, weights of `torch.save`, and folders for files.
+/// Regression test: a user gave the model's source, weights of `torch.save`, and folders for files.
 #[test]
 fn what_is_no_such_file_says_what_to_give_instead() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn devices_of_other_spellings_are_told_with_this_one() {
     refused(folder.path(), &format!("{train} cpu:0,cpu:1"), &wanted);
 }
 
-/// There may be GPUs where this runs; `CUDA_VISIBLE_DEVICES` hides them.
+/// `CUDA_VISIBLE_DEVICES` hides GPUs of the test's machine.
 #[test]
 fn without_a_gpu_the_simulated_ones_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn without_a_gpu_the_simulated_ones_are_named() {
     }
 }
 
-/// `cuda` was looked for before the simulated GPUs were there.
+/// Regression test: `cuda` was resolved before the simulated GPUs were set up.
 #[test]
 fn all_simulated_gpus_are_what_cuda_means() {
     if !crate::simulated::built() {
@@ -175,7 +175,7 @@ fn all_simulated_gpus_are_what_cuda_means() {
         config.contains("devices = [\"cuda:0\", \"cuda:1\"]"),
         "{config}"
     );
-    // What is wrong behind it is told all the same.
+    // Errors after it are still reported.
     let wrong = "--simulate-gpus 2 train --steps 1 --devices cuda,gpu";
     refused(folder.path(), wrong, &["unknown device `gpu`"]);
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// A run of some steps, whose losses fall from `from`.
+/// Writes a run whose losses fall from `from`.
 fn run(folder: &Path, name: &str, steps: u32, from: f64) {
     let mut lines = String::new();
     for step in 1..=steps {
@@ -43,12 +43,12 @@ fn loss_and_throughput_of_a_run_are_drawn_beside_its_metrics() {
     ] {
         assert!(svg.contains(part), "{part}");
     }
-    // It needs nothing from elsewhere, and both charts have a curve.
+    // It loads nothing, and both charts have a curve.
     assert_eq!(svg.matches("://").count(), 1);
     assert_eq!(svg.matches("<g class=\"c0\"><title>").count(), 2);
 }
 
-/// Metrics of so many steps of a classifier that is evaluated after each third one.
+/// Metrics of `steps` steps of a classifier that is evaluated after every third.
 fn evaluated(path: &Path, steps: u32) {
     let lines = (1..=steps).map(|step| {
         let held_out = match step % 3 {
@@ -65,7 +65,7 @@ fn evaluated(path: &Path, steps: u32) {
     fs::write(path, lines.collect::<String>()).unwrap();
 }
 
-/// They were two solid lines of one colour, of which one had dots.
+/// Regression test: both were solid lines of one colour, one of them with dots.
 #[test]
 fn what_is_held_out_is_told_from_training_by_dashes_colour_and_legend() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn what_is_held_out_is_told_from_training_by_dashes_colour_and_legend() {
     assert_eq!(alone.matches(held_out).count(), 2);
 }
 
-/// Of several runs a colour is a run's, and dashes tell what is held out.
+/// With several runs, colours distinguish runs, and dashes mark held-out values.
 #[test]
 fn what_is_held_out_has_the_colour_of_its_run_where_there_are_several() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn the_accuracy_has_a_chart_of_its_own_where_there_is_one() {
     assert!(!printed(folder.path(), "plot plain -o -").contains(accuracy));
 }
 
-/// The second of two runs with the same losses, as the same seed gives them, hid the first.
+/// Regression test: of two runs with equal losses, as the same seed gives, the second hid the first.
 #[test]
 fn runs_that_are_the_same_take_turns_along_their_curve() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn runs_that_are_the_same_take_turns_along_their_curve() {
     }
 }
 
-/// A tick of memory was `1700k`.
+/// Regression test: a tick of memory was `1700k`.
 #[test]
 fn memory_has_its_unit_along_the_axis() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ fn memory_has_its_unit_along_the_axis() {
     assert!(log.contains(">peak_bytes.0</text>"), "{log}");
 }
 
-/// A line between two points looks as if there were more.
+/// A line between two points suggests more points.
 #[test]
 fn a_few_points_are_marked_and_many_are_not() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,12 +170,12 @@ fn a_few_points_are_marked_and_many_are_not() {
     let dots = |args: &str| printed(folder.path(), args).matches("<circle").count();
     assert_eq!(dots("plot few -o -"), 10, "five in each of two charts");
     assert_eq!(dots("plot many -o -"), 0);
-    // The throughput of many steps was a saw until somebody found --smooth.
+    // Regression test: the throughput of many steps was a zigzag without --smooth.
     let has = |args: &str, what: &str| printed(folder.path(), args).contains(what);
     assert!(has("plot many -o -", "(strong: mean of 9 steps)"));
     assert!(!has("plot many --smooth 1 -o -", "class=\"raw\""));
     assert!(!has("plot few -o -", "class=\"raw\""));
-    // The steps behind a mean are faint enough.
+    // The steps behind a mean are faint.
     assert_eq!(dots("plot few --smooth 2 -o -"), 0);
 }
 
@@ -217,7 +217,7 @@ fn many_steps_make_no_large_file() {
     assert!(svg.len() < 200_000, "{} bytes", svg.len());
 }
 
-/// A killed run, or one that goes on, has half a line at its end.
+/// A killed or running run may end with half a line.
 #[test]
 fn a_torn_last_line_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -299,7 +299,7 @@ fn a_picture_of_pixels_is_made_or_explained() {
         printed(folder.path(), "plot run -o run.png");
         let png = fs::read(folder.path().join("run.png")).unwrap();
         assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
-        // Text is drawn, too: a picture without takes half of that.
+        // Text is drawn, too: a picture without takes half as many bytes.
         assert!(png.len() > 20_000, "{} bytes", png.len());
     } else {
         refused(

@@ -1,6 +1,6 @@
-//! Models with a tokenizer of their own: text in, text out, and back to `transformers`, without
-//! Python in between. `tests/fixtures/hugging_face/families.py` made the models, and checks what is
-//! written here where there is a Python with `transformers`.
+//! Models with their own tokenizer: text in, text out, and back to `transformers`, without Python in between.
+//! `tests/fixtures/hugging_face/families.py` made the models, and checks the files written here if there is a
+//! Python with `transformers`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn read(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// The Python that is named, or what is here, if it has `transformers`.
+/// The named Python, or the installed one, if it has `transformers`.
 fn python() -> Option<String> {
     let named = std::env::var("TRANSFORMERS_PYTHON");
     let python = named.unwrap_or_else(|_| "python3".to_owned());
@@ -78,7 +78,7 @@ fn the_loss_of_a_text_is_that_of_transformers() {
     }
 }
 
-/// `llama3-tied` ends its text with the token that says so, the others at the number of tokens.
+/// `llama3-tied` ends its text with the end token, the others at the number of tokens.
 #[test]
 fn a_prompt_is_gone_on_with_as_in_transformers() {
     let here = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn a_prompt_is_gone_on_with_as_in_transformers() {
     }
 }
 
-/// Train, generate, export: what then lies there is a model that transformers loads.
+/// Train, generate, export: transformers loads the resulting model.
 #[test]
 fn three_commands_make_a_model_that_transformers_loads() {
     let python = python();
@@ -143,7 +143,7 @@ fn three_commands_make_a_model_that_transformers_loads() {
         let told = printed(here, &args);
         assert!(told.contains(" per token"), "{told}");
         assert!(told.contains("sample: the held-out text begins"), "{told}");
-        // All that is needed is in the checkpoint.
+        // The checkpoint has all that is needed.
         drop(source);
         let prompt = "The café of";
         let go_on = |place: [&str; 2]| {
@@ -202,13 +202,13 @@ fn three_commands_make_a_model_that_transformers_loads() {
                 (prompt, &written),
             );
         }
-        // The run goes on with the tokenizer that it began with.
+        // The run resumes with its own tokenizer.
         printed(here, "train --resume run --steps 4 --quiet");
         go_on(["--run", "run"]);
     }
 }
 
-/// That transformers loads a folder, with the same loss and the same text.
+/// Checks that transformers loads a folder, with the same loss and the same text.
 fn checked(python: &str, folder: &Path, class: &Value, loss: f64, (prompt, text): (&str, &str)) {
     let script = fixture("families.py");
     let output = Command::new(python)
@@ -231,7 +231,7 @@ fn checked(python: &str, folder: &Path, class: &Value, loss: f64, (prompt, text)
     );
 }
 
-/// A model of one's own sizes has the tokenizer's vocabulary.
+/// A model of custom sizes has the tokenizer's vocabulary.
 #[test]
 fn a_new_model_takes_the_tokenizer_that_is_named() {
     let here = tempfile::tempdir().unwrap();
@@ -263,14 +263,14 @@ fn a_new_model_takes_the_tokenizer_that_is_named() {
             "generate", "--run", "run", "--prompt", "鯨", "--tokens", "3",
         ],
     );
-    // Another one than the run's is refused.
+    // A tokenizer other than the run's is refused.
     let other = speaking("llama3-tied").display().to_string();
     let resume = format!("train --resume run --steps 2 --tokenizer {other}");
     refused(here, &resume, &["tokenizer"]);
 }
 
-/// Rotary positions have no table, and of one of learned positions the first rows are taken: a part of the
-/// context will do. Those of GPT-2 were refused.
+/// Rotary positions have no table, and of learned positions the first rows are used, so a part of the context
+/// is enough. Regression test: GPT-2's were refused.
 #[test]
 fn weights_are_trained_on_shorter_sequences_and_go_back_whole() {
     let here = tempfile::tempdir().unwrap();
@@ -367,7 +367,7 @@ fn a_wrong_or_missing_tokenizer_is_told_with_what_to_do() {
     for (args, wanted) in cases {
         refused(here, args, wanted);
     }
-    // A file that is damaged, and one of a kind that nobody knows.
+    // A damaged file, and one of an unknown kind.
     let folder = copy("speaking/gpt2");
     let file = folder.path().join("tokenizer.json");
     let shown = folder.path().display().to_string();
@@ -384,8 +384,8 @@ fn a_wrong_or_missing_tokenizer_is_told_with_what_to_do() {
     }
 }
 
-/// Each piece is whole characters, and all of them are the text; what ends within a character ends
-/// with one that says so.
+/// Each piece is whole characters, and together they are the text; an incomplete last character gives a
+/// replacement character.
 #[test]
 fn text_streams_in_whole_characters() {
     for (name, text) in [

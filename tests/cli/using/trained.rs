@@ -1,4 +1,4 @@
-//! A run that learned a text by heart.
+//! A run that memorized a text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use gpipe::tch::Device;
 use gpipe::{Optimizer, Pipeline, optim::AdamW};
 use tempfile::TempDir;
 
-/// Repeated, so that a small model can tell what comes next.
+/// Repeated, so that a small model can predict it.
 pub(crate) const TEXT: &str = "Call me Ishmael! ";
 const STEPS: u64 = 120;
 
-/// A folder with a text and a run in it, made once; tests read it only.
+/// A folder with a text and a run, created once; tests only read it.
 pub(crate) fn run() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(make).path()
@@ -62,7 +62,7 @@ pub(crate) fn pipeline() -> Pipeline {
         .unwrap()
 }
 
-/// What `train` says in `config.toml`.
+/// The configuration that `train` writes to `config.toml`.
 pub(crate) fn config(data: &str) -> String {
     format!(
         "[model]\nname = \"gpt\"\nlayers = 1\nd_model = 32\nheads = 2\ncontext = 16\nvocab = 14\n\
@@ -107,7 +107,7 @@ pub(crate) fn checkpoints(run: &Path) -> PathBuf {
     run.join("checkpoints")
 }
 
-/// The mean over what is held out, as training computes it.
+/// The mean over the held-out text, as training computes it.
 pub(crate) fn held_out_loss(weights: &[(String, gpipe::tch::Tensor)]) -> f64 {
     let set = TextSet::read(&run().join("text.txt")).unwrap();
     assert!(set.part(Split::HeldOut).len() > 100);

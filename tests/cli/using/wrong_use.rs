@@ -1,4 +1,4 @@
-//! What is no trained model.
+//! Inputs that are not a trained model.
 
 use std::fs;
 
@@ -78,7 +78,7 @@ fn a_damaged_checkpoint_is_not_used() {
     }
 }
 
-/// The characters are in the checkpoint: the text may be gone.
+/// The checkpoint has the characters, so the text may be missing.
 #[test]
 fn the_text_that_was_trained_on_is_not_needed_to_go_on() {
     let folder = copy();
@@ -88,7 +88,7 @@ fn the_text_that_was_trained_on_is_not_needed_to_go_on() {
     fs::write(&file, &text).unwrap();
     printed(folder.path(), "generate --run run --prompt Call --tokens 3");
 
-    // An old one may lack them: then the text is read.
+    // An old checkpoint may lack them; the text is read instead.
     let mut pipe = pipeline();
     let optimizer = Optimizer::new(AdamW::default());
     let extras = Extras::new(121).config(&text);
@@ -125,13 +125,13 @@ fn models_without_text_have_nothing_to_say() {
     fs::write(run.join("config.toml"), text).unwrap();
     let wanted = ["`mlp` is no model of texts: it maps float32 [batch, 4]"];
     refused(path, "generate --run run --prompt C", &wanted);
-    // What is wrong is the data and not the model.
+    // The error is about the data, not the model.
     let wanted = [
         "it was trained on made-up data, of which none is held out; name other data with --data FILE",
     ];
     refused(path, "eval --run run", &wanted);
 
-    // A model of tokens that stand for nothing.
+    // A model of tokens without meaning.
     let folder = copy();
     let run = folder.path().join("run");
     let extras = Extras::new(122).config(config("synthetic"));

@@ -1,4 +1,4 @@
-//! What is trained while something fails.
+//! Trainings for the injected failures.
 
 use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -9,7 +9,7 @@ use gpipe::{
 use crate::support::cross_entropy;
 use crate::support::models::{self, Model};
 
-/// A model, and what it is given.
+/// A model and its inputs.
 pub(super) struct Subject {
     pub(super) model: Box<dyn Fn() -> Sequential>,
     pub(super) x: Tensor,
@@ -17,13 +17,13 @@ pub(super) struct Subject {
     pub(super) loss: fn(&Tensor, &Tensor) -> Tensor,
 }
 
-/// A way to train.
+/// A training configuration.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) subject: fn() -> Subject,
     pub(super) configure: fn(PipelineBuilder) -> PipelineBuilder,
     pub(super) optimizer: fn() -> Optimizer,
-    /// Every so-manieth fails.
+    /// Every `stride`th operation fails.
     pub(super) stride: u64,
 }
 
@@ -50,7 +50,7 @@ pub(super) const GRAPHS: Case = Case {
     configure: |builder| builder.cuda_graphs(true),
     ..PLAIN
 };
-/// With dropout: what failed is drawn again.
+/// With dropout, which a retry draws again.
 pub(super) const TRANSFORMER: Case = Case {
     name: "transformer",
     subject: || of(&models::transformer(0.1)),
@@ -58,14 +58,14 @@ pub(super) const TRANSFORMER: Case = Case {
     optimizer: offloaded,
     stride: 41,
 };
-/// All of them go to the other stage.
+/// All skip connections lead to the other stage.
 pub(super) const SKIPS: Case = Case {
     name: "skips",
     subject: || of(&models::unet()),
     stride: 23,
     ..PLAIN
 };
-/// Of batch norms. The host does not know whether a step counts.
+/// Buffers of batch norms. The host does not know whether a step counts.
 pub(super) const BUFFERS: Case = Case {
     name: "buffers",
     subject: || of(&models::convnet()),
@@ -89,7 +89,7 @@ fn adamw() -> Optimizer {
     Optimizer::new(AdamW::default())
 }
 
-/// Each parameter is a window.
+/// Each parameter has a window of its own.
 fn offloaded() -> Optimizer {
     adamw().offload(true).offload_window(Bytes(1))
 }

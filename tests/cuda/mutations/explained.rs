@@ -1,6 +1,6 @@
-//! Calls without which nothing that a test can see goes wrong, and why.
+//! Calls whose omission no test can notice, and why.
 
-/// What is called, a part of the file's path and of the line's text, and why.
+/// The call, a part of the file's path, a part of the line, and the reason.
 pub(super) const EXPLAINED: [(&str, &str, &str, &str); 11] = [
     (
         "record",

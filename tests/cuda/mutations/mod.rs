@@ -1,11 +1,10 @@
-//! Who notices when one of the calls is left out that keep the order of the devices' work?
+//! Tests which omissions of the calls that order the devices' work are noticed.
 //!
-//! `src/torch/streams/left_out.rs` leaves out the call at one site. The short trainings in
-//! `parts` tell which sites they reach, then run again without one of these: the checks of
-//! the simulated devices (src/simulated_cuda/checks) or the program's own have to stop the
-//! run, or its numbers have to be others. With `GPIPE_MUTATIONS=FILE` that is done for every
-//! site, and the table replaces that of the file, a page of the book (`make mutations`, some
-//! minutes). Without, it is done for a site of each kind.
+//! `src/torch/streams/left_out.rs` leaves out the call at one site. The short trainings in `parts` report the
+//! sites that they reach, then run again without one of them: the checks of the simulated devices
+//! (src/simulated_cuda/checks) or the program's own must stop the run, or its numbers must change. With
+//! `GPIPE_MUTATIONS=FILE` this covers every site, and the table replaces that of the file, a page of the book
+//! (`make mutations`, some minutes). Otherwise it covers one site of each kind.
 
 mod explained;
 mod parts;
@@ -23,13 +22,13 @@ use explained::EXPLAINED;
 use parts::NUMBERS;
 pub(crate) use parts::PARTS;
 
-/// For one run.
+/// Time limit of one run.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// At a time.
+/// Concurrent runs.
 const RUNS: usize = 2;
 
-/// A site of each kind: what is called, its line, and the part that notices.
+/// A site of each kind: the call, its line, and the part that notices its omission.
 const ONE_OF_EACH: [(&str, &str, &str); 10] = [
     ("capture lock", "if left_out", "mutations::captured_beside"),
     ("enter", "before.push(", "mutations::between_devices"),
@@ -55,7 +54,7 @@ const ONE_OF_EACH: [(&str, &str, &str); 10] = [
     ("wait", "(near, done)", "mutations::between_devices"),
 ];
 
-/// None in builds that cannot leave a call out: those without debug assertions.
+/// Empty in builds without debug assertions, which cannot leave out calls.
 pub(crate) fn tests() -> Vec<Test> {
     if !cfg!(debug_assertions) {
         return Vec::new();
@@ -71,14 +70,14 @@ pub(crate) fn tests() -> Vec<Test> {
     }
 }
 
-/// How a run ended, in the table's words.
+/// Outcome of a run, in the table's words.
 #[derive(PartialEq, Eq)]
 enum Ended {
     Well { numbers: String },
     Noticed(&'static str),
 }
 
-/// What is in the output of a run that was stopped, and the table's words for it.
+/// Texts in the output of a stopped run, and the table's words for them.
 const TOLD: [(&str, &str); 4] = [
     ("simulated GPU check: the host", "checks: the host"),
     ("neither waits", "checks: order"),
@@ -86,7 +85,7 @@ const TOLD: [(&str, &str); 4] = [
     ("does not share the device", "checks: the lock of captures"),
 ];
 
-/// Runs a part with a variable of `left_out.rs`, on simulated devices of these settings.
+/// Runs a part with a variable of `left_out.rs`, on simulated devices with these settings.
 fn run(part: &str, (variable, value): (&str, &str), settings: &str) -> (Ended, String) {
     let variables = [(apart::VARIABLE, settings), (variable, value)];
     let ended = apart::run_with(&variables, &["--one", part], LIMIT).unwrap();
@@ -105,7 +104,7 @@ fn run(part: &str, (variable, value): (&str, &str), settings: &str) -> (Ended, S
     (how, text)
 }
 
-/// What parts do with nothing left out: their numbers, and by site those that reach it.
+/// The numbers of complete parts, and the parts that reach each site.
 #[derive(Default)]
 struct Reached {
     numbers: BTreeMap<&'static str, String>,
@@ -130,7 +129,7 @@ impl Reached {
         all
     }
 
-    /// How a part notices that a site is left out.
+    /// How a part notices the omission of a site.
     fn noticed_by(&self, site: &str, part: &'static str, settings: &str) -> Option<&'static str> {
         match run(part, ("GPIPE_LEAVE_OUT", site), settings).0 {
             Ended::Noticed(how) => Some(how),
@@ -139,7 +138,7 @@ impl Reached {
         }
     }
 
-    /// The first part that notices, and how. Where none does, delays may help.
+    /// The first part that notices, and how; runs with delays if none does.
     fn noticed(&self, site: &str, parts: &[&'static str]) -> Option<(&'static str, &'static str)> {
         let delays = format!("{},{},seed=1", rounds::PLAIN, rounds::DELAYS);
         [rounds::PLAIN, &delays].iter().find_map(|settings| {
@@ -149,7 +148,7 @@ impl Reached {
     }
 }
 
-/// Does this for each of them, a few at a time.
+/// Applies `work` to each item, a few at a time.
 fn for_each<T: Send>(all: impl IntoIterator<Item = T, IntoIter: Send>, work: impl Fn(T) + Sync) {
     let all = Mutex::new(all.into_iter());
     std::thread::scope(|scope| {
@@ -185,7 +184,7 @@ fn some() {
     assert!(missed.is_empty(), "nobody notices {missed:#?}");
 }
 
-/// How each site is noticed.
+/// How the omission of each site is noticed.
 type Rows = BTreeMap<String, Option<(&'static str, &'static str)>>;
 
 fn all() {
@@ -211,7 +210,7 @@ fn all() {
     assert!(unknown.is_empty(), "nobody notices {unknown:#?}\n{table}");
 }
 
-/// The line of a site.
+/// The source line of a site.
 fn line_of(site: &str) -> Option<String> {
     let (_, place) = site.split_once(" src/")?;
     let (file, line) = place.rsplit_once(':')?;
@@ -229,7 +228,7 @@ fn explained(site: &str) -> Option<&'static str> {
     found.map(|(.., why)| *why)
 }
 
-/// Where the table begins, which is the end of the page.
+/// The table's head; the table is the end of the page.
 const HEAD: &str = "| left out | where | noticed by |\n|---|---|---|\n";
 
 fn table(rows: &Rows) -> String {

@@ -1,8 +1,8 @@
-//! The sites as the sources have them: none is to be missed because no part reaches it.
+//! The sites in the source: none may be missed because no part reaches it.
 
 use std::path::Path;
 
-/// A call that may be left out, as it stands in a line, and the kind of its site.
+/// A call that may be left out, as written in the source, and the kind of its site.
 const CALLS: [(&str, &str); 11] = [
     ("backend.wait(", "wait"),
     ("backend.record(", "record"),
@@ -17,13 +17,13 @@ const CALLS: [(&str, &str); 11] = [
     ("left_out(\"capture lock\")", "capture lock"),
 ];
 
-/// Where these are, below `src`.
+/// Folders with such calls, below `src`.
 const FOLDERS: [&str; 4] = ["data/loader", "pipeline", "torch/stage", "torch/streams"];
 
-/// The switch itself; and where a device is asked whether it is lost, which keeps no order.
+/// Excludes the switch itself, and queries for lost devices, which order nothing.
 const NOT: [&str; 2] = ["left_out.rs", "streams/lost.rs"];
 
-/// Lines of functions whose callers are the sites.
+/// Functions whose callers are the sites.
 const PASS_ON: [&str; 2] = ["self.point(stream)", "Some(backend.submit_guard(device))"];
 
 pub(super) fn sites() -> Vec<String> {

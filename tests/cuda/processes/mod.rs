@@ -1,7 +1,7 @@
-//! Values that go from the GPU of one process to that of another: by NCCL, or the simulated one.
+//! Transfers between GPUs of different processes, with NCCL or the simulated one.
 //!
-//! Ranks are threads of one process where none has to be killed: each has a world, a carrier and
-//! devices of its own.
+//! Unless a rank must be killed, ranks are threads of one process: each has its own world, carrier and
+//! devices.
 
 mod scale;
 mod training;
@@ -35,7 +35,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Those that look at what the simulated library has done, or have a GPU for each process.
+/// Tests that inspect the simulated library, or need a GPU per process.
 pub(crate) fn simulated_tests() -> Vec<Test> {
     vec![
         (
@@ -57,7 +57,7 @@ pub(crate) fn simulated_tests() -> Vec<Test> {
     ]
 }
 
-/// What these tests run in processes of their own.
+/// Parts that these tests run in separate processes.
 pub(crate) const PARTS: [Test; 2] = [
     ("processes::rank", as_rank),
     ("processes::without_nccl", without_nccl),
@@ -82,7 +82,7 @@ fn words(rank: usize, size: usize, port: u16) -> Words {
     }
 }
 
-/// Runs this as each of so many ranks, and fails instead of hanging.
+/// Runs `body` as each of `size` ranks, and fails instead of hanging.
 fn ranks<T: Send + 'static>(
     size: usize,
     body: impl Fn(World) -> T + Clone + Send + 'static,
@@ -99,7 +99,7 @@ fn ranks<T: Send + 'static>(
     drop(done);
     let mut all: Vec<_> = (0..size)
         .map(|_| results.recv_timeout(LIMIT / 2).unwrap())
-        // What one of them panics with is what the test fails with.
+        // A rank's panic fails the test.
         .map(|(rank, result)| (rank, result.unwrap_or_else(|why| resume_unwind(why))))
         .collect();
     all.sort_by_key(|(rank, _)| *rank);
@@ -136,7 +136,7 @@ fn same(all: &[Vec<Numbers>], expected: Vec<Numbers>) {
     }
 }
 
-/// What two processes make, and what one makes on the same GPUs.
+/// Steps of two processes, and of one process on the same GPUs.
 pub(crate) fn some_steps(by_nccl: bool) -> Vec<Numbers> {
     let schedule = generated(ScheduleKind::OneFOneB, 2, 4);
     let places = Places {
@@ -212,8 +212,8 @@ fn undone() {
     same(&good, expected);
 }
 
-/// A GPU is slow, so those of the others wait for what it sends when rank 1 fails. Where what
-/// rank 1 sends on waits for that, too, an abort of the one channel waits for that of the other.
+/// The other ranks' transfers wait for a slow GPU when rank 1 fails. If rank 1's own transfers wait for it as
+/// well, aborting one channel waits for aborting the other.
 fn blocked() {
     let schedule = generated(ScheduleKind::OneFOneB, 3, 4);
     let expected = alone(&schedule, STEPS);
@@ -245,8 +245,8 @@ fn blocked() {
     same(&good, expected);
 }
 
-/// The GPU of the last stage is slow, and what it sends back comes long after the hosts are done
-/// with the step. The next step fails at once, and aborts whatever is under way.
+/// The last stage's GPU is slow, and its transfers complete long after the hosts have finished the step. The
+/// next step fails at once and aborts all transfers in flight.
 fn counted() {
     let schedule = generated(ScheduleKind::OneFOneB, 3, 4);
     let (_, expected) = alone(&schedule, 1).remove(0);
@@ -272,7 +272,7 @@ fn counted() {
     assert_eq!(all, expected);
 }
 
-/// Two devices on one GPU; and GPUs that are one.
+/// Two devices on one GPU, and GPUs that are the same one.
 fn shared() {
     let schedule = generated(ScheduleKind::OneFOneB, 4, 4);
     let expected = alone(&schedule, STEPS);
@@ -297,8 +297,8 @@ fn shared() {
     assert_eq!(simulated::sim_transfers_done(), 0, "by NCCL");
 }
 
-/// A transfer fails as a network does, and it is the last of its channel: NCCL tells whoever
-/// asks, and the GPUs wait for ever.
+/// The last transfer of a channel fails like a network: NCCL reports it only when asked, and the GPUs wait
+/// forever.
 fn told() {
     let schedule = generated(ScheduleKind::OneFOneB, 2, 1);
     let expected = alone(&schedule, 1);
@@ -318,10 +318,10 @@ fn told() {
     });
     let (good, errors): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     same(&good, expected);
-    // A stage that was looking at a value when its transfer was aborted has an error of its own.
+    // A stage that was reading a value when its transfer was aborted has a different error.
     let named = |error: &&String| error.contains("remote process exited");
     let told: Vec<_> = errors.iter().filter(named).collect();
-    // By whoever came upon it first: the one that looks after channels, sends, or receives.
+    // Reported by whoever notices first: the channels' watcher, the sender or the receiver.
     let right = |error: &&String| {
         let by = ["in rank ", "for rank ", "what rank "];
         by.iter().any(|words| error.contains(words))
@@ -329,8 +329,8 @@ fn told() {
     assert!(!told.is_empty() && told.iter().all(right), "{errors:?}");
 }
 
-/// One of three processes, of which the second dies in its third step, and takes along what its
-/// GPU would have sent: the stage of the third one waits for that.
+/// One of three processes, the second of which dies in its third step, together with its GPU's pending
+/// transfers, which the third one's stage waits for.
 fn as_rank() {
     let world = Arc::new(World::from_env().unwrap());
     let schedule = generated(ScheduleKind::OneFOneB, 3, 4);
@@ -389,7 +389,7 @@ fn missing() {
     assert_eq!(ended.code(), Some(0), "{}", ended.why());
 }
 
-/// Whoever asks for it is told; whoever does not needs none.
+/// An explicit request for NCCL is refused; without it NCCL is not needed.
 fn without_nccl() {
     let schedule = generated(ScheduleKind::OneFOneB, 2, 4);
     let expected = alone(&schedule, 1);

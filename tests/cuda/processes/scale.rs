@@ -16,37 +16,37 @@ use crate::simulated;
 
 const LIMIT: u64 = 1 << 30;
 
-/// What is done to a stage in one step.
+/// Instructions for the stages in one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Task {
-    /// It fails here.
+    /// The action that fails.
     pub(super) fault: Option<Action>,
-    /// So many products of matrices are in each action of this stage, before what it sends.
+    /// A stage, and the matrix products that each of its actions runs before sending.
     pub(super) slow: Option<(StageId, usize)>,
-    /// No host waits for what a GPU has got.
+    /// Hosts do not wait for received values.
     pub(super) ahead: bool,
-    /// Its process ends here, as if it were killed.
+    /// The action at which its process ends, as if killed.
     pub(super) dies: Option<Action>,
 }
 
-/// Multiplies by a number of its own. What it sends has several tensors, some of them absent, with
-/// gaps, of other kinds or in the host's memory, and two that share memory.
+/// Multiplies by its own number. Its values have several tensors, some absent, with gaps, of other kinds or
+/// in host memory, and two that share memory.
 pub(super) struct Scale {
     id: StageId,
     device: Device,
-    /// What it gets has come from another process's GPU, but for what the caller gives.
+    /// Whether its inputs come from another process's GPU, except for those of the caller.
     exact: bool,
-    /// The last stage makes its own gradients.
+    /// The last stage computes its own gradients.
     last: bool,
     task: Task,
     held: Vec<(MicroId, Tensor)>,
-    /// A sum over micro-batches, in the order of their backwards.
+    /// Sum over micro-batches, in the order of their backwards.
     gradient: Option<Tensor>,
     before: Option<Tensor>,
 }
 
 fn share(x: &Tensor) -> Values {
-    // Its columns do not lie together.
+    // A column slice, which leaves gaps between the rows.
     let gaps = (Tensor::cat(&[x, x], 1) * 2.0).narrow(1, 1, 3);
     let on_host = Tensor::from_slice(&[x.size()[0], 7]);
     [
@@ -62,8 +62,7 @@ fn share(x: &Tensor) -> Values {
     .collect()
 }
 
-/// Whether values are as they were sent; `exact`: with the same gaps, which a copy to another device
-/// closes.
+/// Checks that values arrived unchanged; `exact`: with the same gaps, which a copy to another device removes.
 fn check(values: &Values, device: Device, exact: bool) -> anyhow::Result<()> {
     ensure!(values.len() == 7 && values.get(1).is_none(), "other values");
     let [x, y, gaps, half, host, empty] =
@@ -92,7 +91,7 @@ impl Scale {
         1.1 + self.id.index() as f64 / 7.0
     }
 
-    /// Keeps the device busy, and leaves the tensor as it is.
+    /// Keeps the device busy, and returns the tensor unchanged.
     fn slowly(&self, x: Tensor) -> Tensor {
         let Some((_, products)) = self.task.slow.filter(|(stage, _)| *stage == self.id) else {
             return x;
@@ -104,7 +103,7 @@ impl Scale {
         x + square.sum(Kind::Float)
     }
 
-    /// Checks what has come, for which the host waits.
+    /// Checks received values, which makes the host wait.
     fn check(&self, given: &Values, exact: bool) -> anyhow::Result<()> {
         if self.task.ahead {
             return Ok(());
@@ -162,7 +161,7 @@ impl Stage for Scale {
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
-        // What inference leaves behind.
+        // Left over from inference.
         self.held.clear();
         Ok(())
     }
@@ -192,7 +191,7 @@ fn builder(
         (id, scale)
     };
     Box::new(move || {
-        // As a pipeline's: no stream but its own makes what it sends.
+        // As in a pipeline, only the stage's own stream writes the values that it sends.
         if let Device::Cuda(gpu) = device
             && simulated::has_simulated_devices()
         {
@@ -203,7 +202,7 @@ fn builder(
     })
 }
 
-/// Another shape in each micro-batch, a large one among them; some others in the third step.
+/// Shapes differ between micro-batches, one of them large, and change in the third step.
 fn entry(micro: usize, step: usize) -> Entry<Parcel> {
     let rows = match (micro, step) {
         (1, 0..2) => 300,
@@ -218,7 +217,7 @@ fn entry(micro: usize, step: usize) -> Entry<Parcel> {
     }
 }
 
-/// Numbers of a step: outputs and gradients by micro-batch, then the sums of the stages.
+/// Numbers of a step: outputs and gradients by micro-batch, then the stages' sums.
 pub(super) type Numbers = (Vec<(usize, Vec<f64>)>, Vec<(usize, f64)>);
 
 fn numbers(values: EdgeValues<Parcel>) -> Vec<(usize, Vec<f64>)> {
@@ -231,27 +230,27 @@ fn numbers(values: EdgeValues<Parcel>) -> Vec<(usize, Vec<f64>)> {
     values.collect()
 }
 
-/// An engine of some of the devices.
+/// An engine for some of the devices.
 pub(super) struct Part {
     engine: Engine<Scale>,
     program: Arc<Program>,
-    /// Whether the first stage is here.
+    /// Whether this part has the first stage.
     first: bool,
-    /// Good steps.
+    /// Number of successful steps.
     done: usize,
 }
 
-/// Where a pipeline's devices are.
+/// Placement of a pipeline's devices.
 #[derive(Clone)]
 pub(super) struct Places {
     pub(super) rank_of: Vec<usize>,
     pub(super) gpus: Vec<usize>,
-    /// Whether values may go from GPU to GPU.
+    /// Whether values may pass from GPU to GPU.
     pub(super) by_nccl: bool,
 }
 
 impl Places {
-    /// Each device on the GPU of its number.
+    /// Places each device on the GPU of its number.
     pub(super) fn new(rank_of: &[usize]) -> Self {
         Self {
             rank_of: rank_of.to_vec(),
@@ -298,7 +297,7 @@ impl Part {
         Ok((values, self.sums()?))
     }
 
-    /// A step for which the host does not wait.
+    /// Runs a step without waiting for it on the host.
     pub(super) fn ahead(&mut self, task: Task) -> Result<StepOutcome<Parcel>, EngineError> {
         let micros = self.program.schedule().schedule().micro_batches();
         let entry = |micro| entry(micro, self.done);
@@ -308,7 +307,7 @@ impl Part {
         Ok(outcome)
     }
 
-    /// The sums of the stages here.
+    /// The sums of this part's stages.
     pub(super) fn sums(&mut self) -> Result<Vec<(usize, f64)>, EngineError> {
         self.engine.on_each(|id: StageId, stage: &mut Scale| {
             let sum = stage.gradient.as_ref();
@@ -317,7 +316,7 @@ impl Part {
     }
 }
 
-/// What one engine gives on the same GPUs.
+/// Reference numbers of one engine on the same GPUs.
 pub(super) fn alone(schedule: &CheckedSchedule, steps: usize) -> Vec<Numbers> {
     let plain = schedule.schedule();
     let devices = (0..plain.devices()).map(DeviceId);
@@ -338,7 +337,7 @@ pub(super) fn alone(schedule: &CheckedSchedule, steps: usize) -> Vec<Numbers> {
         .collect()
 }
 
-/// Of all parts.
+/// Merges the numbers of all parts.
 pub(super) fn together(all: impl Iterator<Item = Numbers>) -> Numbers {
     let (mut values, mut sums) = (Vec::new(), Vec::new());
     for (own, here) in all {

@@ -1,4 +1,4 @@
-//! Runs of the command over several processes, each with a GPU of its own.
+//! Runs of the command over several processes, each with its own GPU.
 
 use std::fs;
 use std::path::Path;
@@ -37,8 +37,8 @@ fn train(folder: &Path, model: &[&str], over: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// Weights, what the optimizer remembers, losses, and the norms by which gradients are clipped: one
-/// process adds them up on a device, several do on the host.
+/// Compares weights, optimizer states, losses, and the norms for clipping, which one process sums on a device
+/// and several sum on the host.
 pub(super) fn over_two() {
     for model in [
         &["--model", "mlp", "--hidden", "64", "--schedule", "zbv"][..],

@@ -1,4 +1,4 @@
-//! No changed byte goes unnoticed, and none ends in a panic.
+//! Every changed byte is detected, and none causes a panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn saved() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Opens the checkpoint with `bytes` in place of a file, which the error must name.
+/// Opens the checkpoint with `bytes` in place of a file; the error must name the file.
 #[track_caller]
 fn refused(checkpoint: &Path, file: &str, bytes: &[u8], what: &str) -> CheckpointError {
     let path = checkpoint.join(file);

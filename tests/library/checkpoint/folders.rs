@@ -1,4 +1,4 @@
-//! Folders of checkpoints: how many are kept, who may write, which is the newest.
+//! Folders of checkpoints: how many are kept, which process may write, which is the newest.
 
 use std::fs;
 use std::path::Path;
@@ -146,14 +146,14 @@ fn the_newest_intact_one_is_found_behind_damaged_ones() {
         wrong[1].contains("step-00000002/manifest.json: the checksum is wrong"),
         "{wrong:?}"
     );
-    // The run goes on from the old one, and its next checkpoint is the newest then.
+    // The run resumes from the old checkpoint, and its next one is then the newest.
     run.save(folder.path(), 2);
     assert_eq!(steps(folder.path()), [1, 2]);
     Checkpoint::newest(folder.path()).unwrap();
 }
 
-/// Whoever trains there removes what somebody else has just opened: a false alarm of a
-/// file that is missing.
+/// A training process may remove a checkpoint that another one has just opened, which must not be reported as
+/// a missing file.
 #[test]
 fn an_opened_checkpoint_is_read_to_the_end_though_it_is_removed() {
     let folder = tempfile::tempdir().unwrap();
@@ -166,8 +166,8 @@ fn an_opened_checkpoint_is_read_to_the_end_though_it_is_removed() {
     found.restore(&mut run.pipe, &mut run.optimizer).unwrap();
 }
 
-/// The writer of a folder that was removed went on in the one of the same name that
-/// another process had made, and pruned its checkpoints.
+/// Regression test: after its folder was removed, the writer continued in another process's folder of the
+/// same name, and pruned its checkpoints.
 #[test]
 fn whoever_has_lost_the_folder_writes_nothing_more() {
     let place = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn whoever_has_lost_the_folder_writes_nothing_more() {
     assert_eq!(steps(&folder), [1]);
 }
 
-/// They were saved like any others, in the place of good ones.
+/// Regression test: such weights were saved like any others, replacing good ones.
 #[test]
 fn weights_that_are_not_finite_are_saved_where_that_is_wanted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files that somebody made up: with right checksums, and wrong in all other ways.
+//! Forged files: with valid checksums, and wrong in all other ways.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl Forged {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         small().save(folder.path(), 1);
-        // Of no step by its name.
+        // The name gives no step.
         let path = folder.path().join("forged");
         fs::rename(folder.path().join("step-00000001"), &path).unwrap();
         let text = fs::read(path.join("manifest.json")).unwrap();
@@ -32,7 +32,7 @@ impl Forged {
         }
     }
 
-    /// Opens it with a manifest of these fields, sealed as it should be.
+    /// Opens the checkpoint with a manifest of these fields and a valid seal.
     fn open(&self, manifest: &Value) -> Result<Checkpoint, CheckpointError> {
         let text = serde_json::to_string_pretty(manifest).unwrap();
         let text = text.strip_suffix("\n}").unwrap_or(&text);
@@ -46,7 +46,7 @@ impl Forged {
         Checkpoint::open(&self.path)
     }
 
-    /// Puts a made-up first shard there, with the size and checksum it has.
+    /// Inserts a forged first shard, with its actual size and checksum.
     fn open_shard(&self, bytes: &[u8]) -> Result<Checkpoint, CheckpointError> {
         fs::write(self.path.join("stage-0.safetensors"), bytes).unwrap();
         let mut manifest = self.manifest.clone();
@@ -165,7 +165,7 @@ fn texts_that_are_no_manifest_are_refused() {
     );
 }
 
-/// The last of two parts of a name counted, without a word.
+/// Regression test: of two parts with one name the last silently counted.
 #[test]
 fn a_part_that_is_given_twice_is_an_error() {
     let forged = Forged::new();
@@ -179,7 +179,7 @@ fn a_part_that_is_given_twice_is_an_error() {
     assert_says(forged.open_text(&twice), "the part `data` is given twice");
 }
 
-/// One more step overflowed.
+/// Regression test: one more step overflowed.
 #[test]
 fn numbers_of_steps_that_no_run_does_are_refused() {
     let forged = Forged::new();
@@ -193,7 +193,7 @@ fn numbers_of_steps_that_no_run_does_are_refused() {
     }
 }
 
-/// Each had a thread of its own started, until there was none left, which was a panic.
+/// Regression test: each shard started a thread, until none was left, which panicked.
 #[test]
 fn any_number_of_shards_is_looked_for() {
     let forged = Forged::new();
@@ -227,7 +227,7 @@ fn a_folder_with_the_name_of_another_step_is_refused() {
     assert_says(Checkpoint::open(renamed), "named after step 2");
 }
 
-/// A shard with this header, and `room` bytes behind it.
+/// A shard with this header, followed by `room` bytes.
 fn shard(header: &str, room: usize) -> Vec<u8> {
     let length = (header.len() as u64).to_le_bytes();
     [&length[..], header.as_bytes(), &vec![0; room]].concat()
@@ -271,7 +271,7 @@ fn shards_that_break_their_formats_rules_are_refused() {
     }
 }
 
-/// Opens, and restores what opens; an error leaves the run as it was.
+/// Opens the bytes, and restores them if they open; an error leaves the run unchanged.
 fn restored(forged: &Forged, bytes: &[u8], run: &mut Run, what: &str) -> bool {
     let before = run.numbers();
     let opened = forged.open_shard(bytes);
@@ -301,7 +301,7 @@ fn a_header_with_any_byte_changed_is_refused_or_harmless_even_under_a_right_chec
         harmless += usize::from(restored(&forged, &bytes, &mut run, &what));
         bytes[place] = good[place];
     }
-    // Padding, the value of the field for other programs, parts with one form.
+    // Padding, the value of the field for other programs, parts of fixed form.
     assert!(harmless < end / 4, "{harmless} of {end} went through");
     assert!(restored(&forged, &good, &mut run, "as it was"));
 }

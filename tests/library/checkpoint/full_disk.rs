@@ -1,4 +1,4 @@
-//! No room for a checkpoint: an error, while training and older checkpoints go on.
+//! A full disk: saving fails, while training and older checkpoints continue.
 
 use std::env;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::run::{PLAIN, Run, adamw};
 
 const FOLDER: &str = "GPIPE_TEST_FULL_DISK";
 
-/// In a process whose files may not grow beyond 8 KiB: a save fails, training goes on.
+/// In a process whose files are limited to 8 KiB: a save fails, training continues.
 fn limited(folder: &Path) {
     let mut run = Run::new(PLAIN, adamw());
     run.restore(folder);

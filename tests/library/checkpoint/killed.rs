@@ -1,4 +1,4 @@
-//! A process that is killed, at any moment, leaves a checkpoint to go on from.
+//! A process killed at any moment leaves a checkpoint to resume from.
 
 use std::env;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
     let (mut kills, mut reached) = (0, 0);
     loop {
         let mut process = child(folder.path());
-        // At some moment after it has saved once: no two runs die at the same.
+        // At some moment after its first save: different for each run.
         let pause = Duration::from_millis(5 + kills * 37 % 90);
         let ended = loop {
             if let Some(status) = process.try_wait().unwrap() {

@@ -1,4 +1,4 @@
-//! Checkpoints: what is saved is what goes on, whatever happens in between.
+//! Checkpoints: training resumes from the saved state, whatever happens in between.
 
 mod corrupted;
 mod folders;

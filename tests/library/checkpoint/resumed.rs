@@ -1,4 +1,4 @@
-//! A run that is taken up again has the same bits as one that was not interrupted.
+//! A resumed run has the same bits as an uninterrupted one.
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::optim::Sgd;
@@ -103,7 +103,7 @@ fn saving_at_every_step_changes_nothing_and_saves_what_was_there_when_asked() {
         checkpointer
             .save(pipe, optimizer, Extras::new(step))
             .unwrap();
-        // Training goes on while it is written.
+        // Training continues while the checkpoint is written.
         after.push(plain.numbers());
     }
     checkpointer.finish().unwrap();
@@ -119,7 +119,7 @@ fn saving_at_every_step_changes_nothing_and_saves_what_was_there_when_asked() {
 fn extras_come_back_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = Run::new(PLAIN, adamw());
-    // The most steps that a manifest may name.
+    // The largest step that a manifest may have.
     let extras = Extras::new((1 << 53) - 1)
         .config("[train]\nname = \"ü\\u0007 \\\"x\\\"\"\n")
         .part(

@@ -1,4 +1,4 @@
-//! Training runs that can be cut into pieces.
+//! Training runs that can be split into pieces.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use gpipe::{
 
 use crate::support::{batch, cpus, cross_entropy, snapshot};
 
-/// Counts the micro-batches that it was trained with.
+/// Counts its training micro-batches.
 #[derive(Debug)]
 struct Counter(Tensor);
 
@@ -35,8 +35,7 @@ impl Layer for Counter {
     }
 }
 
-/// With all that there is to save: tied parameters, statistics, a counter, layers
-/// that draw.
+/// Has everything that a checkpoint stores: tied parameters, statistics, a counter, random layers.
 pub(crate) fn model() -> Sequential {
     let linear = |p: &nn::Path<'_>| nn::linear(p, 12, 12, nn::LinearConfig::default());
     Sequential::new()
@@ -92,14 +91,14 @@ impl Run {
         Self { pipe, optimizer }
     }
 
-    /// One with a group of another kind of update.
+    /// A run with a parameter group of another optimizer.
     pub(crate) fn with_groups(cut: Cut) -> Self {
         let mut run = Self::new(cut, adamw());
         run.optimizer = Optimizer::new(adamw()).group(|name| name.ends_with("bias"), momentum());
         run
     }
 
-    /// The loss's bits; gradients are left to be used.
+    /// Returns the loss's bits, and leaves the gradients.
     pub(crate) fn accumulate(&mut self, step: u64) -> u64 {
         let (x, y) = batch(&[10, 12], 10);
         let x = x * (step as f64 * 0.37).cos();
@@ -154,7 +153,7 @@ pub(crate) fn momentum() -> Sgd {
     }
 }
 
-/// A model of few numbers in two stages, for tests that go through all bytes.
+/// A model with few numbers in two stages, for tests that change all bytes.
 pub(crate) fn small() -> Run {
     let model = Sequential::new()
         .layer("a", |p| nn::linear(p, 6, 12, <_>::default()))

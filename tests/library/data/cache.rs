@@ -1,4 +1,4 @@
-//! Items that are made once.
+//! Caches of items.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use gpipe::data::{DataError, Dataset, Made, Source, Store, Tokens};
 
 use super::{all, says};
 
-/// Items that count how often one is made.
+/// Items with a count of how often one is made.
 fn counted(made: &Arc<AtomicUsize>) -> Dataset<impl Source<Item = (i64, Vec<i64>)>> {
     let made = Arc::clone(made);
     let items = Dataset::new(Made::new(12, Ok)).shuffle(4, 1);
@@ -23,7 +23,7 @@ fn counted(made: &Arc<AtomicUsize>) -> Dataset<impl Source<Item = (i64, Vec<i64>
     })
 }
 
-/// Two epochs of what a chain of pairs gives.
+/// Two epochs of a chain of pairs.
 fn epochs<S: Source<Item = (i64, Vec<i64>)>>(items: Dataset<S>) -> Vec<Vec<i64>> {
     let flat = items.map(|(one, row)| Ok([vec![one], row].concat()));
     all(flat.batch(5).workers(3).epochs(2)).unwrap()
@@ -40,7 +40,7 @@ fn a_memory_cache_makes_each_item_once() {
     assert_eq!(cached[3..], plain[..3], "for ever");
 }
 
-/// Two ask for an item, the second while the first is making it.
+/// Two threads request an item, the second while the first is making it.
 fn asked_for_twice<S: Source<Item = i64>>(
     cached: impl FnOnce(Dataset<Made<Box<dyn Fn(usize) -> anyhow::Result<i64> + Send + Sync>>>) -> S,
 ) -> usize {
@@ -50,7 +50,7 @@ fn asked_for_twice<S: Source<Item = i64>>(
     let make = move |number: usize| {
         own.fetch_add(1, Ordering::SeqCst);
         begun.send(()).unwrap();
-        // Long enough for the other one to come, if nothing holds it.
+        // Long enough for the other one to arrive, if nothing holds it.
         thread::sleep(Duration::from_millis(100));
         Ok(number as i64)
     };
@@ -64,7 +64,7 @@ fn asked_for_twice<S: Source<Item = i64>>(
     made.load(Ordering::SeqCst)
 }
 
-/// At the end of an epoch a worker may ask for an item that another one is still making.
+/// At the end of an epoch a worker may request an item that another one is still making.
 #[test]
 fn an_item_that_is_being_made_is_not_made_again() {
     assert_eq!(asked_for_twice(Dataset::cache), 1);
@@ -73,7 +73,7 @@ fn an_item_that_is_being_made_is_not_made_again() {
     assert_eq!(asked_for_twice(|items| items.cache_file(path).unwrap()), 1);
 }
 
-/// A resumed run has an empty cache, and must fill it with what the first run had in it.
+/// A resumed run has an empty cache, and must fill it with the items of the first run's.
 #[test]
 fn what_a_cache_holds_does_not_depend_on_the_epoch_that_filled_it() {
     let made = Arc::new(AtomicUsize::new(0));
@@ -165,7 +165,7 @@ fn a_damaged_or_foreign_cache_is_named() {
     }
 }
 
-/// The cache knows its data, but what was done with them only by what the items are.
+/// The cache knows its source, but the transformation only by the items' type.
 #[test]
 fn items_of_another_kind_are_not_taken_for_those_that_were_cached() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,8 +193,8 @@ fn items_of_another_kind_are_not_taken_for_those_that_were_cached() {
     );
 }
 
-/// Numbers were put and taken one by one, and a row grew by doubling: a cache was ten times slower
-/// than reading, and a row had up to twice the memory that it needed.
+/// Regression test: numbers were stored and read one by one, and a row grew by doubling, so a cache was ten
+/// times slower than reading, and a row took up to twice its memory.
 #[test]
 fn rows_of_numbers_are_taken_in_one_piece() {
     fn again<T: Store + PartialEq + std::fmt::Debug + Clone>(row: &[T]) {
@@ -215,13 +215,13 @@ fn rows_of_numbers_are_taken_in_one_piece() {
     let mut bytes = Vec::new();
     nested.put(&mut bytes).unwrap();
     assert_eq!(Vec::<Vec<u8>>::take(&mut &bytes[..]).unwrap(), nested);
-    // A count that no bytes follow takes no memory.
+    // A count without the following bytes allocates no memory.
     let huge = (1_u64 << 61).to_le_bytes();
     assert!(Vec::<i64>::take(&mut &huge[..]).is_err());
     assert!(Vec::<u8>::take(&mut &huge[..]).is_err());
 }
 
-/// Items without end have no table: making one panicked.
+/// Regression test: a table for endless items panicked.
 #[test]
 fn what_has_no_end_cannot_be_cached() {
     let folder = tempfile::tempdir().unwrap();

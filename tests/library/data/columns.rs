@@ -1,4 +1,4 @@
-//! Parquet and Arrow: what was written is read, in one order, and errors name file and row.
+//! Parquet and Arrow: written data is read back in one order, and errors name file and row.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -23,7 +23,7 @@ use proptest::prelude::*;
 
 use super::{all, says};
 
-/// Rows of columns of every kind that there is a use for.
+/// Rows with columns of every supported kind.
 pub(super) fn batch(rows: Range<i64>) -> RecordBatch {
     let numbers = || rows.clone();
     let mut lists = ListBuilder::new(Int64Builder::new());
@@ -63,7 +63,7 @@ pub(super) fn batch(rows: Range<i64>) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// A Parquet file of row groups of so many rows.
+/// Writes a Parquet file with row groups of `group` rows.
 pub(super) fn parquet(path: &Path, batch: &RecordBatch, group: usize, how: Compression) {
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(group))
@@ -75,7 +75,7 @@ pub(super) fn parquet(path: &Path, batch: &RecordBatch, group: usize, how: Compr
     writer.close().unwrap();
 }
 
-/// An Arrow file of record batches of so many rows.
+/// Writes an Arrow file with record batches of `group` rows.
 pub(super) fn arrow(path: &Path, batch: &RecordBatch, group: usize, how: Option<CompressionType>) {
     let options = IpcWriteOptions::default()
         .try_with_compression(how)
@@ -89,7 +89,7 @@ pub(super) fn arrow(path: &Path, batch: &RecordBatch, group: usize, how: Option<
     writer.finish().unwrap();
 }
 
-/// The same as a stream, without the column of codes, of which each batch may have others.
+/// Writes the same as a stream, without the column of codes, whose dictionary may differ between batches.
 pub(super) fn stream(path: &Path, batch: &RecordBatch, group: usize) {
     let batch = batch.project(&[0, 1, 2, 4, 5, 6]).unwrap();
     let file = File::create(path).unwrap();
@@ -172,7 +172,7 @@ fn what_was_written_is_read_of_every_kind_of_file() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// However many files, rows and groups, and whichever columns are asked for.
+    /// Any number of files, rows and groups, and any choice of columns.
     #[test]
     fn rows_of_several_files_follow_each_other(
         parts in prop::collection::vec((0_i64..50, 1_usize..20, any::<bool>()), 1..4),
@@ -205,7 +205,7 @@ proptest! {
     }
 }
 
-/// Shuffled, with many workers that ask for the same groups.
+/// Shuffled, with many workers that request the same groups.
 #[test]
 fn workers_share_the_groups_and_lose_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,14 +227,14 @@ fn workers_share_the_groups_and_lose_none() {
 fn errors_name_the_file_and_the_row() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
-    // Numbers that no dictionary makes small.
+    // Numbers that a dictionary does not compress.
     let x: ArrayRef = Arc::new(Int64Array::from_iter_values(
         (0..4000).map(|n| n * n * 7919),
     ));
     let all = RecordBatch::try_from_iter([("x", x)]).unwrap();
     parquet(&path, &all, 1000, Compression::UNCOMPRESSED);
     let good = fs::read(&path).unwrap();
-    // In the second group: its rows are lost, those of the others are not.
+    // In the second group: only its rows are lost.
     let written = ParquetMetaDataReader::new().parse_and_finish(&File::open(&path).unwrap());
     let page = written.unwrap().row_group(1).column(0).byte_range().0;
     let mut bad = good.clone();
@@ -251,14 +251,14 @@ fn errors_name_the_file_and_the_row() {
         &["a.parquet, row 1500", "group 1 is damaged", "column `x`"],
     );
     assert!(rows.get(0, 2000).is_ok());
-    // A function's error has the row too.
+    // A function's error has the row, too.
     let items =
         Dataset::new(Columns::open([&path]).unwrap()).map(|row| row.text("x").map(str::len));
     says(
         &items.get(0, 7).unwrap_err(),
         &["a.parquet, row 7", "a whole number, not a text"],
     );
-    // What is no such file, was cut off, or has other columns.
+    // Files of another kind, cut off, or with other columns.
     for (bytes, says_so) in [
         (
             &good[..good.len() / 2],
@@ -285,7 +285,7 @@ fn errors_name_the_file_and_the_row() {
     says(&error, &["no column `y`", "x"]);
 }
 
-/// A column of one value is a few bytes, whatever the number of its rows is said to be.
+/// A column of one value takes a few bytes, whatever number of rows it declares.
 #[test]
 fn a_small_file_takes_no_large_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ fn a_small_file_takes_no_large_memory() {
         &rows.get(0, 0).unwrap_err(),
         &["a.parquet, row 0", "times as many"],
     );
-    // With smaller groups it is read.
+    // With smaller groups the file is read.
     parquet(&path, &all, 10_000, Compression::SNAPPY);
     let rows = Columns::open([&path]).unwrap();
     assert_eq!(rows.get(0, 50_000).unwrap().bytes("x").unwrap(), [0; 1024]);
@@ -344,7 +344,7 @@ fn a_table_of_columns_is_one_to_train_on() {
     assert_eq!((own.input(), own.held_out_len()), (&[2_i64][..], 20));
     let first = |samples: &Samples| samples.batches(16).load().unwrap().next().unwrap().unwrap();
     assert_eq!(first(&own), first(&csv));
-    // What is neither a number nor a text, and what has no value.
+    // Values that are neither a number nor a text, and missing values.
     let path = folder.path().join("b.parquet");
     for (columns, says_so) in [
         ([0, 4], "neither a number nor a text"),

@@ -1,4 +1,4 @@
-//! TFRecord shards that are compressed.
+//! Compressed TFRecord shards.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use gpipe::data::{Source, TfRecordWriter, TfRecords};
 
 use super::says;
 
-/// A shard of these records, plain and compressed with gzip (in two members) and zlib.
+/// Writes these records as a shard, plain and compressed with gzip (in two members) and zlib.
 fn shards(folder: &Path, records: &[Vec<u8>]) -> [PathBuf; 3] {
     let paths = ["a.tfrecord", "a.tfrecord.gz", "a.tfrecord.zz"].map(|name| folder.join(name));
     let mut writer = TfRecordWriter::create(&paths[0]).unwrap();
@@ -38,7 +38,7 @@ fn all(records: &TfRecords) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Names, sizes and times of change.
+/// Names, sizes and modification times.
 fn listed(folder: &Path) -> Vec<(String, u64, std::time::SystemTime)> {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let mut all: Vec<_> = entries
@@ -73,7 +73,7 @@ fn compressed_shards_are_decompressed_once_into_a_folder() {
         three.identity()
     );
     assert_eq!(listed(&own), made);
-    // A file that changed since is another.
+    // A file changed since then counts as another.
     let others = shards(folder.path(), &records[..7]);
     assert_eq!(
         all(&TfRecords::decompressed(&others[1..2], &own).unwrap()),
@@ -92,7 +92,7 @@ fn damaged_and_too_small_compressed_files_are_named_and_leave_nothing() {
         let mut flipped = whole.clone();
         let place = whole.len() - 30;
         flipped[place] ^= 4;
-        // A damaged zlib stream this small is not told from any other file.
+        // A damaged zlib stream this small cannot be distinguished from other files.
         let is_gzip = path.extension().is_some_and(|own| own == "gz");
         let damaged = [&whole[..whole.len() - 20], &flipped];
         for bytes in damaged.into_iter().filter(|_| is_gzip) {
@@ -101,14 +101,14 @@ fn damaged_and_too_small_compressed_files_are_named_and_leave_nothing() {
             let name = path.file_name().unwrap().to_str().unwrap();
             says(&error, &[name, "is damaged or ends"]);
         }
-        // What opens it as it is says what to do.
+        // Opening it directly gives an error that names the remedy.
         fs::write(&path, &whole).unwrap();
         says(
             &TfRecords::open([&path]).unwrap_err(),
             &["compressed with", "TfRecords::decompressed"],
         );
     }
-    // A file of 70 kB that becomes 70 MB.
+    // A file of 70 kB that expands to 70 MB.
     let bomb = folder.path().join("zeros.gz");
     let mut to = GzEncoder::new(fs::File::create(&bomb).unwrap(), Compression::default());
     let zeros = vec![0; 1 << 20];

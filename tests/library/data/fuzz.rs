@@ -1,5 +1,4 @@
-//! Every reader of files, on files with changed bytes: read or refused, without a panic, and with
-//! bounded memory.
+//! Every file reader, on files with changed bytes: read or refused, without a panic, and with bounded memory.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,12 +20,12 @@ use zip::CompressionMethod;
 use super::samples::{changed, f32s, npy, npz, pictures};
 use super::tars::tar;
 
-/// Set in the process whose memory is limited.
+/// Set in the process with limited memory.
 const LIMITED: &str = "GPIPE_FUZZ_LIMITED";
-/// KiB that it may take for its data: libtorch's own, and what a file of a few hundred bytes may.
+/// KiB of memory for data: libtorch's own, and the allowance for a file of a few hundred bytes.
 const MEMORY: u32 = 700_000;
 
-/// A reader: the file that is changed, what is opened, and how all of it is read.
+/// A reader: the file to change, the path to open, and a function that reads all of it.
 struct Reader {
     name: &'static str,
     file: PathBuf,
@@ -118,7 +117,7 @@ fn readers(folder: &Path) -> Vec<Reader> {
     let second = decompressed.clone();
     let clean = move |path: &Path, folder: &Path| {
         let read = TfRecords::decompressed([path], folder);
-        // The name has the time of change, which may be that of the file before.
+        // The cache's name has the modification time, which may equal that of the previous file.
         let _ = fs::remove_dir_all(folder);
         read.map(|_| ())
     };
@@ -236,9 +235,9 @@ fn readers(folder: &Path) -> Vec<Reader> {
     all
 }
 
-/// As long as `FUZZ_SECONDS` says (`make fuzz`), two seconds without it, in a process that may not
-/// take more memory than a file of a few hundred bytes is worth. `FUZZ_FIRST` is the first seed, for
-/// more than one such run; with `FUZZ_ONLY` the readers with that in their names are tried alone.
+/// Runs for `FUZZ_SECONDS` (`make fuzz`), two seconds by default, in a process limited to the memory that a
+/// file of a few hundred bytes may take. `FUZZ_FIRST` is the first seed, for several such runs; `FUZZ_ONLY`
+/// selects readers by a part of their name.
 #[test]
 fn mutations_for_so_many_seconds_take_little_memory_and_are_read_or_refused() {
     if std::env::var(LIMITED).is_ok() {
@@ -306,7 +305,7 @@ fn mutate() {
     }
 }
 
-/// A megabyte of gzip that says it becomes a gigabyte and a half, and does.
+/// A megabyte of gzip that declares one and a half gigabytes, and expands to it.
 #[test]
 fn a_small_compressed_file_takes_no_large_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,7 +314,7 @@ fn a_small_compressed_file_takes_no_large_memory() {
     let size = 300_u32 << 20;
     to.write_all(&[&[0, 0, 8, 1][..], &size.to_be_bytes()].concat())
         .unwrap();
-    // The rest of it does not matter: it is refused by what it says.
+    // The rest does not matter: it is refused for its declared size.
     to.write_all(&vec![0; 1 << 16]).unwrap();
     to.finish().unwrap();
     let error = Idx::open(&path).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Workers and batches ahead that a loader finds by itself.
+//! Automatic numbers of workers and prefetched batches.
 
 use gpipe::data::{Batches, Dataset, HowMany, Made, Source};
 use gpipe::tch::Tensor;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{numbers, says};
 
-/// Items that take unequally long, some of which are bad.
+/// Items that take unequal times, some of them bad.
 fn batches(workers: HowMany, prefetch: HowMany) -> Batches<impl Source<Item = i64>, Tensor> {
     let items = Made::new(97, |number| {
         let work = (0..number % 7 * 1000).fold(0, usize::wrapping_add);
@@ -20,7 +20,7 @@ fn batches(workers: HowMany, prefetch: HowMany) -> Batches<impl Source<Item = i6
     batches.workers(workers).prefetch(prefetch).memory(1 << 20)
 }
 
-/// All batches, and where the loader stands after each.
+/// All batches, and the loader's state after each.
 fn taken<S: Source>(batches: Batches<S, Tensor>) -> Vec<(Vec<i64>, Value)> {
     let mut loader = batches.load().unwrap();
     let mut all = Vec::new();
@@ -44,7 +44,7 @@ fn what_is_found_changes_no_batch_and_no_state() {
         let own = taken(batches(workers, prefetch));
         assert_eq!(own, one, "{workers} workers, {prefetch} ahead");
     }
-    // A loader goes on with auto where another one stood without it, and the other way round.
+    // An automatic loader resumes from a fixed one's state, and vice versa.
     for (place, workers) in [(5, Auto), (30, Fixed(4)), (50, Auto)] {
         let (_, state) = &one[place];
         let rest = taken(batches(workers, Auto).resume(state));
@@ -52,7 +52,7 @@ fn what_is_found_changes_no_batch_and_no_state() {
     }
 }
 
-/// The training waits for a loader that sleeps: a tuner that did nothing would leave one worker.
+/// The training waits for a sleeping loader: without tuning it would have one worker.
 #[test]
 fn workers_are_added_where_batches_are_waited_for() {
     let items = Made::new(usize::MAX >> 1, |number| {
@@ -64,7 +64,7 @@ fn workers_are_added_where_batches_are_waited_for() {
         .workers(HowMany::Auto)
         .load()
         .unwrap();
-    // How many batches that takes depends on the machine: a few windows of sixteen, mostly.
+    // The number of batches depends on the machine: usually a few windows of sixteen.
     let added = (0..2000).any(|_| {
         drop(loader.next().unwrap().unwrap());
         loader.measures().is_some_and(|own| own.workers > 1)

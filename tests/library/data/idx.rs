@@ -1,4 +1,4 @@
-//! IDX files, whole and damaged.
+//! IDX files, intact and damaged.
 
 use std::fs;
 use std::io::Write;
@@ -118,8 +118,8 @@ fn damaged_compression_is_told_as_such() {
     says(&error, &["compressed data is damaged"]);
 }
 
-/// Its header says what it has, and compression hides how much that is: a file of a megabyte took
-/// one and a half gigabytes.
+/// The header declares the size, and compression hides the actual one. Regression test: a file of a megabyte
+/// took one and a half gigabytes.
 #[test]
 fn a_small_file_that_is_a_large_array_is_refused_before_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn a_small_file_that_is_a_large_array_is_refused_before_it_is_read() {
     let parts = ["images-idx3-ubyte", "80.0 MiB", "times", "decompress"];
     says(&error, &parts);
     assert!(error.is_wrong_use());
-    // One that is as dense as images are is read.
+    // A file as dense as images is read.
     let header = [&[0, 0, 8, 1][..], &block.to_be_bytes()].concat();
     let small = [zipped(&header), zeros].concat();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Texts of a row an item.
+//! Texts with one row per item.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ proptest! {
         prop_assert_eq!(texts(&path), text.lines().map(str::to_owned).collect::<Vec<_>>());
     }
 
-    /// Whatever is in the cells, quotes, separators and line ends too.
+    /// Any cell contents, including quotes, separators and line ends.
     #[test]
     fn the_cells_of_a_table_are_what_was_written(
         rows in prop::collection::vec(prop::collection::vec("[a-c\", \n\r;]{0,6}", 3), 0..20),
@@ -122,7 +122,7 @@ fn tables_are_read_by_the_names_of_their_columns() {
     );
 }
 
-/// A quote that is left open would make a row of the rest of the file, whatever its size.
+/// An unclosed quote would make the rest of the file one row, whatever its size.
 #[test]
 fn a_row_without_end_is_refused_before_it_is_read() {
     let folder = tempfile::tempdir().unwrap();

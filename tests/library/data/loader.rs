@@ -14,7 +14,7 @@ fn count(len: usize) -> Dataset<Made<impl Fn(usize) -> anyhow::Result<i64>>> {
     Dataset::new(Made::new(len, |number| Ok(number as i64)))
 }
 
-/// Work whose length differs from item to item, so that workers overtake each other.
+/// Work of unequal length, so that workers overtake each other.
 #[allow(clippy::unnecessary_wraps, reason = "as a loader's map is")]
 fn uneven(number: i64) -> anyhow::Result<i64> {
     let turns = if number % 7 == 0 { 20_000 } else { 10 };
@@ -104,7 +104,7 @@ fn bad_items_are_skipped_and_told_up_to_a_bound() {
     assert_eq!(told.len(), 6);
     assert!(told[0].contains("item 2: number 2 is sour"), "{told:?}");
 
-    // One that is bad after the last full batch belongs to none.
+    // A bad item after the last full batch belongs to no batch.
     let mut loader = some_bad(&[16, 19]).batch(3).skip_bad(2).load().unwrap();
     assert_eq!(loader.by_ref().count(), 6);
     assert_eq!(loader.skipped().len(), 2);
@@ -179,7 +179,7 @@ fn dropping_a_loader_early_ends_all_its_threads() {
     }
 }
 
-/// How many items are made is bounded by what is ahead, not by what there is.
+/// The number of items made is bounded by the prefetching, not by the source.
 #[test]
 fn a_slow_consumer_stops_the_workers() {
     let made = Arc::new(AtomicUsize::new(0));
@@ -192,7 +192,7 @@ fn a_slow_consumer_stops_the_workers() {
     let mut loader = batches.load().unwrap();
     assert!(loader.next().unwrap().is_ok());
     drop(loader);
-    // Taken, in the queue, waiting for the queue, and the tasks that are out.
+    // Taken, in the queue, waiting for the queue, and tasks in progress.
     let most = 10 * 3 + 10 + 2 * 10;
     assert!(made.load(Ordering::Relaxed) <= most, "{made:?}");
 }
@@ -280,7 +280,7 @@ fn item_by_item<S: Source>(items: &S, size: usize, epochs: u64) -> Vec<Vec<S::It
     (0..epochs).flat_map(epoch).collect()
 }
 
-/// Whether a source gathers whole batches, shows its items in order, or gives each by itself.
+/// Whether a source gathers whole batches, shows its items in order, or returns each separately.
 #[test]
 fn batches_are_what_their_items_stack_to_however_they_are_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,7 +312,7 @@ fn batches_are_what_their_items_stack_to_however_they_are_made() {
         }
     };
     for workers in [1, 2, 4] {
-        // Pairs of arrays, shuffled, of a part.
+        // Shuffled pairs of arrays, restricted to a range.
         let pairs = || {
             let parts = array().zip(rows()).unwrap().range(3..36).unwrap();
             parts.shuffle(10, 7)
@@ -350,7 +350,7 @@ fn batches_are_what_their_items_stack_to_however_they_are_made() {
     }
 }
 
-/// Memory is used again: never that of a batch of which anybody holds a part.
+/// Memory is reused, but never that of a batch of which a part is still held.
 #[test]
 fn a_batch_that_is_held_is_never_written_again() {
     let items = Made::new(4000, |number| Ok(vec![number as i64; 1000]));
@@ -366,7 +366,7 @@ fn a_batch_that_is_held_is_never_written_again() {
         places.insert(batch.data_ptr() as usize);
         let first = (number as i64 % 400) * 10;
         if number % 7 == 0 {
-            // A part, and a view of a part, hold all of it.
+            // A part, and a view of a part, keep the whole batch.
             held.push((first + 3, batch.get(3).slice(0, 5, 20, 3)));
         }
         assert_eq!(batch.get(9).int64_value(&[999]), first + 9);
@@ -381,7 +381,7 @@ fn a_batch_that_is_held_is_never_written_again() {
     assert!(places.len() < most, "{} places of {most}", places.len());
 }
 
-/// A function of batches runs where these are made, and its errors are those of the batch.
+/// A batch function runs where batches are made, and its errors name the batch.
 #[test]
 fn batches_go_through_functions_too() {
     let halves = |workers| {
@@ -411,7 +411,7 @@ fn batches_go_through_functions_too() {
     assert_eq!(all(doubled).unwrap()[..3], wanted);
 }
 
-/// One that shows its items in another way than it should.
+/// A source that shows its items in the wrong form.
 struct Odd {
     shown: usize,
 }
@@ -451,7 +451,7 @@ fn a_source_that_shows_too_few_or_too_many_ends_with_an_error_or_is_cut() {
     }
 }
 
-/// Bad items, anywhere, with any number of workers: the same batches, and the same words.
+/// Bad items anywhere, with any number of workers: the same batches, and the same messages.
 #[test]
 fn what_is_skipped_does_not_depend_on_the_workers() {
     for bad in [

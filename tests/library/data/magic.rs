@@ -1,4 +1,4 @@
-//! A file that is given to the reader of another kind is told which reader takes it.
+//! A file given to the wrong reader: the error names the right one.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use zip::CompressionMethod;
 use super::samples::{f32s, npy, npz};
 use super::tars::tar;
 
-/// A file of each kind, what it is called in messages, and what reads it.
+/// A file of each kind, its name in messages, and its reader.
 fn files(folder: &Path) -> Vec<(&'static str, &'static str, &'static str)> {
     let path = |name: &str| folder.join(name);
     let array = npy("<f4", "(2,)", false, &f32s(&[1.0, 2.0]));
@@ -48,7 +48,7 @@ fn files(folder: &Path) -> Vec<(&'static str, &'static str, &'static str)> {
     ]
 }
 
-/// A reader by the file that it takes, and what it says of a path.
+/// A reader: the file that it takes, and its error for a path.
 type Reader = (&'static str, fn(&Path) -> Option<String>);
 
 fn said<T>(read: Result<T, DataError>) -> Option<String> {
@@ -69,7 +69,7 @@ const READERS: [Reader; 9] = [
     }),
 ];
 
-/// A NumPy file was to be a safetensors file of a header of 379676406402707 bytes.
+/// Regression test: a NumPy file was reported as a safetensors file with a header of 379676406402707 bytes.
 #[test]
 fn each_reader_tells_another_kind_and_names_its_reader() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn each_reader_tells_another_kind_and_names_its_reader() {
                 continue;
             }
             let told = told.unwrap_or_default();
-            // Some decompress by themselves, and UTF-8 may be of anything.
+            // Some readers decompress, and UTF-8 may be any kind of text.
             let plain = matches!((own, *name), ("x.idx" | "x.tfrecord", "x.tar.gz"));
             let is_text = number == 8 && matches!(*name, "x.tar" | "x.idx" | "x.parquet");
             if !plain && !is_text {
@@ -106,7 +106,7 @@ fn columns_tell_another_kind_too() {
     }
 }
 
-/// The letters of a magic word may begin a text.
+/// A text may begin with the letters of a magic number.
 #[test]
 fn a_text_that_begins_like_another_kind_is_a_text() {
     let folder = tempfile::tempdir().unwrap();

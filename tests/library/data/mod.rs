@@ -38,7 +38,7 @@ fn all<S: Source>(batches: Batches<S, Tensor>) -> Result<Vec<Vec<i64>>, DataErro
     loader.map(|batch| Ok(numbers(&batch?))).collect()
 }
 
-/// An error's text, which must have all of these parts.
+/// Checks that an error's text has all of these parts.
 #[track_caller]
 fn says(error: &DataError, parts: &[&str]) {
     let text = error.to_string();

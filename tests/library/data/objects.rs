@@ -1,4 +1,4 @@
-//! Object stores: a folder as one, and S3 as a server in this process speaks it.
+//! Object stores: a local folder as a store, and a server in this process that speaks S3.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,14 @@ use gpipe::tch::Tensor;
 
 use super::{all, says};
 
-/// A bucket with objects by name, and what was asked for.
+/// A bucket with objects by name, and the requests made.
 #[derive(Default)]
 struct Bucket {
     objects: BTreeMap<String, Vec<u8>>,
     asked: Vec<String>,
 }
 
-/// S3 as far as listing and reading go; settings for it.
+/// Serves the listing and reading parts of S3; returns the settings for it.
 fn s3(objects: &[(&str, &[u8])]) -> (Arc<Mutex<Bucket>>, Vec<(String, String)>) {
     let objects = objects
         .iter()
@@ -49,7 +49,7 @@ fn s3(objects: &[(&str, &[u8])]) -> (Arc<Mutex<Bucket>>, Vec<(String, String)>) 
     (bucket, settings.to_vec())
 }
 
-/// Reads a request and answers it; none where there is no further one.
+/// Reads and answers a request; `None` if there is none left.
 fn answer(stream: &TcpStream, bucket: &Mutex<Bucket>) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next()?.ok()?;
@@ -138,7 +138,7 @@ fn objects_of_s3_are_items_in_the_order_of_their_names() -> Result<(), DataError
             .workers(workers))
     };
     assert_eq!(shuffled(1)?, shuffled(4)?);
-    // What goes away, or becomes another one.
+    // Objects that are removed, or replaced.
     bucket.lock().unwrap().objects.remove("train/07");
     bucket
         .lock()
@@ -150,7 +150,7 @@ fn objects_of_s3_are_items_in_the_order_of_their_names() -> Result<(), DataError
         &own.get(0, 8).unwrap_err(),
         &["s3://bucket/train/08", "4 bytes, and had 3"],
     );
-    // What a function says of one.
+    // Errors of a function name the object.
     let bad = numbers(Objects::with("s3://bucket/other", settings.clone())?);
     says(
         &bad.get(0, 0).unwrap_err(),
@@ -187,7 +187,7 @@ fn objects_are_fetched_once_and_anew_when_they_change() -> Result<(), DataError>
     );
     assert_eq!(fetch("s3://bucket/d/")?, first);
     assert_eq!(reads(), 0, "it was there");
-    // One that was cut off, by a disk that was full say.
+    // A truncated file, as left by a full disk.
     fs::write(&first.files[1], "tw").unwrap();
     assert_eq!(fetch("s3://bucket/d/")?, first);
     assert_eq!((reads(), names(&first.files[1])), (1, "two".to_owned()));
@@ -199,7 +199,7 @@ fn objects_are_fetched_once_and_anew_when_they_change() -> Result<(), DataError>
     let second = fetch("s3://bucket/d/")?;
     assert_ne!(second.path, first.path);
     assert_eq!(names(&second.files[1]), "TWO");
-    // A single object is a file of its name.
+    // A single object becomes a file of its name.
     let table = fetch("s3://bucket/a.csv")?;
     assert!(table.path.ends_with("a.csv"));
     assert_eq!(Csv::open(&table.path)?.len(), 1);

@@ -1,4 +1,4 @@
-//! A saved position is the exact one.
+//! A saved position is exact.
 
 use gpipe::data::{Batches, DataError, Dataset, Made};
 use gpipe::tch::Tensor;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{all, numbers, says};
 
-/// 23 items, three of them bad, shuffled and transformed at random, over three epochs.
+/// 23 items, three of them bad, shuffled and randomly transformed, over three epochs.
 fn batches(size: usize, workers: usize) -> Batches<impl gpipe::data::Source<Item = i64>, Tensor> {
     let items = Made::new(23, |number| {
         anyhow::ensure!(number % 8 != 3, "bad");
@@ -26,7 +26,7 @@ fn a_loader_goes_on_from_every_position() {
     assert_eq!(whole.len(), 15);
     let mut loader = batches(4, 3).load().unwrap();
     for taken in 0..=whole.len() {
-        // As a checkpoint keeps it.
+        // As stored in a checkpoint.
         let state: Value = serde_json::from_str(&loader.state().to_string()).unwrap();
         let rest = all(batches(4, 1 + taken % 3).resume(&state)).unwrap();
         assert_eq!(rest, whole[taken..], "after {taken} batches: {state}");
@@ -43,7 +43,7 @@ proptest! {
         let whole = all(batches(4, 1)).unwrap().concat();
         let mut items = Vec::new();
         let mut state = None;
-        // Another batch size and other workers each time: they are no part of it, but
+        // Another batch size and number of workers each time: the position does not depend on them, except
         // where batches end with an epoch.
         for (size, taken) in stops {
             let mut next = batches(size, size);

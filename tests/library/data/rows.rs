@@ -24,7 +24,7 @@ fn a_single_number_has_no_items() {
     says(&Rows::new(arr0(1.0_f32)).unwrap_err(), &["no items"]);
 }
 
-/// A saved position is taken up again only with the same numbers.
+/// A saved position is valid only for the same numbers.
 #[test]
 fn other_numbers_are_other_data() {
     let of = |array: Array2<f32>| Rows::new(array).unwrap().identity();

@@ -1,4 +1,4 @@
-//! Tar shards as WebDataset has them, byte by byte.
+//! Tar shards in WebDataset's format, byte by byte.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use gpipe::data::{Source, Tars};
 
 use super::says;
 
-/// An entry of this kind, its checksum right.
+/// An entry of this kind, with a valid checksum.
 pub(super) fn entry(kind: u8, name: &str, data: &[u8]) -> Vec<u8> {
     let mut header = [0_u8; 512];
     header[..name.len()].copy_from_slice(name.as_bytes());
@@ -124,7 +124,7 @@ fn what_is_no_tar_file_or_damaged_is_named_with_the_byte() {
         &["byte 2048", "two parts `x`"],
     );
     says(&opened(&tar(&[file("README")])).unwrap_err(), &["no item"]);
-    // A size that no file has, its checksum right.
+    // An impossible size, with a valid checksum.
     let mut large = good.clone();
     let header: &mut [u8; 512] = large.first_chunk_mut().unwrap();
     header[124..136].copy_from_slice(&[&[0x80, 0, 0, 0][..], &[0xff; 8]].concat());
@@ -132,7 +132,7 @@ fn what_is_no_tar_file_or_damaged_is_named_with_the_byte() {
     says(&opened(&large).unwrap_err(), &["byte 0", "copied whole"]);
 }
 
-/// A shard that WebDataset's readers read with `sample["jpg"]` had no part `jpg`.
+/// Regression test: a shard that WebDataset reads with `sample["jpg"]` had no part `jpg`.
 #[test]
 fn the_names_of_parts_are_in_small_letters() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! TFRecord shards, whole and damaged, and those of another writer.
+//! TFRecord shards, intact and damaged, and those of another writer.
 
 use std::fs;
 use std::io::Write;
@@ -11,14 +11,14 @@ use proptest::prelude::*;
 
 use super::{all, says};
 
-/// What `tests/fixtures/tf_record.py` wrote.
+/// A file written by `tests/fixtures/tf_record.py`.
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fixtures/tf_record")
         .join(name)
 }
 
-/// Shards whose records are their own numbers; gives where each record is.
+/// Writes shards whose records are their own numbers; returns the positions of the records.
 fn shards(folder: &Path, count: usize, records: usize) -> Vec<(PathBuf, Vec<u64>)> {
     let mut next = 0;
     let shard = |shard| {
@@ -98,7 +98,7 @@ fn numbers_that_are_not_packed_are_read_too() {
     assert_eq!(example.floats("x").unwrap(), [0.5, -2.0]);
 }
 
-/// Made by `tests/fixtures/tensorflow_records.py`.
+/// Written by `tests/fixtures/tensorflow_records.py`.
 #[test]
 fn what_tensorflow_itself_wrote_is_read_and_written_the_same() {
     let path = fixture("tensorflow.tfrecord");
@@ -128,7 +128,7 @@ fn what_tensorflow_itself_wrote_is_read_and_written_the_same() {
     writer.finish().unwrap();
     assert_eq!(fs::read(copy).unwrap(), fs::read(&path).unwrap());
 
-    // A bit of the checksums that TensorFlow wrote, or of what they are of, is missed.
+    // A flipped bit in TensorFlow's checksums, or in the data beneath them, is noticed.
     let whole = fs::read(&path).unwrap();
     let damaged = folder.path().join("damaged.tfrecord");
     for byte in 0..whole.len() {
@@ -143,7 +143,7 @@ fn what_tensorflow_itself_wrote_is_read_and_written_the_same() {
     }
 }
 
-/// Byte for byte what the other writer made of the same records.
+/// Byte for byte the other writer's file for the same records.
 #[test]
 fn what_is_written_is_what_the_other_writer_writes() {
     let path = fixture("examples-00000-of-00002.tfrecord");
@@ -209,7 +209,7 @@ fn two_hundred_shards_with_flipped_bits_tell_file_and_offset() {
     }
 }
 
-/// Shuffled, on several threads, past damaged records, from everywhere in two epochs.
+/// Shuffled, on several threads, with damaged records, resumed everywhere in two epochs.
 #[test]
 fn a_damaged_set_goes_on_mid_epoch_with_the_same_batches() {
     let folder = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn a_damaged_set_goes_on_mid_epoch_with_the_same_batches() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Whatever single byte is damaged: one record is lost and named, no other.
+    /// Any single damaged byte loses one record, which is named, and no other.
     #[test]
     fn a_damaged_byte_costs_its_own_record_alone(byte in 0_u64..5000, bits in 1_u8..=255) {
         let folder = tempfile::tempdir().unwrap();
@@ -321,8 +321,8 @@ fn what_is_no_set_of_records_is_refused() {
     );
 }
 
-/// TensorFlow's option ZLIB: it was searched to its end for a record, and then called no TFRecord
-/// file.
+/// Regression test: a file with TensorFlow's option ZLIB was searched to its end for a record, then called no
+/// TFRecord file.
 #[test]
 fn records_in_zlib_are_told_as_such() {
     let folder = tempfile::tempdir().unwrap();
@@ -337,7 +337,7 @@ fn records_in_zlib_are_told_as_such() {
         let error = TfRecords::open([&path.0]).unwrap_err();
         says(&error, &["part-000.tfrecord", "zlib", "decompress"]);
     }
-    // What only begins like it is a damaged file.
+    // A file that only begins like it is damaged.
     let mut zipped = ZlibEncoder::new(Vec::new(), Compression::default());
     zipped.write_all(b"a text, and no record at all").unwrap();
     fs::write(&path.0, zipped.finish().unwrap()).unwrap();
@@ -366,7 +366,7 @@ fn a_record_that_is_no_example_is_named() {
     );
 }
 
-/// Of shards that are known nothing is read to open them; of those that have changed all is.
+/// Known shards are opened without reading; changed ones are read in full.
 #[test]
 fn a_saved_index_opens_a_set_without_walking_over_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -385,12 +385,12 @@ fn a_saved_index_opens_a_set_without_walking_over_it() {
     same(&indexed());
     assert_eq!(fs::read_dir(&kept).unwrap().count(), 3);
     same(&indexed());
-    // An index that is damaged is made anew.
+    // A damaged index is rebuilt.
     for entry in fs::read_dir(&kept).unwrap() {
         fs::write(entry.unwrap().path(), "no index").unwrap();
     }
     same(&indexed());
-    // The same size and time of change, though nothing is a record any more.
+    // The same size and modification time, though the records are overwritten.
     let (good, time) = (
         fs::read(&paths[1]).unwrap(),
         fs::metadata(&paths[1]).unwrap().modified().unwrap(),
@@ -402,7 +402,7 @@ fn a_saved_index_opens_a_set_without_walking_over_it() {
         .unwrap()
         .set_modified(time)
         .unwrap();
-    // Whoever walks over it finds one record, which is damaged; whoever knows where they are, fifty.
+    // A scan finds one record, which is damaged; the index has fifty.
     assert_eq!(TfRecords::open(&paths).unwrap().len(), 101);
     let opened = indexed();
     assert_eq!(opened.len(), 150);
@@ -410,10 +410,10 @@ fn a_saved_index_opens_a_set_without_walking_over_it() {
         &opened.get(0, 60).unwrap_err(),
         &["part-001.tfrecord, byte "],
     );
-    // Another one is walked over again.
+    // A changed shard is scanned again.
     fs::write(&paths[1], &good[..good.len() - 3]).unwrap();
     let opened = indexed();
     says(&opened.get(0, 99).unwrap_err(), &["part-001.tfrecord"]);
-    // What is damaged is not kept.
+    // An index of a damaged shard is not kept.
     assert_eq!(fs::read_dir(&kept).unwrap().count(), 3);
 }

@@ -12,7 +12,7 @@ fn words() -> Value {
     })
 }
 
-/// One that merges letters.
+/// A tokenizer that merges letters.
 fn merges() -> Value {
     let vocab = json!({"a": 0, "b": 1, "ab": 2, "abab": 3});
     let model = json!({
@@ -31,7 +31,7 @@ fn tokens(json: &Value, text: &str) -> Vec<u32> {
     own.encode(text).unwrap()
 }
 
-/// 5,000 tokens of a text became the 512 of `truncation`, without a word.
+/// Regression test: `truncation` silently cut 5,000 tokens of a text to 512.
 #[test]
 fn a_text_is_not_cut_to_what_batches_of_texts_are_cut_to() {
     let text = "sun moon ".repeat(50);
@@ -43,7 +43,7 @@ fn a_text_is_not_cut_to_what_batches_of_texts_are_cut_to() {
     assert_eq!((own.len(), &own), (100, &tokens(&words(), &text)));
 }
 
-/// Nine tenths of what was trained on were padding, and prompts ended with it.
+/// Regression test: nine tenths of the training data were padding, and prompts ended with it.
 #[test]
 fn a_text_is_not_filled_to_what_batches_of_texts_are_filled_to() {
     for strategy in [json!({"Fixed": 500}), json!("BatchLongest")] {
@@ -56,7 +56,7 @@ fn a_text_is_not_filled_to_what_batches_of_texts_are_filled_to() {
     }
 }
 
-/// The same text had other tokens each time, and no run could be resumed.
+/// Regression test: the same text had other tokens each time, so no run could be resumed.
 #[test]
 fn merges_are_not_left_out_at_random() {
     let text = "abab ".repeat(200);

@@ -112,7 +112,7 @@ fn parts_share_the_tokens_and_random_windows_stay_inside() {
     assert!(numbers(&y).into_iter().max() <= Some(89));
 }
 
-/// What saved positions depend on, however the tokens are held and read.
+/// Saved positions depend on it, however the tokens are stored and read.
 #[test]
 fn the_checksum_is_that_of_the_tokens_as_four_bytes_each() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn the_checksum_is_that_of_the_tokens_as_four_bytes_each() {
             .iter()
             .flat_map(|token| token.to_le_bytes());
         let bytes: Vec<u8> = bytes.collect();
-        // Both ends, each of which is all of it.
+        // Both ends, each of which covers the whole.
         let sum = crc32c::crc32c(&[&bytes[..], &bytes].concat());
         let wanted = format!(
             "windows of 4 in {} tokens with checksum {sum:08x}",
@@ -139,7 +139,7 @@ fn the_checksum_is_that_of_the_tokens_as_four_bytes_each() {
     }
 }
 
-/// A file as llm.c writes it.
+/// Writes a file in the format of llm.c.
 fn of_llm_c(path: &Path, [magic, version, count]: [u32; 3], tokens: &[u8]) {
     let mut header = [0_u32; 256];
     header[..3].copy_from_slice(&[magic, version, count]);
@@ -151,7 +151,8 @@ fn of_llm_c(path: &Path, [magic, version, count]: [u32; 3], tokens: &[u8]) {
     .unwrap();
 }
 
-/// The 1,024 bytes of the header were tokens: 512 of them, and a vocabulary of 55,433.
+/// Regression test: the 1,024 bytes of the header were read as tokens: 512 of them, and a vocabulary of
+/// 55,433.
 #[test]
 fn the_header_of_llm_c_is_no_tokens_and_tells_their_width() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +169,7 @@ fn the_header_of_llm_c_is_no_tokens_and_tells_their_width() {
         assert_eq!(numbers(&x), (0..39).collect::<Vec<_>>());
         assert_eq!(numbers(&y), (1..40).collect::<Vec<_>>());
     }
-    // What is said beside it counts, and a place in it is one in the file.
+    // The file beside it takes precedence, and positions are those in the file.
     fs::write(
         folder.path().join("tokens.bin.json"),
         r#"{"dtype": "u32", "vocabulary": 39}"#,
@@ -198,7 +199,7 @@ fn a_pair_of_nano_gpt_has_two_bytes_a_token() {
     let own = Tokens::open(&path("train.bin")).unwrap();
     assert_eq!((own.len(), own.vocabulary()), (4, 60_001));
     assert_eq!(Tokens::open(&path("val.bin")).unwrap().len(), 2);
-    // Of four bytes each, they would be read as twice as many.
+    // Four-byte tokens would be read as twice as many.
     write(&path("train.bin"), &[1, 0, 2, 0, 3, 0]);
     let wide = Tokens::open(&path("train.bin")).unwrap_err();
     says(

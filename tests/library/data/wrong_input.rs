@@ -1,5 +1,5 @@
-//! Every source on files that are not what they should be: the error names the file, where
-//! bytes are wrong the byte, and what to do where that is not plain.
+//! Every source on invalid files: the error names the file, the byte for wrong bytes, and the remedy unless
+//! it is obvious.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use gpipe::data::{
 };
 use gpipe::tch::Tensor;
 
-/// Opens a file and reads all that is in it.
+/// Opens a file and reads all of it.
 type Open = fn(&Path) -> anyhow::Result<()>;
 
 fn all<S: Source>(source: &S) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ fn all<S: Source>(source: &S) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kinds of sources, how each is named, and how one is opened.
+/// Kinds of sources: a file name, and a function that opens it.
 const SOURCES: [(&str, Open); 5] = [
     ("a.txt", |path| Ok(TextSet::read(path)?.require(4)?)),
     ("a.u16.bin", |path| all(&Tokens::open(path)?.windows(4)?)),
@@ -48,8 +48,8 @@ fn good(path: &Path) {
     }
 }
 
-/// What each source says of a file that `make` has made, which must have all its parts; a
-/// part `PATH` stands for the file.
+/// Checks that each source's error for the file that `make` wrote has all of its parts; `PATH` in a part
+/// stands for the file.
 fn each_says(make: impl Fn(&Path), wanted: [&[&str]; 5]) {
     for ((name, open), wanted) in SOURCES.into_iter().zip(wanted) {
         let folder = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn a_folder() {
     each_says(make, [wanted; 5]);
 }
 
-/// Opening it waited for somebody who writes, for ever.
+/// Regression test: opening it waited forever for a writer.
 #[test]
 fn a_pipe() {
     let make = |path: &Path| {
@@ -144,7 +144,7 @@ fn a_file_of_something_else() {
         make,
         [
             &["PATH, byte 0", "this is an image"],
-            // Any bytes are tokens, of an even number of them.
+            // Any even number of bytes are tokens.
             &["PATH, byte 28", "1 of a token's 2 bytes"],
             &["PATH, byte 0", "this is an image"],
             &["PATH, byte 0", "this is an image"],
@@ -171,7 +171,7 @@ fn a_file_that_was_cut_off() {
     );
 }
 
-/// At a token's end nothing of the bytes tells it; the file beside them does.
+/// The bytes do not show a cut at a token's end; the file beside them does.
 #[test]
 fn tokens_that_were_cut_off_between_two() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,8 +191,8 @@ fn tokens_that_were_cut_off_between_two() {
     );
 }
 
-/// Files are read as they are needed: one that is cut off meanwhile is an error where its
-/// end is missing. Mapped, its pages were no memory any more, and the process was ended.
+/// Files are read on demand: if one is truncated meanwhile, reading its end is an error. Regression test:
+/// with memory mapping, the process was killed.
 #[test]
 fn a_file_that_is_cut_off_while_it_is_read() {
     let cut = |path: &Path, bytes: u64| {
@@ -229,7 +229,7 @@ fn a_file_that_is_cut_off_while_it_is_read() {
     assert_ne!(array.identity(), whole);
 }
 
-/// Same names, same sizes, other content: a saved position is not one in it.
+/// Same names, same sizes, different content: a saved position is not valid in it.
 #[test]
 fn other_content_in_files_of_the_same_size_is_other_data() {
     for (name, change) in [("a-idx3-ubyte", 10), ("a.safetensors", 0), ("a.u16.bin", 2)] {

@@ -71,7 +71,7 @@ fn names(measured: &Profiled) -> Vec<&str> {
     layers.map(|layer| layer.name.as_str()).collect()
 }
 
-/// A first look took as long as the first runs of every size did, however long that was.
+/// Regression test: a brief profile took as long as the first runs of every size, however long.
 #[test]
 fn a_first_look_leaves_out_sizes_for_which_there_is_no_time() {
     let (x, y) = rows(8);
@@ -90,7 +90,7 @@ fn a_first_look_leaves_out_sizes_for_which_there_is_no_time() {
             .filter(|own| own.contains("were not measured"))
             .collect();
         assert!(told[0].contains("more than 2 samples were not measured (wanted were 8)"));
-        // A measurement in full has all of them, whatever it takes.
+        // A full measurement has all sizes, however long it takes.
         options.brief = false;
         let measured = profile(&small_mlp(), &sample, &options).unwrap();
         assert_eq!(measured.profile.batch(), 8);
@@ -132,8 +132,7 @@ fn bytes_of_an_mlp_are_those_on_paper() {
     assert_eq!(&again, profile);
 }
 
-/// Predicted bytes of each device beside measured ones: activations held, and all at the
-/// peak.
+/// Compares predicted and measured bytes of each device: activations held, and the total peak.
 fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: ScheduleKind) {
     let measured = profile(model, sample, &quick(2)).unwrap();
     let mut options = PlanOptions::new(Machine::new(2).unwrap());
@@ -161,7 +160,7 @@ fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: Sch
     let size = plan.micro_batch_size;
     let problem = Problem::new(&measured.profile, size, &machine, &schedule);
     let costs = problem.stage_costs(&plan.partition, &plan.recompute, &plan.offload);
-    // What is held between actions, without what is on its way to another stage.
+    // Held between actions, without values in transit to another stage.
     let held = (0..2).map(StageId).fold(costs.clone(), |held, stage| {
         let memory = StageMemory {
             activation: costs.memory(stage).activation,
@@ -174,7 +173,7 @@ fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: Sch
     let before = plan.partition.range(StageId(1)).start - 1;
     let border = measured.profile.costs(size)[before].output.get();
     for (device, real) in memory.devices.iter().enumerate() {
-        // A value on its way to the other device is its sender's, and not on paper.
+        // A value in transit to the other device is counted for its sender, but not predicted.
         let apart = held[device].get().abs_diff(real.held.get());
         let allowed = real.held.get() / 10 + 2 * border;
         assert!(
@@ -206,7 +205,7 @@ fn what_a_plan_says_that_stages_keep_is_what_they_keep() {
     peaks(&small_mlp(), &sample, rows(256), ScheduleKind::OneFOneB);
 }
 
-/// Skips, statistics, dropout and changes in place.
+/// Skips, statistics, dropout and in-place changes.
 fn awkward() -> Sequential {
     let config = nn::LinearConfig::default;
     Sequential::new()
@@ -244,7 +243,7 @@ impl gpipe::Layer for Pop {
     }
 }
 
-/// Bytes are those of all threads, so nothing else may run beside.
+/// Bytes are those of all threads, so nothing else may run concurrently.
 #[test]
 fn any_model_is_measured_whole_and_layer_by_layer() {
     let name = "profile::any_model_is_measured_whole_and_layer_by_layer";
@@ -273,8 +272,7 @@ fn every_layer_of_an_awkward_model() {
             "{}",
             a.name
         );
-        // A backward of next to nothing takes no longer than that of a layer that does nothing,
-        // which is subtracted.
+        // A near-empty backward takes no longer than that of a no-op layer, which is subtracted.
         let both = b.times.forward.get() + b.times.joint().get();
         assert!(both > 0.0, "{}: {:?}", b.name, b.times);
     }

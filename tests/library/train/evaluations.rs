@@ -1,4 +1,4 @@
-//! Evaluations while a run trains.
+//! Evaluations during training.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -14,8 +14,7 @@ use gpipe::{Optimizer, Pipeline, Sequential};
 
 use super::{Pair, data, loss, optimizer, weights};
 
-/// A model whose numbers an evaluation could spoil: it draws at random, and has statistics of the
-/// batches that it has seen.
+/// A model that an evaluation could disturb: it draws random numbers, and has batch statistics.
 fn pipe(devices: usize) -> Pipeline {
     let linear = |p: &nn::Path<'_>, from, to| nn::linear(p, from, to, nn::LinearConfig::default());
     let model = Sequential::new()
@@ -69,7 +68,7 @@ fn trained(
     outcome
 }
 
-/// Bits of what stands in the metrics: the losses, and the held-out ones where there are any.
+/// Bits of the metrics: the losses, and the held-out losses if present.
 fn lines(run: &Path) -> Vec<(u64, Option<u64>)> {
     let lines = read(&run.join("metrics.jsonl")).unwrap().into_iter();
     lines
@@ -124,11 +123,11 @@ fn they_are_of_the_weights_after_their_step_and_after_the_last_one() {
     assert_eq!(five.held_out_loss.map(f64::to_bits), lines(&every)[4].1);
 }
 
-/// Stops where it is told to, and keeps what it is told of evaluations.
+/// Stops where requested, and records the reported evaluations.
 #[derive(Clone, Default)]
 struct Told {
     evaluated: Rc<RefCell<Vec<(u64, bool)>>>,
-    /// In the midst of the evaluation after a step, or after the step itself.
+    /// During the evaluation after a step, or after the step itself.
     stop: Option<(bool, u64, Stop)>,
 }
 
@@ -196,7 +195,7 @@ fn a_run_that_is_stopped_resumes_with_the_same_best_one_also_from_within_an_eval
         assert_eq!(rest.best, undisturbed.best);
         assert_eq!(weights(&part), weights(&whole));
     }
-    // As it was, where nobody evaluates any more.
+    // Unchanged if nothing is evaluated any more.
     let on = trained(&whole, 2, |new| new.resume(true).steps(14));
     assert_eq!(on.best, undisturbed.best);
     let more = trained(&whole, 2, |new| {
@@ -206,7 +205,7 @@ fn a_run_that_is_stopped_resumes_with_the_same_best_one_also_from_within_an_eval
     assert!(more.best.unwrap().loss <= undisturbed.best.unwrap().loss);
 }
 
-/// Evaluations whose losses grow, as what is held out is further from all outputs each time.
+/// Evaluations with growing losses: the held-out data moves away from all outputs each time.
 fn ever_worse<'a>(new: TrainerBuilder<'a>, begun: &Rc<Cell<u32>>) -> TrainerBuilder<'a> {
     let begun = Rc::clone(begun);
     new.evaluate_every(2, move || {
@@ -230,7 +229,7 @@ fn the_best_checkpoint_outlives_newer_ones_and_is_named() {
     assert!(run.join(BEST).symlink_metadata().unwrap().is_symlink());
     let all = gpipe::checkpoint::Checkpoint::list(folder.checkpoints()).unwrap();
     assert_eq!(all.iter().map(|one| one.step).collect::<Vec<_>>(), [2, 12]);
-    // Another folder that goes on with the run has it too.
+    // Another folder that resumes the run has it, too.
     let fork = place.run("fork");
     let resume = gpipe::train::Resume::open(
         &run,
@@ -270,7 +269,7 @@ fn a_run_ends_early_where_none_is_better_and_waits_as_long_when_it_was_stopped_b
     });
     assert_eq!(rest.ended, outcome.ended);
     assert_eq!(lines(&part), lines(&whole));
-    // It is over also for whoever resumes it, unless more patience is had.
+    // Resuming does not continue it either, unless the patience is increased.
     let again = trained(&part, 1, |new| {
         ever_worse(new.early_stopping(3).resume(true), &begun)
     });

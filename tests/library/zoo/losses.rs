@@ -1,10 +1,10 @@
-//! How the zoo's models are judged.
+//! Losses of the zoo's models.
 
 use gpipe::models::zoo::{class_cross_entropy, token_cross_entropy};
 use gpipe::tch::{Device, Kind, Tensor};
 
-/// -100 was left out of a micro-batch's mean, which then counted as much as one of which every
-/// target is a class: losses and gradients depended on the number of micro-batches.
+/// Regression test: -100 was left out of a micro-batch's mean, which then counted as much as one without
+/// ignored targets, so losses and gradients depended on the number of micro-batches.
 #[test]
 fn every_target_counts_or_is_refused() {
     let logits = Tensor::zeros([4, 3], (Kind::Float, Device::Cpu));

@@ -13,7 +13,7 @@ fn spec(name: &str, settings: &[&str]) -> ModelSpec {
     Zoo::builtin().spec(name, settings).unwrap()
 }
 
-/// A version of each model that a test can afford.
+/// A version of each model that is small enough for a test.
 fn small(name: &str) -> ModelSpec {
     let settings: &[&str] = match name {
         "mlp" => &["inputs=12", "hidden=16", "depth=3", "outputs=5"],

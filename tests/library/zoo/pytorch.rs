@@ -1,7 +1,7 @@
-//! Models of the zoo compute what PyTorch's own models compute from the same weights, at
-//! the published sizes: outputs, loss, gradients, batch-norm statistics.
+//! Models of the zoo give PyTorch's results for the same weights at the published sizes: outputs, loss,
+//! gradients, batch-norm statistics.
 //!
-//! `tests/fixtures/make.py` made what is expected, and says how the weights are made.
+//! `tests/fixtures/make.py` made the expected values, and describes how the weights are made.
 
 use std::fs;
 use std::path::Path;
@@ -13,23 +13,23 @@ use serde_json::Value;
 
 use super::spec;
 
-/// Up to 138 million weights and their gradients: one such model in memory is enough.
+/// Up to 138 million weights and their gradients: memory for one such model at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How far sums in single precision may be from those in double, relative to the root
-/// mean square of the values: several times what PyTorch's own are, which the fixture has.
-/// They differ in the order in which they add, by machine and by number of threads.
+/// Tolerance of sums in single precision against double precision, as a multiple of PyTorch's own error
+/// (stored in the fixture), relative to the root mean square of the values. The order of addition differs by
+/// machine and number of threads.
 const TIMES: f64 = 10.0;
-/// Where PyTorch's happen to be nearer than one could ask for: 2^-24 a step, and a few
-/// hundred steps from the input to the output.
+/// Lower bound of the tolerance, where PyTorch's error happens to be very small: 2^-24 per step, and a few
+/// hundred steps from input to output.
 const LEAST: f64 = 2e-5;
-/// The same for gradients behind units that may be on either side of zero, ReLU and max
-/// pooling: where one is within rounding of it, all that is before feels it.
+/// The same for gradients before kinks, in ReLU and max pooling: a unit within rounding of zero affects all
+/// layers before it.
 const KINKED: f64 = 3e-2;
 
 const MASK: i64 = (1 << 32) - 1;
 
-/// Elements that are worked on at a time, to spare memory.
+/// Elements processed at a time, to save memory.
 const PIECE: i64 = 1 << 20;
 
 /// 32-bit FNV-1a.
@@ -53,21 +53,21 @@ fn whole(name: &str, shape: &[i64], below: i64) -> Tensor {
     hashed(name, 0, count).remainder(below).reshape(shape)
 }
 
-/// Piece by piece: the integers take twice the memory of what is made.
+/// Created in pieces: the integers take twice the memory of the result.
 fn made(name: &str, shape: &[i64], centre: f64, scale: f64) -> Tensor {
     let count = shape.iter().product();
     let values = Tensor::empty([count], (Kind::Float, Device::Cpu));
     for from in (0..count).step_by(PIECE as usize) {
         let to = (from + PIECE).min(count);
         let piece = (hashed(name, from, to) - (1 << 15)).to_kind(Kind::Float);
-        // Powers of two and 16 bits: nothing is rounded.
+        // Powers of two and 16 bits, so nothing is rounded.
         let piece = piece * (scale / f64::from(1 << 15)) + centre;
         values.narrow(0, from, to - from).copy_(&piece);
     }
     values.reshape(shape)
 }
 
-/// What `make.py` wrote.
+/// A file written by `make.py`.
 struct Fixture(Value);
 
 impl Fixture {
@@ -92,7 +92,7 @@ fn sizes(of: &Value) -> Vec<i64> {
     sizes.iter().map(|size| size.as_i64().unwrap()).collect()
 }
 
-/// The root of the mean square of a flat tensor.
+/// The root mean square of a flat tensor.
 fn rms(flat: &Tensor) -> f64 {
     let squares = |piece: &Tensor| piece.to_kind(Kind::Double).square().sum(Kind::Double);
     let sums = flat.split(PIECE, 0);
@@ -103,7 +103,7 @@ fn rms(flat: &Tensor) -> f64 {
     (sum / flat.numel() as f64).sqrt()
 }
 
-/// Compares a tensor, in PyTorch's layout, with what the fixture has of it.
+/// Compares a tensor, in PyTorch's layout, with the fixture.
 #[track_caller]
 fn assert_like(expected: &Value, tensor: &Tensor, least: f64) {
     let name = expected["name"].as_str().unwrap();
@@ -129,16 +129,16 @@ fn assert_like(expected: &Value, tensor: &Tensor, least: f64) {
     );
 }
 
-/// A tensor of ours: its name, and whether PyTorch keeps it the other way round.
+/// A tensor's name here, and whether PyTorch stores it transposed.
 type Renamed = (String, bool);
 
-/// What differs between the models.
+/// Differences between the models.
 struct Case {
     model: &'static str,
     micro_batches: usize,
-    /// PyTorch's name to ours.
+    /// Maps PyTorch's name to ours.
     ours: fn(&str) -> Renamed,
-    /// Ours that share a tensor with another, and so are not PyTorch's.
+    /// Tensors that share memory with another, which PyTorch does not list.
     tied: &'static [&'static str],
     gradients: f64,
 }
@@ -155,7 +155,7 @@ impl Case {
             .unwrap()
     }
 
-    /// A tensor between PyTorch's layout and ours; the way is the same both ways.
+    /// Converts between PyTorch's layout and ours, in either direction.
     fn turned(turn: bool, tensor: &Tensor) -> Tensor {
         if turn {
             tensor.tr()
@@ -164,7 +164,7 @@ impl Case {
         }
     }
 
-    /// Gives the model PyTorch's weights: all that it has, all that there are.
+    /// Loads PyTorch's weights, which must cover all of the model.
     fn load(&self, fixture: &Fixture, pipe: &mut Pipeline) {
         let mut values = Vec::new();
         for (name, tensor) in fixture.tensors() {
@@ -176,7 +176,7 @@ impl Case {
             !self.tied.contains(&own.as_str()) && !values.iter().any(|(name, _)| name == own)
         });
         assert!(left.is_empty(), "PyTorch has none of {left:?}");
-        // Refuses what the model does not have, and other shapes.
+        // Refuses unknown names, and other shapes.
         pipe.load(&values).unwrap();
     }
 
@@ -202,7 +202,7 @@ impl Case {
         self.check_step(&fixture, &mut pipe, &input, &target);
     }
 
-    /// One training step: its loss, its gradients, what it leaves in the buffers.
+    /// One training step: its loss, its gradients, and the buffers after it.
     fn check_step(&self, fixture: &Fixture, pipe: &mut Pipeline, input: &Tensor, target: &Tensor) {
         let loss = spec(self.model, &[]).loss();
         let loss = pipe
@@ -238,7 +238,7 @@ fn own_tensors(pipe: &mut Pipeline) -> Vec<(String, Tensor)> {
     all
 }
 
-/// torchvision's names are ours.
+/// The names are torchvision's.
 fn same(name: &str) -> Renamed {
     (name.to_owned(), false)
 }
@@ -255,7 +255,7 @@ fn gpt(name: &str) -> Renamed {
     (own, turn)
 }
 
-/// Batch norm sees the whole batch at once, as PyTorch's does.
+/// Batch norm sees the whole batch at once, as in PyTorch.
 #[test]
 fn resnet101_computes_what_torchvisions_does() {
     Case {

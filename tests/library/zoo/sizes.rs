@@ -1,4 +1,4 @@
-//! Parameter counts as published, and the shapes of what goes in and out.
+//! Published parameter counts, and the shapes of inputs and outputs.
 
 use gpipe::Pipeline;
 use gpipe::tch::Device;

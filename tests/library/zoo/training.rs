@@ -1,5 +1,4 @@
-//! A small version of each model learns, and the same to the last bit wherever it is
-//! cut and in whatever order its gradients are computed.
+//! A small version of each model learns, bit for bit the same for any cut and any order of its gradients.
 
 use gpipe::partitioner::ScheduleKind::{self, OneFOneB, ZbH1};
 use gpipe::tch::{Device, Tensor};

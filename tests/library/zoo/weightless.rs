@@ -1,4 +1,4 @@
-//! What a model weighs, without its weights.
+//! A model's parameters without their values.
 
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{Pipeline, Sequential};
@@ -23,7 +23,7 @@ fn variables_are_those_of_the_built_model() {
         let mut described = Vec::new();
         for variable in model.variables().unwrap().into_iter().flatten() {
             assert_eq!(variable.kind(), Kind::Float);
-            // The pipeline shows tied parameters under their owner's name alone.
+            // The pipeline lists tied parameters under their owner's name only.
             if variable.name() != "head.lm_head.weight" {
                 let parameter = variable.is_parameter();
                 described.push((
@@ -63,7 +63,7 @@ fn weights_that_no_machine_could_hold_are_counted() {
 fn a_layer_that_reads_its_weights_is_built_instead() {
     let model = Sequential::new().layer("normed", |p| {
         let weight = p.randn("weight", &[4, 3], 0.0, 1.0);
-        // Data-dependent: impossible without values.
+        // Depends on data: impossible without values.
         let scale = 1.0 / weight.norm().double_value(&[]);
         let constant = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]) * scale;
         let _ = p.zeros_no_train("steps", &[1]);
@@ -94,7 +94,7 @@ fn generator_is_left_alone() {
     let expected = Tensor::rand([3], (Kind::Float, Device::Cpu));
     gpipe::tch::manual_seed(11);
     let model = Sequential::new().layer("noisy", |p| {
-        // Not on a device that is named: made in earnest.
+        // Without a named device, the tensor is really created.
         let _ = Tensor::from_slice(&[1.0_f32; 8]).uniform_(0.0, 1.0);
         nn::linear(p, 3, 2, nn::LinearConfig::default())
     });

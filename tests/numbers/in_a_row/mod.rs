@@ -1,5 +1,4 @@
-//! Steps in a row without a barrier have the bits, errors, skipped steps and reports of steps with
-//! one.
+//! Steps in a row without a barrier have the bits, errors, skipped steps and reports of steps with barriers.
 
 mod model;
 
@@ -23,7 +22,7 @@ use proptest::prelude::*;
 use crate::support::*;
 use model::{Came, Case, FAULTS, Fault, LAYERS};
 
-/// Checks steps in a row against steps with barriers, and what both leave behind.
+/// Compares steps in a row, and the state after them, with steps with barriers.
 fn check(case: &Case) -> Option<Came> {
     let (Ok(mut row), Ok(mut oracle)) = (case.pipe(), case.pipe()) else {
         return None;
@@ -32,8 +31,8 @@ fn check(case: &Case) -> Option<Came> {
     let came = case.in_a_row(&mut row, &mut own);
     let expected = case.with_barriers(&mut oracle, &mut other);
     assert_eq!(came.told, expected.told, "{case:?}");
-    // What is computed for several steps may be another schedule than that of one, with the halves of
-    // backwards in other places.
+    // A schedule computed for several steps may differ from that for one, with the halves of backwards
+    // elsewhere.
     let halves = |error: &Option<String>| match case.kind {
         ScheduleKind::Auto => {
             (error.as_ref()).map(|error| error.replace("backward of the input", "backward"))
@@ -52,7 +51,7 @@ fn check(case: &Case) -> Option<Came> {
         "after the steps",
     );
     assert!(gradients(&mut row).len() == gradients(&mut oracle).len());
-    // What optimizers remember shows in what comes next.
+    // Later steps depend on the optimizers' state.
     let more = Case {
         batches: vec![(12, None); 3],
         first: 2,
@@ -158,7 +157,7 @@ fn cases() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Clipping that bites, NaN, overflow of half precision, layers that fail: at any step.
+    /// Effective clipping, NaN, half-precision overflow and failing layers, at any step.
     #[test]
     fn they_come_to_what_steps_with_barriers_come_to(case in cases()) {
         check(&case);
@@ -179,7 +178,7 @@ fn every_schedule_goes_without_barriers_behind_the_first_step() {
             ..plain()
         };
         let came = check(&case).unwrap();
-        // The first shows what layers give out; one alone is not worth a run.
+        // The first shows the layers' outputs; a single step is not worth a row.
         assert_eq!(
             came.barriers,
             [true, false, false, false, false, false],
@@ -188,7 +187,7 @@ fn every_schedule_goes_without_barriers_behind_the_first_step() {
     }
 }
 
-/// The step is done again with a barrier, and the steps behind it have none.
+/// The step is repeated with a barrier, and the steps after it have none.
 #[test]
 fn a_step_that_does_not_count_has_a_barrier() {
     let mut case = Case {
@@ -239,7 +238,7 @@ fn adamw() -> Optimizer {
     Optimizer::new(AdamW::default())
 }
 
-/// Steps on a batch for [`mlp`]: which of them had a barrier.
+/// Steps on a batch for [`mlp`]: whether each had a barrier.
 fn barriers(pipe: &mut Pipeline, optimizer: &mut Optimizer, steps: usize) -> Vec<bool> {
     let mut all = Vec::new();
     let batches = (0..steps).map(|_| mlp_batch(13));
@@ -280,7 +279,7 @@ impl Layer for Skipping {
     }
 }
 
-/// What cannot go without barriers has them, and says so where it must not.
+/// Models that need barriers have them, with the reason where barriers are forbidden.
 #[test]
 fn what_always_has_barriers_says_why() {
     let replicas = builder(chain()).devices(&cpus(4)).replicas(2).tree(2);
@@ -327,7 +326,7 @@ fn what_always_has_barriers_says_why() {
     }
 }
 
-/// Another stage may need it when its own stage updates it.
+/// Another stage may need the parameter when its own stage updates it.
 #[test]
 fn a_model_that_gives_out_a_parameter_has_barriers() {
     let model = Sequential::new()
@@ -367,7 +366,7 @@ fn gradients_that_were_there_before_are_part_of_the_first_step() {
     assert_same_bits(&run(true), &run(false), "accumulated before");
 }
 
-/// It keeps three copies of each parameter with AdamW: its own and the two means.
+/// With AdamW it keeps three copies of each parameter: the parameter and the two moments.
 #[test]
 fn what_is_kept_is_counted() {
     let mut pipe = builder(chain()).build().unwrap();
@@ -377,7 +376,7 @@ fn what_is_kept_is_counted() {
     assert_eq!(pipe.kept_for_rows(), 3 * bytes as u64);
 }
 
-/// None of the steps that were in a row with it counts, and the next call finds things as before.
+/// None of the steps in a row with it counts, and the next call finds the previous state.
 #[test]
 fn a_stage_that_does_not_come_back_is_waited_for_and_undone() {
     watched(|| {

@@ -1,4 +1,4 @@
-//! A model whose layers fail where their batch tells them to, and what steps of it come to.
+//! A model whose layers fail as their batch says, and the results of its steps.
 
 use gpipe::partitioner::{ActionKind, ScheduleKind};
 use gpipe::tch::{Device, Kind, Tensor, nn};
@@ -16,7 +16,7 @@ use crate::support::*;
 pub(super) const LAYERS: usize = 4;
 const WIDTH: i64 = 6;
 
-/// What the marker of a batch has a layer do.
+/// The fault that a batch's marker triggers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fault {
     Error,
@@ -24,7 +24,7 @@ pub(super) enum Fault {
     Nan,
     /// Beyond the range of half precision.
     Huge,
-    /// What its own backward needs is overwritten.
+    /// Overwrites a value that its own backward needs.
     Backward,
 }
 
@@ -49,11 +49,11 @@ impl Fault {
     }
 }
 
-/// A linear layer that hands on the first feature, the marker: its own number and what it is to do.
+/// A linear layer that passes on the first feature, the marker: a layer number and its fault.
 #[derive(Debug)]
 struct Marked {
     linear: nn::Linear,
-    /// Of every second one: statistics that steps move.
+    /// Present in every second layer: statistics that steps update.
     norm: Option<layers::BatchNorm>,
     number: usize,
 }
@@ -97,7 +97,7 @@ fn model() -> Sequential {
     for number in 1..=LAYERS {
         model = model.layer(format!("marked{number}"), marked(number));
     }
-    // The norm of a plain model has buffers that every micro-batch moves.
+    // The norm of a plain model has buffers that every micro-batch updates.
     let model = model.layer("plain", |p| {
         nn::batch_norm1d(p, 1 + WIDTH, nn::BatchNormConfig::default())
     });
@@ -106,7 +106,7 @@ fn model() -> Sequential {
     })
 }
 
-/// All that is chosen.
+/// All choices of a test case.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) kind: ScheduleKind,
@@ -114,26 +114,26 @@ pub(super) struct Case {
     pub(super) chunks: usize,
     pub(super) micro_batches: usize,
     pub(super) precision: Precision,
-    /// The first loss scale, as a power of two.
+    /// The initial loss scale, as a power of two.
     pub(super) scale: i32,
     pub(super) non_finite: NonFinite,
     pub(super) max_norm: Option<f64>,
     pub(super) momentum: bool,
     pub(super) rates: bool,
-    /// By step: samples, and what a layer is told.
+    /// For each step: samples, and a layer's fault.
     pub(super) batches: Vec<(i64, Option<(usize, Fault)>)>,
     /// Steps of the first call.
     pub(super) first: usize,
 }
 
-/// What a step came to, to the bit.
+/// Results of a step, to the bit.
 #[derive(Debug, PartialEq)]
 pub(super) struct Told {
     loss: u64,
     norm: Option<u64>,
     non_finite: Option<String>,
     scale: Option<u64>,
-    /// In the timeline.
+    /// Forwards in the timeline.
     forwards: usize,
 }
 
@@ -143,11 +143,11 @@ fn forwards(numbers: &StepNumbers) -> usize {
         .count()
 }
 
-/// What all steps came to.
+/// Results of all steps.
 #[derive(Debug, Default)]
 pub(super) struct Came {
     pub(super) told: Vec<Told>,
-    /// Which steps had a barrier.
+    /// Whether each step had a barrier.
     pub(super) barriers: Vec<bool>,
     pub(super) error: Option<String>,
 }
@@ -219,7 +219,7 @@ impl Case {
         }
     }
 
-    /// Steps with barriers, as a caller makes them.
+    /// Runs steps with barriers, as a caller does.
     pub(super) fn with_barriers(&self, pipe: &mut Pipeline, optimizer: &mut Optimizer) -> Came {
         let mut came = Came::default();
         for step in 0..self.batches.len() {
@@ -252,7 +252,7 @@ impl Case {
         came
     }
 
-    /// The same steps in two calls.
+    /// Runs the same steps in two calls.
     pub(super) fn in_a_row(&self, pipe: &mut Pipeline, optimizer: &mut Optimizer) -> Came {
         let mut came = Came::default();
         for (begin, end) in [(0, self.first), (self.first, self.batches.len())] {

@@ -1,8 +1,8 @@
 //! Values that share memory keep sharing it, in autograd too, wherever the model is cut.
 //!
-//! All of these gave wrong gradients, and across a cut wrong losses: each output became a
-//! variable of its own over the same memory, so that autograd did not know that a change
-//! of one changes the other, and where one was copied the other did not change.
+//! Regression tests: all of these gave wrong gradients, and across a cut wrong losses. Each output became a
+//! separate variable over the same memory, so that autograd did not know that changing one changes the other;
+//! and if one was copied, the other did not change.
 
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::tch::{Kind, Tensor, nn};
@@ -23,7 +23,7 @@ fn handle(values: &Values, index: usize) -> Tensor {
     values.get(index).unwrap().shallow_clone()
 }
 
-/// A layer that gives several values, one that writes into one of them; cut anywhere.
+/// A layer that returns several values, and one that writes to one of them; cut anywhere.
 fn given_and_written(give: Body, write: Body) {
     as_plain(&[("in", lin), ("give", give), ("write", write), ("out", lin)]);
     as_plain(&[
@@ -96,7 +96,7 @@ fn parts_that_overlap_each_other() {
     });
 }
 
-/// The next two layers write, and the parts of one matrix do not overlap at all.
+/// The next two layers write to parts of one matrix that do not overlap.
 #[test]
 fn parts_side_by_side_changed_by_several_layers() {
     let give: Body = |x, linear| {
@@ -125,7 +125,7 @@ fn parts_side_by_side_changed_by_several_layers() {
     ]);
 }
 
-/// What autograd does not know of shares the memory all the same.
+/// A detached value shares the memory without autograd's knowledge.
 #[test]
 fn a_value_and_a_detached_one() {
     let give: Body = |x, linear| {
@@ -177,7 +177,7 @@ fn two_groups_and_a_value_alone() {
     });
 }
 
-/// Nobody writes, and the gradients join in the order of plain tch.
+/// Without writes, the gradients are added in the order of plain tch.
 #[test]
 fn values_that_share_memory_used_many_times() {
     let use_all: Body = |x, linear| {
@@ -197,7 +197,7 @@ fn values_that_share_memory_used_many_times() {
     ]);
 }
 
-/// Where values are copied, to another device or to the host and back.
+/// Values are copied to another device, or to the host and back.
 #[test]
 fn values_that_share_memory_do_so_on_other_devices() {
     single_threaded();
@@ -261,7 +261,7 @@ fn values_that_share_memory_do_so_on_other_devices() {
     }
 }
 
-/// Numbers that stand for others, and the same bytes as numbers of another type.
+/// Complex views, and the same bytes as another type.
 #[test]
 fn complex_numbers_and_their_parts() {
     let give: Body = |x, linear| {
@@ -281,7 +281,7 @@ fn complex_numbers_and_their_parts() {
     });
 }
 
-/// Autograd cannot know that a change of one changes the other.
+/// Autograd cannot know that changing one changes the other.
 #[test]
 fn a_gradient_of_its_own_for_the_same_memory_is_refused_with_the_layers_name() {
     let parts: &Parts = &[
@@ -305,7 +305,7 @@ fn a_gradient_of_its_own_for_the_same_memory_is_refused_with_the_layers_name() {
     }
 }
 
-/// What is stashed is a snapshot, also of what goes on next to it.
+/// A stash is a snapshot, also with respect to the value passed on.
 fn stashing(in_place: bool) -> Sequential {
     let double = move |mut x: Tensor| {
         if in_place {
@@ -322,7 +322,7 @@ fn stashing(in_place: bool) -> Sequential {
         Ok(x)
     });
     let model = model.stashes("whole").stashes("part");
-    // What arrives, and two snapshots of it: none of them is another.
+    // The received value and two snapshots of it: three independent tensors.
     let model = model.layer("pop", move |_| {
         Closure(move |x: Values, ctx: &gpipe::layers::Context| {
             let x = x.into_one()?;

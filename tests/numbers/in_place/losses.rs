@@ -1,8 +1,7 @@
-//! A loss function may work in place on what it is given, too.
+//! A loss function may change its inputs in place, too.
 //!
-//! Only layers were looked at: a loss function that wrote to its target wrote to the
-//! caller's, and what it did to a popped value it did to the stashed one, which autograd
-//! had saved.
+//! Regression tests: only layers were considered, so a loss function that wrote to its target changed the
+//! caller's, and its change of a popped value changed the stashed one, which autograd had saved.
 
 use gpipe::tch::{Tensor, nn};
 use gpipe::{Pipeline, Sequential, Values, layers::Context, settings::on_values};
@@ -10,7 +9,7 @@ use gpipe::{Pipeline, Sequential, Values, layers::Context, settings::on_values};
 use crate::support::everywhere::{Closure, batch8, everywhere, plain_linear, with_linear};
 use crate::support::*;
 
-/// The last layer gives what the first has stashed, and its own.
+/// The last layer returns the first one's stash and its own result.
 fn popping() -> Sequential {
     let model = with_linear(Sequential::new(), "stash", |x, linear, ctx| {
         let x = x.apply(linear).tanh();
@@ -28,7 +27,7 @@ fn popping() -> Sequential {
     model.pops("a")
 }
 
-/// The squares of what is off, twice as much of everything.
+/// The squared errors, with everything doubled.
 fn doubled(out: &Values, target: &Values, in_place: bool) -> anyhow::Result<Tensor> {
     let double = |tensor: &Tensor| {
         if in_place {

@@ -1,4 +1,4 @@
-//! A layer may work in place on whatever it is given, and nobody else sees it.
+//! A layer may change its inputs in place, without effect on others.
 
 mod aliases;
 mod losses;
@@ -12,8 +12,7 @@ use crate::support::*;
 use gpipe::Sequential;
 use gpipe::tch::{Device, Kind, Tensor, nn};
 
-/// Layers that begin with a change in place where `in_place`, else with the same
-/// out of place.
+/// Layers that begin with a change, in place if `in_place`.
 fn overwriting(in_place: bool) -> Sequential {
     let relu = move |mut x: Tensor| if in_place { x.relu_() } else { x.relu() };
     let double = move |mut x: Tensor| {
@@ -34,7 +33,7 @@ fn overwriting(in_place: bool) -> Sequential {
     model = with_linear(model, "stash", move |x, linear, ctx| {
         let x = x.apply(linear);
         ctx.stash("a", &x)?;
-        // Not what the others shall pop.
+        // Not the value that the others pop.
         Ok(double(x))
     });
     model = with_linear(model.stashes("a"), "after", move |x, linear, _| {
@@ -42,7 +41,7 @@ fn overwriting(in_place: bool) -> Sequential {
     });
     for pop in ["pop1", "pop2"] {
         model = with_linear(model, pop, move |x, linear, ctx| {
-            // Nor is this what the second one shall pop.
+            // Not the value that the second one pops either.
             Ok(x.apply(linear) + double(popped(ctx, "a")?))
         });
         model = model.pops("a");
@@ -90,8 +89,8 @@ fn the_callers_input_is_never_written_to() {
     }
 }
 
-/// A change in place that begins after the first micro-batch: what arrives at a stage
-/// is then the sender's, as in the uncut model, and what the caller gave is not.
+/// In-place changes that begin after the first micro-batch: a received value then belongs to its sender, as
+/// in the uncut model, while the caller's input stays unchanged.
 #[test]
 fn a_layer_that_writes_only_sometimes_is_no_error_and_spares_the_caller() {
     let sometimes = |in_place: bool| {

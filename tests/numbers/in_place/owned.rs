@@ -1,7 +1,6 @@
-//! Parameters and buffers that a layer gives out stay what they are, whatever later layers
-//! do in place to what they are given.
+//! Parameters and buffers that a layer returns stay unchanged, whatever later layers do in place.
 //!
-//! Within a stage such a change reached the owner, across a cut it did not: the numbers
+//! Regression tests: within a stage such a change reached the owner, across a cut it did not, so the numbers
 //! depended on the cut.
 
 use gpipe::tch::Tensor;
@@ -21,7 +20,7 @@ fn double(in_place: bool) -> impl Fn(Tensor) -> Tensor + Clone + Send + Sync {
     }
 }
 
-/// A layer that gives its input, a parameter, a buffer and a part of that.
+/// A layer that returns its input, a parameter, a buffer and a part of that.
 fn giving(in_place: bool) -> Sequential {
     let model = plain_linear(Sequential::new(), "in").layer("give", |path| {
         let weight = path.ones("weight", &[8]);
@@ -47,7 +46,7 @@ fn giving(in_place: bool) -> Sequential {
     plain_linear(model, "last")
 }
 
-/// A layer that gives nothing but a parameter.
+/// A layer that returns only a parameter.
 fn table(in_place: bool) -> Sequential {
     let model = with_linear(Sequential::new(), "table", |x, linear, ctx| {
         ctx.stash("x", &x.apply(linear))?;

@@ -1,4 +1,4 @@
-//! Models as lists of closures, which a pipeline runs, and plain tch.
+//! Models as lists of closures, run by a pipeline and by plain tch.
 
 use gpipe::tch::{self, Device, Tensor, nn};
 use gpipe::{Pipeline, Sequential, Values, layers::Context};
@@ -6,7 +6,7 @@ use gpipe::{Pipeline, Sequential, Values, layers::Context};
 use crate::support::everywhere::{Closure, batch8, everywhere};
 use crate::support::{assert_same_bits, cross_entropy, gradients, single_threaded};
 
-/// What a layer does, with a linear layer of its own (8 to 8).
+/// A layer's body, with its linear layer (8 to 8).
 pub(crate) type Body = fn(Values, &nn::Linear) -> anyhow::Result<Values>;
 
 /// Names and bodies of layers.
@@ -27,7 +27,7 @@ pub(crate) fn sequential(parts: &Parts) -> Sequential {
         })
 }
 
-/// The same layers one after the other, without any of our code.
+/// The same layers one after the other, without the library.
 struct Plain {
     store: nn::VarStore,
     layers: Vec<(Body, nn::Linear)>,
@@ -52,7 +52,7 @@ impl Plain {
     fn forward(&self, x: &Tensor) -> Tensor {
         let layers = self.layers.iter();
         let run = |values, (body, linear): &(Body, nn::Linear)| body(values, linear).unwrap();
-        // The layers write into what they are given.
+        // The layers write to their inputs.
         let values = layers.fold(Values::from(x.copy()), run);
         values.into_one().unwrap()
     }
@@ -78,8 +78,8 @@ impl Plain {
     }
 }
 
-/// Three equal steps on every cut, under every schedule, in every mode of recomputation
-/// give what plain tch gives, and so does inference; the input stays as it was.
+/// Three equal steps on every cut, under every schedule, in every mode of recomputation give plain tch's
+/// results, and so does inference; the input stays unchanged.
 pub(crate) fn as_plain(parts: &Parts) {
     single_threaded();
     let (x, y) = batch8();

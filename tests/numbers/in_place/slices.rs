@@ -1,9 +1,7 @@
-//! Slices over any dimension, windows and expanded tensors: wherever a copy is promised
-//! there is one.
+//! Slices along any dimension, windows and expanded tensors: promised copies are real.
 //!
-//! All of these failed: what copied a tensor gave back the tensor itself, where libtorch
-//! was not certain that its elements lie apart, which it is for no slice over a dimension
-//! but the first.
+//! Regression tests: all of these failed. Copying returned the tensor itself if libtorch was not certain that
+//! its elements do not overlap, as for every slice not along the first dimension.
 
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{Sequential, Values};
@@ -22,7 +20,7 @@ fn double(x: Values, _: &nn::Linear) -> anyhow::Result<Values> {
     Ok(x.into_one()?.g_mul_scalar_(2.0).into())
 }
 
-/// Of memory of its own and of full width again.
+/// In its own memory, and at full width again.
 fn widen(x: Values, linear: &nn::Linear) -> anyhow::Result<Values> {
     let x = x.into_one()?;
     let times = 8 / x.size()[1];
@@ -65,7 +63,7 @@ fn a_received_slice_may_be_written_to() {
     }
 }
 
-/// Of an expanded tensor, a part that does not overlap itself.
+/// A part of an expanded tensor that does not overlap itself.
 #[test]
 fn a_received_expanded_tensor_may_be_written_to_where_that_is_possible() {
     as_plain(&[
@@ -84,7 +82,7 @@ fn a_received_expanded_tensor_may_be_written_to_where_that_is_possible() {
     ]);
 }
 
-/// A change in place.
+/// An in-place change.
 type Write = fn(&Tensor);
 
 fn overwriting(write: Write) -> Sequential {
@@ -108,8 +106,7 @@ fn the_callers_slice_is_never_written_to() {
             wave().view([10, 2, 20]).select(1, 1).slice(1, 0, 16, 2),
             whole,
         ),
-        // Windows that overlap each other, and one value eight times: what fills a
-        // tensor may write into them, whatever it repeats.
+        // Overlapping windows, and one value eight times: operations that fill a tensor may write to them.
         (wave().as_strided([10, 8], [2, 1], 3), zero),
         (
             wave().narrow(0, 0, 10).view([10, 1]).expand([10, 8], false),
@@ -142,7 +139,7 @@ fn the_callers_slice_is_never_written_to() {
     }
 }
 
-/// The same where nothing is written to, but for `in_place`.
+/// The same without writes, except for `in_place`.
 fn stashing(in_place: bool) -> Sequential {
     let double = move |mut x: Tensor| {
         if in_place {

@@ -1,8 +1,8 @@
-//! Writing something with a gradient into a part of a tensor.
+//! Writing a value with a gradient into a part of a tensor.
 //!
-//! Every split backward ended in an internal error of libtorch: the node of such a write
-//! holds the node of the operation inside, and wants both to lead to the same places,
-//! while the halves of a backward had the outer one alone lead elsewhere.
+//! Regression tests: every split backward ended in an internal error of libtorch. The node of such a write
+//! contains the node of the inner operation, and requires both to have the same edges, while the split
+//! backward redirected only the outer one.
 
 use gpipe::Values;
 use gpipe::tch::{Tensor, nn};
@@ -67,7 +67,7 @@ fn a_part_of_the_input_in_what_is_made_of_parameters() {
     });
 }
 
-/// Column by column, each from those before it and from parameters, as decoders write.
+/// Column by column, each from the previous ones and from parameters, as decoders write.
 #[test]
 fn a_loop_over_columns() {
     in_the_middle(|x, linear| {

@@ -1,5 +1,5 @@
-//! Learning rates against PyTorch's formulas, computed one step after the other as its
-//! schedulers do, and against numbers by hand.
+//! Learning rates against PyTorch's formulas, computed step by step as its schedulers do, and against numbers
+//! computed by hand.
 
 use std::f64::consts::PI;
 
@@ -14,7 +14,7 @@ fn assert_near(got: f64, expected: f64, what: &str) {
     assert!(near, "{what}: {got} is not {expected}");
 }
 
-/// What a scheduler of PyTorch gives after `before` calls of its `step`.
+/// The rate of a PyTorch scheduler after `before` calls of its `step`.
 type Scheduler = Box<dyn Fn(u64) -> f64>;
 
 /// `LinearLR(start_factor, end_factor, total_iters)` in its chainable form.
@@ -144,7 +144,7 @@ fn a_warm_up_is_a_line_before_any_of_them() {
     assert_is(&cycle, &sequential_lr(warm(PEAK / 25.0), rest, 8), 40);
 }
 
-/// PyTorch's cosine rises again after its end, and its cycle is an error there.
+/// PyTorch's cosine rises again after its end, and its one-cycle schedule fails there.
 #[test]
 fn what_is_over_stays_at_its_end() {
     for kind in LrKind::ALL.into_iter().filter(|kind| kind.ends()) {
@@ -196,7 +196,7 @@ fn text_and_back_is_the_same_schedule() {
     for kind in LrKind::ALL {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
-    // As PyTorch writes them.
+    // Names as in PyTorch.
     for (name, kind) in [
         ("ConstantLR", LrKind::Constant),
         ("LinearLR", LrKind::Linear),

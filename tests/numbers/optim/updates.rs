@@ -26,8 +26,7 @@ fn double(list: Vec<(String, Tensor)>) -> Vec<Tensor> {
         .collect()
 }
 
-/// Trains for `steps`; `rule` is given the place of a parameter, its weight and its
-/// gradient, and says the weight after the update.
+/// Trains for `steps`; `rule` gets a parameter's index, weight and gradient, and returns the updated weight.
 fn assert_follows(
     kind: impl Into<OptimizerKind>,
     steps: i32,
@@ -85,8 +84,8 @@ fn adam_follows_its_published_rule() {
     });
 }
 
-/// Sutskever et al. 2013 as PyTorch has it: the first update fills the buffer
-/// with the whole gradient, dampened or not.
+/// Sutskever et al. 2013 as in PyTorch: the first update fills the buffer with the whole gradient, dampened
+/// or not.
 fn sgd_follows(sgd: Sgd) {
     let mut buffers: Vec<Tensor> = Vec::new();
     assert_follows(sgd, 10, |step, place, weight, grad| {
@@ -165,7 +164,7 @@ fn adam_has_the_same_bits_for_every_cut_and_is_not_adamw() {
     }
     let other = trained(1, &[adamw.into()]);
     assert!(!other[0].1.equal(&reference[0].1));
-    // Without weight decay they are one.
+    // Without weight decay they are equal.
     let bare = |kind: OptimizerKind| trained(2, &[kind]);
     let adamw = AdamW {
         weight_decay: 0.0,

@@ -1,4 +1,4 @@
-//! The same bits for every cut and schedule, recomputed or not, in shorter types too.
+//! The same bits for every cut and schedule, recomputed or not, in reduced precision too.
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::{
@@ -26,7 +26,7 @@ fn builder(model: &Model, precision: Precision) -> PipelineBuilder {
         .threads_per_stage(1)
         .seed(11)
         .precision(precision)
-        // Large enough to be of use, and small enough for none of these to overflow.
+        // Large enough to have an effect, and small enough to avoid overflow here.
         .loss_scale(LossScale {
             initial: 256.0,
             ..LossScale::default()
@@ -62,7 +62,7 @@ fn same_everywhere(model: &Model) {
             let chunks = schedule.default_chunks();
             let recomputes = [Recompute::Never, Recompute::Always];
             for (number, recompute) in recomputes.into_iter().enumerate() {
-                // Cuts at other places, so that every layer comes last on some stage.
+                // Cuts at other places, so that every layer is the last of some stage.
                 let devices = 2 + number;
                 let shape = Shape::new(devices, MICRO_BATCHES).with_chunks(chunks);
                 if devices * chunks > layers || schedule.generate(shape).is_err() {
@@ -105,8 +105,8 @@ fn of_skips() {
     same_everywhere(&models::unet());
 }
 
-/// A weight is used at each of its steps: its shorter copies are not shared, whose
-/// gradients would be summed in the shorter type.
+/// A weight is used at each step of the sequence: its reduced-precision copies are not shared, as their
+/// gradients would be summed in reduced precision.
 #[test]
 fn of_a_weight_that_is_used_many_times() {
     same_everywhere(&models::recurrent());

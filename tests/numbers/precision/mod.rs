@@ -1,5 +1,4 @@
-//! Shorter types of numbers: what they are used for, that they change no promise, and
-//! what becomes of a gradient that leaves their range.
+//! Reduced precision: where it is used, which promises hold, and how gradients beyond its range are handled.
 
 mod everywhere;
 mod moby_dick;
@@ -15,7 +14,7 @@ use gpipe::{Pipeline, PipelineBuilder, settings::Precision};
 
 const SHORT: [Precision; 2] = [Precision::Bf16, Precision::Fp16];
 
-/// A pipeline of [`mlp`] over so many stages, in four micro-batches.
+/// A pipeline of [`mlp`] over `stages` stages, in four micro-batches.
 fn builder(stages: usize, precision: Precision) -> PipelineBuilder {
     Pipeline::builder(sequential(&mlp()))
         .devices(&cpus(stages))

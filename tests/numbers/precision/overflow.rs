@@ -1,4 +1,4 @@
-//! A gradient that leaves the range of half precision costs one whole step.
+//! A gradient beyond the range of half precision costs one whole step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +18,7 @@ use super::{builder, copied};
 use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::*;
 
-/// A loss whose gradient overflows at the call of this number, from 0: that is in one
-/// micro-batch alone.
+/// A loss whose gradient overflows at call `at`, from 0: in one micro-batch only.
 fn overflowing(at: usize) -> impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync {
     let calls = Arc::new(AtomicUsize::new(0));
     move |out: &Tensor, y: &Tensor| {
@@ -55,7 +54,7 @@ fn one_overflow_skips_exactly_one_step_on_all_stages() {
     }
 }
 
-/// Whether there is such a pipeline.
+/// Returns whether such a pipeline exists.
 fn one_overflow_skips_one_step(stages: usize, schedule: ScheduleKind) -> bool {
     let (x, y) = mlp_batch(8);
     let what = format!("p={stages} {schedule}");
@@ -81,7 +80,7 @@ fn one_overflow_skips_one_step(stages: usize, schedule: ScheduleKind) -> bool {
             assert_eq!(before.equal(after), step == 2, "{what}: {name}");
         }
         if step == 2 {
-            // The other run has never heard of this step.
+            // The other run leaves this step out.
             let state = hit.loss_scale_state().unwrap();
             spared.restore_loss_scale(&state).unwrap();
             continue;
@@ -109,7 +108,7 @@ fn the_report_says_what_overflowed_and_the_scale_is_halved() {
     assert_eq!(pipe.loss_scale(), Some(32768.0));
 }
 
-/// What earlier calls left is as it was, so that the batch can be tried again.
+/// Gradients of earlier calls are unchanged, so that the batch can be tried again.
 #[test]
 fn gradients_of_earlier_steps_outlive_an_overflow() {
     let (x, y) = mlp_batch(8);
@@ -184,7 +183,7 @@ fn other_precisions_have_no_scale_and_nobody_looks() {
     }
 }
 
-/// A model whose second layer multiplies with what a test puts there.
+/// A model whose second layer multiplies by `factor`.
 fn multiplied(factor: f64) -> Sequential {
     let model = plain_linear(Sequential::new(), "first");
     let model = with_linear(model, "second", move |x, linear, _| {
@@ -203,7 +202,7 @@ fn multiplied_pipeline(factor: f64, non_finite: NonFinite) -> Pipeline {
         .unwrap()
 }
 
-/// With every setting, an overflow of gradients is the loss scale's affair.
+/// With every setting, the loss scale handles an overflow of gradients.
 #[test]
 fn an_overflow_skips_the_step_whatever_non_finite_says() {
     let (x, y) = batch(&[8, 8], 8);
@@ -217,8 +216,8 @@ fn an_overflow_skips_the_step_whatever_non_finite_says() {
     }
 }
 
-/// Infinite activations make infinite gradients: no scale helps, but the step is skipped,
-/// or fails where it is to.
+/// Infinite activations give infinite gradients: no scale helps, but the step is skipped, or fails if so
+/// configured.
 #[test]
 fn an_overflow_of_the_forward_skips_or_fails_as_told() {
     let (x, y) = batch(&[8, 8], 8);
@@ -239,7 +238,7 @@ fn an_overflow_of_the_forward_skips_or_fails_as_told() {
     assert_eq!(pipe.loss_scale(), Some(65536.0), "a failed step was none");
 }
 
-/// A run that skips every step must not do so for ever.
+/// A run must not skip steps forever.
 #[test]
 fn a_model_that_no_scale_helps_is_an_error_in_the_end() {
     let (x, y) = batch(&[8, 8], 8);

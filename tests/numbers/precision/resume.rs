@@ -1,4 +1,4 @@
-//! A run in half precision that was interrupted goes on as if it had not been.
+//! An interrupted run in half precision resumes exactly.
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
 use gpipe::partitioner::ScheduleKind;
@@ -32,7 +32,7 @@ impl Run {
         }
     }
 
-    /// Steps from `first` on, the fifth of which overflows; loss, scale and skips.
+    /// Steps from `first` on, the fifth of which overflows; returns loss, scale and skips.
     fn go(&mut self, first: u64, last: u64) -> Vec<(u64, Option<f64>, bool)> {
         let (x, y) = mlp_batch(8);
         let rates = LrSchedule::cosine(0.02, STEPS).unwrap().warm_up(2).unwrap();

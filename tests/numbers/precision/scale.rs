@@ -1,4 +1,4 @@
-//! Scales come and go, and gradients do not know of them.
+//! The loss scale changes, without effect on the gradients.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Kind, Tensor};
@@ -21,7 +21,7 @@ fn scaled(initial: f64, growth_interval: u64) -> Pipeline {
     builder.schedule(ScheduleKind::ZbH1).build().unwrap()
 }
 
-/// Near in the measure of the largest: half precision has three digits.
+/// Relative to the largest element: half precision has three digits.
 #[track_caller]
 fn assert_near(got: &Tensor, expected: &Tensor, what: &str) {
     let off = (got - expected).abs().max().double_value(&[]);
@@ -57,8 +57,7 @@ fn gradients_and_their_norm_are_those_without_a_scale() {
     }
 }
 
-/// Losses that say their own weight are divided by the sum of weights: parameters'
-/// gradients always were, the input's was forgotten.
+/// Losses with weights are divided by their sum. Regression test: the input's gradient was not.
 #[test]
 fn weights_of_the_loss_function_reach_the_inputs_gradient() {
     let (x, y) = mlp_batch(10);
@@ -81,14 +80,14 @@ fn weights_of_the_loss_function_reach_the_inputs_gradient() {
     };
     let expected = input(Precision::F32, false);
     let got = input(Precision::F32, true);
-    // By 10 in the end, or by shares from the beginning: rounded in other places, of which
-    // single elements that nearly cancel make more than others.
+    // Divided by 10 at the end, or by shares from the start: rounded elsewhere, which affects nearly
+    // cancelling elements most.
     let apart = ((&got - &expected).norm() / expected.norm()).double_value(&[]);
     assert!(apart < 1e-6, "{apart}");
     assert_near(&input(Precision::Fp16, true), &expected, "half precision");
 }
 
-/// Scales over so many steps.
+/// The scale after each of `steps` steps.
 fn scales(pipe: &mut Pipeline, steps: usize) -> Vec<f64> {
     let (x, y) = mlp_batch(8);
     let mut optimizer = Optimizer::new(Sgd::default());

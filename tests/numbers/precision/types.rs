@@ -1,4 +1,4 @@
-//! What is computed in which type, and where.
+//! Types of computations, by place.
 
 use std::sync::{Arc, Mutex};
 
@@ -37,10 +37,10 @@ fn names_are_read_and_written() {
     assert_eq!(error, "must be one of f32, bf16, fp16");
 }
 
-/// What was seen: where, whether recomputing, and the type.
+/// Observations: the place, whether recomputing, and the type.
 type Seen = Arc<Mutex<Vec<(&'static str, bool, Kind)>>>;
 
-/// A layer that notes the type of what arrives.
+/// A layer that records the type of its input.
 fn spy(model: Sequential, name: &'static str, seen: &Seen) -> Sequential {
     let seen = Arc::clone(seen);
     model.layer(name, move |_| {
@@ -121,7 +121,7 @@ fn weights_gradients_and_outputs_for_the_caller_are_single_precision() {
         for (name, tensor) in all {
             assert_eq!(tensor.kind(), Kind::Float, "{name}");
         }
-        // This thread is none of the pipeline's.
+        // This thread is not one of the pipeline's.
         assert_eq!(x.matmul(&x.tr()).kind(), Kind::Float);
     }
 }
@@ -148,8 +148,7 @@ fn a_product_is_that_of_the_shortened_factors() {
     }
 }
 
-/// Were the short copy of a weight shared by its uses, their gradients would be added
-/// in the short type.
+/// If uses of a weight shared its half-precision copy, their gradients would be added in half precision.
 #[test]
 fn gradients_of_a_weights_uses_are_added_in_single_precision() {
     single_threaded();
@@ -221,7 +220,7 @@ fn a_layer_may_insist_on_single_precision() {
     }
 }
 
-/// A panic on a stage's thread ends the scope that the layer ran in.
+/// A panic on a stage's thread ends the layer's autocast scope.
 #[test]
 fn a_failed_step_leaves_nothing_behind() {
     let fail = Arc::new(Mutex::new(false));
@@ -258,9 +257,8 @@ fn batch8() -> (Tensor, Tensor) {
     batch(&[10, 8], 10)
 }
 
-/// Copies of weights that autocast makes belong to a micro-batch's graph. That of the
-/// smallest weight takes `SMALLEST` bytes; what differs from step to step is when losses
-/// go, single numbers that take 64 bytes each.
+/// Autocast's copies of weights belong to a micro-batch's graph. That of the smallest weight takes `SMALLEST`
+/// bytes; the variation between steps comes from the release of losses, single numbers of 64 bytes each.
 #[test]
 fn nothing_is_kept_from_step_to_step() {
     const SMALLEST: u64 = 160;

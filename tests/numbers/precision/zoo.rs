@@ -72,13 +72,13 @@ fn trains(name: &str, precisions: &[Precision]) {
         let own = losses(&spec, 1, precision);
         assert_eq!(losses(&spec, 3, precision), own, "{name} {precision}");
         assert_ne!(own, plain, "{name} {precision} is what it was");
-        // Later ones of the small nets with batch norm go their own ways.
+        // Later losses of the small nets with batch norm diverge from each other.
         let off = (own[0] / plain[0] - 1.0).abs();
         assert!(off < 0.05, "{name} {precision}: {own:?} for {plain:?}");
     }
 }
 
-/// oneDNN's fused cells know bf16 on processors with AVX-512, and fp16 on few.
+/// oneDNN's fused cells support bf16 on processors with AVX-512, and fp16 on few.
 #[test]
 fn lstm_or_a_word_about_its_missing_kernel() {
     let spec = small("lstm");

@@ -1,4 +1,4 @@
-//! What replicas cannot be, and what they cannot share: refused when they are built, or in the step.
+//! Replicas that are impossible, and state that they cannot share: refused when built, or in the step.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn replicas_that_cannot_be_are_refused() {
     );
 }
 
-/// A layer that counts its micro-batches in a state that nobody can share.
+/// A layer that counts its micro-batches in state that cannot be shared.
 #[derive(Debug)]
 struct Counting(Rc<Count>);
 
@@ -69,7 +69,7 @@ fn what_replicas_cannot_share_fails_the_step() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A layer that keeps its weight small, in its forward.
+/// A layer that clamps its weight in its forward.
 #[derive(Debug)]
 struct Clamped(Tensor);
 

@@ -1,5 +1,4 @@
-//! How the losses of micro-batches become the loss of the mini-batch: means, sums, and
-//! means over something else than samples.
+//! How the losses of micro-batches become the mini-batch's loss: means, sums, and weighted means.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
@@ -19,15 +18,15 @@ const SCHEDULES: [ScheduleKind; 6] = [
     ScheduleKind::Zbv,
     ScheduleKind::DualPipeV,
 ];
-/// The class of targets that do not count.
+/// The class of ignored targets.
 const IGNORED: i64 = -100;
 
 fn each(out: &Tensor, y: &Tensor) -> Tensor {
     out.cross_entropy_loss(y, None::<Tensor>, Reduction::None, IGNORED, 0.0)
 }
 
-/// The mean over targets that count, as one writes it by hand. Without any it is 0 / 0, and
-/// so is every gradient: those of the masked samples, too, as NaN times 0 is NaN.
+/// A naive mean over counted targets. Without any it is 0 / 0, and so is every gradient, including those of
+/// masked samples, as NaN times 0 is NaN.
 fn mean_of_valid(out: &Tensor, y: &Tensor) -> Loss {
     let mask = y.not_equal(IGNORED).to_kind(out.kind());
     let valid = mask.sum(None);
@@ -60,8 +59,8 @@ fn copies(list: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
     list.into_iter().map(copy).collect()
 }
 
-/// The loss was 0 times NaN, so that `NonFinite::Skip` threw a good step away; where the
-/// loss function's backward gave NaN, too, so was every gradient.
+/// Regression test: the loss was 0 times NaN, so `NonFinite::Skip` dropped a good step; if the loss
+/// function's backward gave NaN, too, so was every gradient.
 #[test]
 fn a_micro_batch_of_weight_zero_counts_nothing() {
     single_threaded();
@@ -129,7 +128,7 @@ fn what_counts_nothing_is_not_looked_at_either() {
         assert_eq!(pipe.loss_scale(), scale, "{case}");
         let norm = pipe.clip_grad_norm(f64::INFINITY).unwrap();
         assert!(norm.is_finite() && norm > 0.0, "{case}: {norm}");
-        // A constant will do for what counts nothing: there is nothing to go back from.
+        // A constant is enough for a loss of weight 0: it needs no backward.
         let constant = |out: &Tensor, y: &Tensor| match mean_of_valid(out, y) {
             loss if loss.value.isfinite().int64_value(&[]) == 1 => loss,
             _ => Loss::weighted(Tensor::from(0.0_f32), 0.0),
@@ -166,14 +165,14 @@ fn a_batch_of_which_nothing_counts_is_an_error_that_changes_nothing() {
     }
 }
 
-/// A weight in a `Loss` was not looked at: NaN spoiled all gradients without an error.
+/// Regression test: a `Loss`'s weight was not checked, so NaN silently corrupted all gradients.
 #[test]
 fn a_weight_that_is_no_count_is_refused_wherever_it_is_given() {
     single_threaded();
     let (x, y) = mlp_batch(6);
     for weight in [f64::NAN, f64::INFINITY, -1.0] {
         let mut pipe = pipeline(3, ScheduleKind::OneFOneB, Recompute::Never);
-        // The second of the micro-batches has another weight than the first.
+        // The second micro-batch has another weight than the first.
         let second = |y: &Tensor| y.int64_value(&[0]) == (2 * 3) % 5;
         let given = move |y: &Tensor| if second(y) { weight } else { 1.0 };
         let pair = move |out: &Tensor, y: &Tensor| (cross_entropy(out, y), given(y));
@@ -198,7 +197,7 @@ fn sum_of_all(out: &Tensor, y: &Tensor) -> Loss {
     Loss::sum(each(out, y).sum(None))
 }
 
-/// A sum was put together as if it were a mean: 28.17 became 9.81.
+/// Regression test: a sum was combined like a mean: 28.17 became 9.81.
 #[test]
 fn a_summed_loss_is_that_of_a_plain_loop_to_the_bit() {
     single_threaded();
@@ -301,13 +300,13 @@ fn a_step_has_losses_of_one_kind() {
     }
 }
 
-/// One part without a gradient took the gradient of the whole input along.
+/// Regression test: one part without a gradient dropped the gradient of the whole input.
 #[test]
 fn an_input_that_some_micro_batches_do_not_use_has_a_gradient_of_zero_there() {
     single_threaded();
     let model = Sequential::new().layer("scale", |p| {
         let scale = p.ones("scale", &[1]);
-        // Samples of a negative first number are not used.
+        // Samples with a negative first number are not used.
         nn::func(move |x| {
             let used = x.double_value(&[0, 0]) >= 0.0;
             let x = if used { x.shallow_clone() } else { x.detach() };

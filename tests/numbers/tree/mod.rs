@@ -1,5 +1,4 @@
-//! Gradients that are summed over micro-batches in a tree: as its definition says, whatever
-//! the cut and the schedule.
+//! Gradients summed over micro-batches in a tree follow its definition for any cut and schedule.
 
 mod oracle;
 mod pipelines;

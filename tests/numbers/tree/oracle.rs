@@ -1,4 +1,4 @@
-//! What the sums are to be, from the gradients of each micro-batch, with tch alone.
+//! Expected sums, from the gradients of each micro-batch, with plain tch.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn plus(left: Option<Tensor>, right: Option<Tensor>) -> Option<Tensor> {
     }
 }
 
-/// Halves of halves of the leaves.
+/// Adds the leaves by recursive halving.
 fn node(leaves: &[Option<Tensor>]) -> Option<Tensor> {
     if let [leaf] = leaves {
         return leaf.as_ref().map(Tensor::copy);
@@ -28,7 +28,7 @@ fn node(leaves: &[Option<Tensor>]) -> Option<Tensor> {
     plus(node(left), node(right))
 }
 
-/// The sum of one parameter's gradients in a tree, absent where all of them are.
+/// The tree sum of one parameter's gradients; absent if all of them are.
 fn sum(gradients: &[Option<Tensor>], leaves: usize) -> Option<Tensor> {
     let count = gradients.len();
     let leaf = |leaf: usize| {
@@ -53,14 +53,14 @@ pub(super) fn sums(of_each: &[Named], leaves: usize) -> Named {
     all.collect()
 }
 
-/// The gradients of a model's first step, tied places added up in the order of the layers.
+/// The gradients of a model's first step, with tied places added in the order of the layers.
 pub(super) struct Oracle {
     of_each: Vec<Named>,
     ties: Vec<(String, String)>,
 }
 
 impl Oracle {
-    /// Of a pipeline of the model that has made no step yet.
+    /// For a pipeline of the model that has not made a step yet.
     pub(super) fn new(
         model: &Model,
         pipe: &mut Pipeline,
@@ -96,7 +96,7 @@ impl Oracle {
     }
 }
 
-/// Numbers as they are, of which -0.0 and 0.0 are two.
+/// The numbers' bits, which distinguish -0.0 and 0.0.
 pub(super) fn bits(named: &[(String, Tensor)]) -> Vec<(String, Vec<u32>)> {
     let bits = |tensor: &Tensor| -> Vec<u32> {
         let numbers = Vec::<f32>::try_from(tensor.detach().reshape([-1])).unwrap();
@@ -107,7 +107,7 @@ pub(super) fn bits(named: &[(String, Tensor)]) -> Vec<(String, Vec<u32>)> {
         .collect()
 }
 
-/// The same bits, or the names of those that have not.
+/// Checks for equal bits; the panic names the tensors that differ.
 #[track_caller]
 pub(super) fn assert_bits(own: &[(String, Tensor)], expected: &[(String, Tensor)], case: &str) {
     let (own, expected) = (bits(own), bits(expected));

@@ -10,7 +10,7 @@ use crate::support::models::{self, Model};
 use crate::support::reference::Named;
 use crate::support::*;
 
-/// More than the largest number of micro-batches, which so are of one and two samples.
+/// More than the largest number of micro-batches, so that some have one sample and some two.
 const SAMPLES: i64 = 13;
 const MICRO_BATCHES: std::ops::RangeInclusive<usize> = 1..=9;
 const RECOMPUTE: [Recompute; 3] = [Recompute::Never, Recompute::ExceptLast, Recompute::Always];
@@ -37,7 +37,7 @@ fn oracle(model: &Model, micro_batches: usize) -> Oracle {
     Oracle::new(model, &mut pipe, (&x, &y), micro_batches)
 }
 
-/// What a stage does besides, another thing in each case.
+/// Additional settings of the stages, varying by case.
 fn besides(builder: PipelineBuilder, case: usize, stages: usize) -> PipelineBuilder {
     let offload: Vec<usize> = (0..stages).filter(|_| case % 2 == 1).collect();
     builder
@@ -46,10 +46,10 @@ fn besides(builder: PipelineBuilder, case: usize, stages: usize) -> PipelineBuil
         .offload_at_least(Bytes(0))
 }
 
-/// One of so many of all cases is run: all values of an axis, and most that can meet.
+/// One of `EVERY` cases runs: all values of an axis, and most combinations.
 const EVERY: usize = 5;
 
-/// Cases that were run.
+/// Returns the number of cases run.
 fn every_schedule(model: &Model, devices: &[usize]) -> usize {
     let (mut case, mut run) = (0, 0);
     for micro in MICRO_BATCHES {
@@ -94,7 +94,7 @@ fn every_schedule_and_cut_adds_as_the_tree_is_defined() {
     assert!(cases > 180, "{cases}");
 }
 
-/// A layer that uses its parameters for some micro-batches and not for others.
+/// A layer that uses its parameters only for some micro-batches.
 fn sometimes() -> Model {
     let mut model = Model::new("sometimes", mlp_batch, cross_entropy).layer("sometimes", |path| {
         let linear = nn::linear(path, 12, 12, nn::LinearConfig::default());
@@ -112,7 +112,7 @@ fn sometimes() -> Model {
     model
 }
 
-/// Skips, batch norm, several outputs, tied parameters, moving buffers, absent gradients.
+/// Skips, batch norm, several outputs, tied parameters, updated buffers, absent gradients.
 #[test]
 fn every_kind_of_model_adds_as_the_tree_is_defined() {
     for model in [
@@ -136,7 +136,7 @@ fn gradients_are_absent_from_leaves_of_the_model_that_is_to_have_some() {
     assert!(used.contains(&true) && used.contains(&false), "{used:?}");
 }
 
-/// So that the others can fail.
+/// Shows that the other tests can fail.
 #[test]
 fn other_leaves_have_other_bits() {
     let oracle = oracle(&models::mlp(), 9);
@@ -192,15 +192,14 @@ fn micro_batches_may_come_back_in_any_order() {
     }
 }
 
-/// A plain model cannot draw a pipeline's masks, but a pipeline of which one micro-batch
-/// counts can.
+/// A plain model cannot draw a pipeline's masks, but a pipeline with only one counted micro-batch can.
 #[test]
 fn masks_of_dropout_are_those_of_the_micro_batch() {
     const MICRO: usize = 8;
     const CLASSES: i64 = 7;
     let model = models::transformer(0.3);
     let (x, y) = (model.batch)(MICRO as i64);
-    // Targets know their micro-batch.
+    // Targets encode their micro-batch.
     let micros = Tensor::arange(MICRO as i64, gpipe::tch::kind::INT64_CPU);
     let y = y + micros.unsqueeze(1) * CLASSES;
     let loss = |counts: Option<i64>| {
@@ -219,7 +218,7 @@ fn masks_of_dropout_are_those_of_the_micro_batch() {
     let of_each = (0..MICRO as i64).map(|micro| step(builder(&model, 1), Some(micro)));
     let of_each: Vec<Named> = of_each.collect();
     for leaves in LEAVES {
-        // The sum of all weights is divided out.
+        // Divides by the sum of all weights.
         let expected = sums(&of_each, leaves).into_iter();
         let expected = expected.map(|(name, sum)| (name, sum / MICRO as f64));
         let expected: Named = expected.collect();

@@ -1,5 +1,4 @@
-//! Steps one behind the other, failed ones and those that do not count; settings that are
-//! none.
+//! Consecutive steps, failed and skipped ones; invalid settings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +39,7 @@ fn steps_accumulate_and_batches_may_be_of_any_size() {
         for stages in [1, 3] {
             let mut pipe = builder(stages, 6, leaves).build().unwrap();
             let mut expected: Option<Named> = None;
-            // Fewer micro-batches than leaves, too, and no update between them.
+            // Includes fewer micro-batches than leaves, and no update between them.
             for samples in [13, 2, 6, 1, 5] {
                 let (x, y) = mlp_batch(samples);
                 let own = Oracle::new(&model, &mut pipe, (&x, &y), 6).sums(leaves);
@@ -103,7 +102,7 @@ fn frozen_parameters_are_absent_from_every_leaf() {
     }
 }
 
-/// Zeros in the place of absent gradients would make 0.0 of it.
+/// Zeros in place of absent gradients would turn it into 0.0.
 #[test]
 fn a_minus_zero_stays_one_where_all_other_gradients_are_absent() {
     let model = || {
@@ -129,7 +128,7 @@ fn a_minus_zero_stays_one_where_all_other_gradients_are_absent() {
     }
 }
 
-/// A loss that fails at its call of this number, from 0.
+/// A loss that fails at call `at`, from 0.
 fn failing(at: usize) -> impl Fn(&Tensor, &Tensor) -> anyhow::Result<Tensor> + Send + Sync {
     let calls = Arc::new(AtomicUsize::new(0));
     move |out: &Tensor, y: &Tensor| {
@@ -154,7 +153,7 @@ fn a_failed_step_leaves_nothing_in_the_tree() {
                 assert!(gradients(&mut pipe).is_empty(), "{case}");
                 pipe.train_step(&x, &y, cross_entropy).unwrap();
                 assert_bits(&gradients(&mut pipe), &expected, &case);
-                // What an earlier step left is given back as it was.
+                // Gradients of an earlier step are restored.
                 let before = copied(gradients(&mut pipe));
                 pipe.train_step(&x, &y, failing(at)).unwrap_err();
                 assert_bits(&gradients(&mut pipe), &before, &case);
@@ -163,7 +162,7 @@ fn a_failed_step_leaves_nothing_in_the_tree() {
     }
 }
 
-/// A loss whose gradient overflows half precision at the call of this number.
+/// A loss whose gradient overflows half precision at call `at`.
 fn overflowing(at: usize) -> impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync {
     let calls = Arc::new(AtomicUsize::new(0));
     move |out: &Tensor, y: &Tensor| {
@@ -199,13 +198,13 @@ fn an_overflow_in_any_leaf_skips_the_step() {
     }
 }
 
-/// With the last micro-batch of a leaf its gradients leave the parameters.
+/// After the last micro-batch of a leaf its gradients leave the parameters.
 #[test]
 fn a_gradient_that_is_not_finite_fails_the_step_with_its_micro_batch() {
     let (x, y) = mlp_batch(8);
     for at in 0..8 {
         let calls = Arc::new(AtomicUsize::new(0));
-        // A finite loss with a gradient of infinity times 0.
+        // A finite loss whose gradient is infinity times 0.
         let loss = move |out: &Tensor, y: &Tensor| {
             let wrong = calls.fetch_add(1, Ordering::Relaxed) == at;
             let zero = (out * 0.0).sqrt().sum(None);
@@ -222,7 +221,7 @@ fn a_gradient_that_is_not_finite_fails_the_step_with_its_micro_batch() {
     }
 }
 
-/// Gradients that wait in the tree are no activations.
+/// Gradients kept in the tree do not count as activations.
 #[test]
 fn gradients_of_leaves_are_not_counted_as_activations() {
     let (x, y) = mlp_batch(64);

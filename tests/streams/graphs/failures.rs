@@ -13,8 +13,8 @@ use crate::support::{batch, cross_entropy, single_threaded};
 
 #[test]
 fn a_capture_that_is_refused_leaves_a_stage_that_goes_on() {
-    // The second: what a backward without its graph runs once more must find the buffers
-    // of its micro-batch.
+    // For the second model, a backward without a graph reruns the forward, and must find the buffers of its
+    // micro-batch.
     refused_captures(&models::unet());
     refused_captures(&models::moving());
 }
@@ -27,8 +27,7 @@ fn refused_captures(model: &Model) {
             micro_batches: 4,
             schedule,
         };
-        // One stage's captures come one after the other, so that forwards, backwards and
-        // weight passes are among them.
+        // A stage's captures are consecutive, so forwards, backwards and weight passes are among them.
         for number in 0..8 {
             let case = format!("{} {schedule}, capture {number}", model.name);
             let mut pair = Pair::new(&setup, || setup.builder(model.sequential()));
@@ -61,7 +60,7 @@ fn a_layer_that_fails_while_it_is_captured_is_named() {
         micro_batches: 2,
         schedule: ScheduleKind::GPipe,
     };
-    // The first stage's first run finds out what it writes to; then two a step.
+    // The first stage's first run detects its writes; then there are two runs per step.
     let capture = 2 * WARM_UP + 1;
     let build = |time: usize| setup.builder(failing_at(time)).balance(&[2, 1]);
     let runs = AtomicUsize::new(0);

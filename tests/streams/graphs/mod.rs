@@ -1,6 +1,5 @@
-//! CUDA graphs without a device: a recorder stands in for it, and does again what a graph
-//! would hold. Everything else is as it is on a device: slots, copies, sums of gradients,
-//! what is refused and why.
+//! CUDA graphs without a device: a recorder replaces it, and repeats the operations that a graph would hold.
+//! Everything else is as on a device: slots, copies, sums of gradients, refusals and their reasons.
 
 mod failures;
 mod numbers;

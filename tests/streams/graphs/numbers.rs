@@ -55,8 +55,8 @@ fn every_schedule_has_the_same_bits() {
 
 #[test]
 fn every_kind_of_edge_has_the_same_bits() {
-    // Skips that cross stages, several outputs, tied parameters, attention, and layers that
-    // read what the micro-batches before have left in their buffers.
+    // Skips that cross stages, several outputs, tied parameters, attention, and layers that read buffers
+    // updated by earlier micro-batches.
     for model in [
         models::unet(),
         models::multi_output(),
@@ -149,7 +149,7 @@ fn sums_in_a_tree_have_the_same_bits() {
     }
 }
 
-/// No gradients come back from it, which must not be taken for another form of them.
+/// It returns no gradients, which must not count as a change of their layout.
 #[test]
 fn a_micro_batch_that_counts_nothing_leaves_the_graphs_as_they_are() {
     single_threaded();
@@ -201,7 +201,7 @@ fn gradients_of_inputs_and_of_several_steps_are_the_same() {
         assert!(plain.equal(&graphs), "step {step}");
         assert_eq!(plain.kind(), Kind::Float);
     }
-    // No update in between: all steps' gradients have accumulated.
+    // Without updates in between, all steps' gradients have accumulated.
     let plain = crate::support::gradients(&mut pair.plain.pipe);
     let graphs = crate::support::gradients(&mut pair.graphs.pipe);
     crate::support::assert_same_bits(&plain, &graphs, "accumulated");

@@ -6,9 +6,9 @@ use gpipe::torch::streams::Recorder;
 use super::setup::{Pair, Setup, WARM_UP};
 use crate::support::{models, single_threaded};
 
-/// While one of them captured, the others went on: what they told the allocator meanwhile it
-/// forgets when the capture ends (it takes every note for one of the capture's), and their
-/// memory was given out while they still read it.
+/// Regression test: while one stage captured, the others continued. The allocator drops the notes that it
+/// gets during a capture when this ends (it attributes all of them to the capture), so their memory was
+/// reused while they still read it.
 #[test]
 fn nobody_tells_a_device_anything_while_a_graph_is_captured_on_it() {
     single_threaded();

@@ -1,4 +1,4 @@
-//! What cannot be captured runs as ever, and says why.
+//! Stages that cannot be captured run as usual, and give the reason.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Tensor, nn};
@@ -18,7 +18,7 @@ const SETUP: Setup = Setup {
     schedule: ScheduleKind::OneFOneB,
 };
 
-/// The reason of each stage, after enough steps; the numbers are those without graphs.
+/// The reason of each stage, after enough steps; checks that the numbers are those without graphs.
 fn reasons(build: impl Fn() -> PipelineBuilder) -> Vec<Option<String>> {
     single_threaded();
     let mut pair = Pair::new(&SETUP, build);
@@ -44,7 +44,7 @@ fn assert_first_alone(reasons: &[Option<String>], part: &str) {
     assert_eq!(reasons[1], None);
 }
 
-/// A layer that does not say whether it can be replayed.
+/// A layer that does not declare whether it can be replayed.
 #[derive(Debug)]
 struct Silent(nn::Linear);
 impl Layer for Silent {
@@ -116,7 +116,7 @@ fn a_loss_that_writes_to_the_outputs_keeps_the_last_stage_without() {
     }
     pair.step(&batch, writing, "captured");
     assert!(pair.uses()[1].replayed > 0);
-    // One that begins to when there are graphs: told, undone, and well from then on.
+    // In-place changes that begin after capture are reported and undone, and work from then on.
     let error = pair
         .graphs
         .step(&batch, in_place())
@@ -129,7 +129,7 @@ fn a_loss_that_writes_to_the_outputs_keeps_the_last_stage_without() {
     assert!(uses[1].eager.as_ref().unwrap().contains("loss function"));
 }
 
-/// A slot has memory of its own for each value.
+/// A slot has separate memory for each value.
 #[test]
 fn values_that_share_memory_keep_both_their_stages_without() {
     let layer = |body: fn(Values, &nn::Linear) -> Values| {

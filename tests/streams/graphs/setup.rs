@@ -1,4 +1,4 @@
-//! Two pipelines that differ in nothing but graphs.
+//! Two pipelines that differ only in graphs.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
@@ -13,7 +13,7 @@ use crate::support::{assert_same_bits, cpus, snapshot};
 /// Steps before the first capture.
 pub(crate) const WARM_UP: usize = 3;
 
-/// Stages that stand for accelerators of their own, with a recorder if there are graphs.
+/// Stages on separate stand-in accelerators, with a recorder for graphs.
 pub(crate) struct Setup {
     pub(crate) stages: usize,
     pub(crate) micro_batches: usize,
@@ -36,7 +36,7 @@ impl Setup {
     }
 }
 
-/// Without and with graphs.
+/// One pipeline without graphs, and one with.
 pub(crate) struct Pair {
     pub(crate) plain: Run,
     pub(crate) graphs: Run,
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// A step with its update: the loss, and the norm of the gradients.
+    /// A step with its update; returns the loss and the norm of the gradients.
     pub(crate) fn step(
         &mut self,
         (x, y): &(Tensor, Tensor),
@@ -70,7 +70,7 @@ impl Run {
 }
 
 impl Pair {
-    /// `build` is given the model's builder, for what else is to be chosen.
+    /// `build` gets the model's builder for further settings.
     pub(crate) fn new(setup: &Setup, build: impl Fn() -> PipelineBuilder) -> Self {
         Self::recorded(setup.recorder(), build)
     }
@@ -83,7 +83,7 @@ impl Pair {
         }
     }
 
-    /// A step on both, which must come to the same.
+    /// Runs a step on both, and compares the results.
     pub(crate) fn step<L: LossFn>(
         &mut self,
         batch: &(Tensor, Tensor),
@@ -95,8 +95,7 @@ impl Pair {
         assert_eq!(plain, graphs, "{case}");
     }
 
-    /// The same parameters and buffers on both, and streams in order; what became of the
-    /// graphs.
+    /// Checks for equal parameters and buffers, and for ordered streams; returns the uses of graphs.
     pub(crate) fn finish(&mut self, case: &str) -> Vec<GraphUse> {
         let plain = snapshot(&mut self.plain.pipe);
         assert_same_bits(&plain, &snapshot(&mut self.graphs.pipe), case);

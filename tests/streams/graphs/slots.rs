@@ -1,4 +1,4 @@
-//! When graphs are captured, how many, and when anew.
+//! When graphs are captured, how many, and when they are recaptured.
 
 use gpipe::partitioner::ScheduleKind;
 
@@ -31,7 +31,7 @@ fn counts(pair: &mut Pair) -> Vec<(u64, u64)> {
 
 #[test]
 fn a_slot_a_micro_batch_in_flight_is_captured_once_after_the_warm_up() {
-    // Forward and backward; with the backward in two halves three graphs a slot.
+    // Forward and backward; a split backward gives three graphs per slot.
     for (schedule, slots, graphs) in [
         (ScheduleKind::OneFOneB, [2, 1], 2),
         (ScheduleKind::GPipe, [4, 4], 2),

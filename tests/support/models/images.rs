@@ -16,7 +16,7 @@ pub(crate) fn convnet() -> Model {
     }
 }
 
-/// A U-Net: three levels, each sent across to its like on the way up.
+/// A U-Net: three levels, each with a skip to its counterpart on the way up.
 pub(crate) fn unet() -> Model {
     let pooled = |x: &Tensor| x.max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false);
     let doubled = |x: &Tensor| {

@@ -1,5 +1,5 @@
-//! Models in two forms with the same parameters: layers of a pipeline, and a loop
-//! over tch alone in the calling thread ([`Reference`](super::reference::Reference)).
+//! Models in two forms with the same parameters: layers of a pipeline, and a loop over plain tch in the
+//! calling thread ([`Reference`](super::reference::Reference)).
 #![allow(unused_imports, reason = "every test binary uses its own part of this")]
 
 mod images;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use gpipe::tch::{Tensor, nn};
 use gpipe::{Layer, Sequential, Values, layers::Context};
 
-/// What a layer may ask of the pass that it takes part in, whichever form runs it.
+/// The services that a pass of either form offers to a layer.
 pub(crate) trait Pass {
     fn train(&self) -> bool;
     fn stash(&self, name: &str, value: &Tensor);
@@ -51,26 +51,26 @@ impl Pass for Context {
 /// A built layer.
 pub(crate) type Forward = Box<dyn Fn(&Tensor, &dyn Pass) -> Tensor>;
 
-/// One layer: how to build it at the path of its parameters.
+/// One layer, and a function that builds it at the path of its parameters.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) name: String,
-    /// Where the plain form builds it: at another layer's path it finds that
-    /// layer's parameter, to which the pipeline ties its own.
+    /// Path at which the plain form builds it: at another layer's path it finds that layer's parameter, to
+    /// which the pipeline ties its own.
     pub(crate) home: String,
     pub(crate) build: Arc<dyn Fn(&nn::Path<'_>) -> Forward + Send + Sync>,
     stashes: Vec<&'static str>,
     pops: Vec<&'static str>,
 }
 
-/// How near a model comes to plain gradient accumulation over the same micro-batches.
+/// Agreement of a model with plain gradient accumulation over the same micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plainly {
     /// The same bits.
     Exactly,
-    /// Sums in another order: tied parameters.
+    /// Up to the order of summation: tied parameters.
     Closely,
-    /// Not at all: it draws masks that a plain model cannot draw.
+    /// Not comparable: it draws masks that a plain model cannot draw.
     Not,
 }
 
@@ -82,8 +82,8 @@ pub(crate) struct Model {
     pub(crate) batch: fn(i64) -> (Tensor, Tensor),
     pub(crate) loss: fn(&Tensor, &Tensor) -> Tensor,
     pub(crate) plainly: Plainly,
-    /// Whether the micro-batches do not see each other nor their number, so that
-    /// the whole batch gives nearly the same.
+    /// Whether micro-batches are independent of each other and of their number, so that the whole batch gives
+    /// nearly the same.
     pub(crate) whole: bool,
     ties: Vec<(&'static str, &'static str)>,
 }
@@ -147,12 +147,12 @@ impl Model {
         self
     }
 
-    /// Names of parameters that are tied: the owner's, the copy's.
+    /// Names of tied parameters: the owner's, the copy's.
     pub(crate) fn ties(&self) -> &[(&'static str, &'static str)] {
         &self.ties
     }
 
-    /// The same with a parameter of its own at each place.
+    /// The same model with a separate parameter at each place.
     pub(crate) fn untied(mut self) -> Self {
         self.ties.clear();
         for part in &mut self.parts {
@@ -223,7 +223,7 @@ fn linear(path: &nn::Path<'_>, inputs: i64, outputs: i64) -> nn::Linear {
     nn::linear(path, inputs, outputs, nn::LinearConfig::default())
 }
 
-/// A weight whose size does not make the numbers grow.
+/// A weight scaled so that its size does not increase the numbers.
 fn weight(path: &nn::Path<'_>, name: &str, shape: &[i64]) -> Tensor {
     let fan_in = shape.last().copied().unwrap_or(1);
     path.randn(name, shape, 0.0, 1.0 / (fan_in as f64).sqrt())

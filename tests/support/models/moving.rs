@@ -1,4 +1,4 @@
-//! Layers that read buffers which their forward has moved.
+//! Layers that read buffers updated in their forward.
 
 use gpipe::tch::{self, Kind, Tensor, nn};
 
@@ -6,7 +6,7 @@ use super::{Model, linear, weight};
 
 const WIDTH: i64 = 8;
 
-/// Vectors of eight features; what a micro-batch finds is what those before have left.
+/// Vectors of eight features; each micro-batch sees the buffers left by earlier ones.
 pub(crate) fn moving() -> Model {
     let batch = |samples| super::super::batch(&[samples, WIDTH], samples);
     let mut model = Model::new("moving buffers", batch, super::super::cross_entropy);
@@ -39,8 +39,7 @@ fn unit(vector: &Tensor) -> Tensor {
     vector / vector.norm()
 }
 
-/// Divides its matrix by the largest singular value, which it follows with one step of
-/// the power iteration a forward.
+/// Divides its matrix by the largest singular value, tracked with one power iteration per forward.
 fn spectral(path: &nn::Path<'_>) -> super::Forward {
     let matrix = weight(path, "weight", &[WIDTH, WIDTH]);
     let left = path.ones_no_train("left", &[WIDTH]);
@@ -58,7 +57,7 @@ fn spectral(path: &nn::Path<'_>) -> super::Forward {
     })
 }
 
-/// Subtracts a running mean, then moves it.
+/// Subtracts a running mean, then updates it.
 fn centred(path: &nn::Path<'_>) -> super::Forward {
     let shift = weight(path, "shift", &[WIDTH]);
     let mean = path.zeros_no_train("mean", &[WIDTH]);
@@ -72,7 +71,7 @@ fn centred(path: &nn::Path<'_>) -> super::Forward {
     })
 }
 
-/// Multiplies by a running scale that it moves where autograd does not look.
+/// Multiplies by a running scale that it updates outside of autograd.
 fn scaled(path: &nn::Path<'_>) -> super::Forward {
     let shift = weight(path, "shift", &[WIDTH]);
     let scale = path.ones_no_train("scale", &[1]);

@@ -1,11 +1,11 @@
-//! Autograd nodes with several outputs that take parameters, or what was computed
-//! from them: some outputs are used, some are not, some twice.
+//! Autograd nodes with several outputs that take parameters, or values computed from them: some outputs are
+//! used, some unused, some used twice.
 
 use gpipe::tch::{Kind, Tensor};
 
 use super::{Model, linear, weight};
 
-/// Vectors of eight features through one such node after the other.
+/// Vectors of eight features through a sequence of such nodes.
 pub(crate) fn multi_output() -> Model {
     let batch = |samples| super::super::batch(&[samples, 8], samples);
     let model = Model::new("multi-output", batch, super::super::cross_entropy);
@@ -26,7 +26,7 @@ fn pieces(model: Model) -> Model {
             let rows = weight(path, "rows", &[3, 8]);
             Box::new(move |x, _| {
                 let rows = rows.unbind(0);
-                // The row between is nobody's.
+                // The row in between is unused.
                 x * (&rows[0] + 1.0) + &rows[2] * &rows[0]
             })
         })
@@ -39,7 +39,7 @@ fn pieces(model: Model) -> Model {
         })
 }
 
-/// Parameters taken apart, and statistics of what was computed from them.
+/// Factorized parameters, and statistics of values computed from them.
 fn factorizations(model: Model) -> Model {
     model
         .layer("qr", |path| {
@@ -72,7 +72,7 @@ fn factorizations(model: Model) -> Model {
         })
 }
 
-/// Library nodes that hand back more than the output.
+/// Library nodes that return more than the output.
 fn heads(model: Model) -> Model {
     model
         .layer("norm", |path| {

@@ -1,5 +1,5 @@
-//! Weights that are used more than once in depth: a pass over the weights alone
-//! must count each use, and none twice.
+//! Weights that are used more than once in depth: a pass over the weights alone must count each use exactly
+//! once.
 
 use gpipe::tch::nn::{self, RNN};
 use gpipe::tch::{Tensor, nn::Module};
@@ -54,7 +54,7 @@ pub(crate) fn recurrent() -> Model {
                 })
             })
         })
-        // Forth and back through one matrix, and a cell with a gate around it.
+        // Back and forth through one matrix, and a gated cell.
         .layer("gated", |path| {
             let matrix = weight(path, "matrix", &[8, 8]);
             let gate = linear(&(path / "gate"), 8, 8);
@@ -72,7 +72,7 @@ pub(crate) fn recurrent() -> Model {
         })
 }
 
-/// Runs a cell over the time steps by hand; gives all its states.
+/// Runs a cell over the time steps by hand; returns all its states.
 fn unrolled(x: &Tensor, cell: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     let mut state = x.select(1, 0).zeros_like();
     let mut states = Vec::new();

@@ -1,4 +1,4 @@
-//! One matrix with three places of use: embedding, a layer in the middle, head.
+//! One matrix used in three places: embedding, a layer in the middle, head.
 
 use gpipe::tch::{Device, Kind, Tensor, nn};
 
@@ -16,7 +16,7 @@ pub(crate) fn tied() -> Model {
     for number in 0..2 {
         model = model.layer(format!("block.{number}"), block);
     }
-    // Guesses a token and embeds the guess: two uses in one place.
+    // Predicts a token and embeds the prediction: two uses in one place.
     model = model
         .layer("guess", |path| {
             let table = table(path);
@@ -41,7 +41,7 @@ pub(crate) fn tied() -> Model {
     }
 }
 
-/// The table that is at `path` already, or a new one.
+/// The existing table at `path`, or a new one.
 fn table(path: &nn::Path<'_>) -> Tensor {
     path.get("weight")
         .unwrap_or_else(|| weight(path, "weight", &[VOCABULARY, WIDTH]))

@@ -1,4 +1,4 @@
-//! A transformer whose dropout is tch's own.
+//! A transformer that uses tch's own dropout.
 
 use gpipe::tch::{Kind, Tensor, nn};
 
@@ -7,8 +7,7 @@ use super::{Forward, Model, Pass, Plainly, linear, token_loss};
 const WIDTH: i64 = 8;
 const HEADS: i64 = 2;
 
-/// A projection, three blocks of two layers, a head; with dropout `p` where
-/// transformers have it.
+/// A projection, three blocks of two layers, a head; with dropout `p` in the usual places.
 pub(crate) fn transformer(p: f64) -> Model {
     let name = if p > 0.0 {
         "transformer with dropout"
@@ -51,7 +50,7 @@ fn feed(path: &nn::Path<'_>, p: f64) -> Forward {
     })
 }
 
-/// Causal attention, with dropout on the weights and on what is added.
+/// Causal attention, with dropout on the weights and on the residual.
 fn attention(path: &nn::Path<'_>, p: f64) -> Forward {
     let norm = norm(&(path / "norm"));
     let qkv = linear(&(path / "qkv"), WIDTH, 3 * WIDTH);

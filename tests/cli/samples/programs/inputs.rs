@@ -1,4 +1,4 @@
-//! What programs take: whole numbers, several inputs, and targets among them.
+//! Inputs of programs: integers, several inputs, and targets among them.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use gpipe::tch::{Device, Kind, Tensor};
 use super::{arrays, floats, folder, rows, whole};
 use crate::samples::{as_json, config, fails, printed, trained};
 
-/// They were taken for tokens, of which two were known.
+/// Regression test: the features were treated as tokens, of which two were known.
 #[test]
 fn whole_numbers_that_are_features_are_any_whole_numbers() {
     let folder = folder(&["counts"]);
@@ -22,14 +22,14 @@ fn whole_numbers_that_are_features_are_any_whole_numbers() {
         folder,
         "--model counts.pt2 --loss cross-entropy --data d.safetensors",
     );
-    // A table is none of texts to it.
+    // The program does not treat a table as texts.
     let rows = rows(40, |at| {
         format!("{},{at},-1,9,{}\n", at as i64 - 20, at % 3)
     });
     fs::write(folder.join("d.csv"), format!("a,b,c,d,kind\n{rows}")).unwrap();
     let train = "train --model counts.pt2 --loss cross-entropy --batch 8 --steps 1 --quiet";
     printed(folder, &format!("{train} --data d.csv"));
-    // Without data it is made up, not Moby-Dick.
+    // Without data it uses synthetic data, not Moby-Dick.
     printed(folder, train);
     fs::write(
         folder.join("d.csv"),
@@ -46,7 +46,7 @@ fn whole_numbers_that_are_features_are_any_whole_numbers() {
     );
 }
 
-/// A loss of its own took no data at all.
+/// Regression test: programs with their own loss accepted no data.
 #[test]
 fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
     let folder = folder(&["judged", "triplet", "coder"]);
@@ -56,7 +56,7 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
         "d.safetensors",
         &[("x", &floats(&[44, 8])), ("y", &whole(&[44], 3))],
     );
-    // Four are held out, in two micro-batches of the eval.
+    // Four are held out, in two micro-batches of the evaluation.
     trained(folder, "--model judged.pt2 --data d.safetensors");
     assert_eq!(
         config(folder, "whole")["loss"]["name"].as_str(),
@@ -103,7 +103,7 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
         1,
         &wrong,
     );
-    // It was told to replace the file.
+    // Regression test: the message said to replace the file.
     fails(
         folder,
         &format!("{train} --model triplet.pt2 --data three.safetensors --set checkpoint.every=0"),
@@ -144,7 +144,7 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
     );
 }
 
-/// The loss of each micro-batch counted alike, whatever its samples.
+/// Micro-batch losses are weighted by the number of samples.
 #[test]
 fn the_programs_own_loss_counts_samples_alike() {
     let folder = folder(&["coder"]);
@@ -193,7 +193,7 @@ fn several_inputs_have_arrays_of_their_names_and_targets() {
         2,
         &["--normalise standard is for samples of one input"],
     );
-    // It was found in the middle of a run, whose folder then was there.
+    // Regression test: the error came in the middle of a run, whose folder was already there.
     let odd = y.masked_fill(&y.eq(2), 7);
     let all = [("numbers", &x), ("mask", &mask), ("y", &odd)];
     arrays(folder, "d.safetensors", &all);

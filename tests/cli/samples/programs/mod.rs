@@ -11,7 +11,7 @@ use gpipe::tch::{Device, Kind, Tensor};
 use super::{as_json, fails, printed};
 use crate::run::{gpipe, losses};
 
-/// A folder with programs of both folders of fixtures.
+/// A folder with programs of both fixture folders.
 pub(super) fn folder(programs: &[&str]) -> tempfile::TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let folder = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn rows(count: usize, row: impl Fn(usize) -> String) -> String {
     rows.concat()
 }
 
-/// What standard error says of a run that ends well.
+/// Standard error of a run that succeeds.
 fn said(folder: &Path, args: &str) -> String {
     let output = gpipe(folder, args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -56,7 +56,7 @@ fn said(folder: &Path, args: &str) -> String {
     errors
 }
 
-/// A file whose program takes two samples or more, as `Dim.DYNAMIC` and `Dim.AUTO` make it.
+/// Changes a file's program to take two samples or more, as with `Dim.DYNAMIC` and `Dim.AUTO`.
 fn of_two_or_more(file: &Path) {
     let mut bytes = fs::read(file).unwrap();
     let find = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|own| own == what);
@@ -66,7 +66,7 @@ fn of_two_or_more(file: &Path) {
         let own = bytes[from..from + count].iter().rev();
         own.fold(0, |sum, byte| (sum << 8) | usize::from(*byte))
     };
-    // The entry that it is in, by the list at the end of the archive.
+    // Finds the entry by the list at the end of the archive.
     let header = bytes[..at].windows(4).rposition(|own| own == b"PK\x03\x04");
     let header = header.unwrap();
     let list = bytes.windows(4).enumerate();
@@ -86,8 +86,8 @@ fn of_two_or_more(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
-/// Such a program was said to be exported without a dynamic batch, `eval` refused what it takes, and the
-/// range ended at 18446744073709551615.
+/// Regression test: such a program was reported as exported without a dynamic batch, `eval` refused valid
+/// batches, and the range ended at 18446744073709551615.
 #[test]
 fn a_program_of_two_samples_or_more_is_told_so_and_judged() {
     let folder = folder(&["mlp"]);
@@ -110,7 +110,7 @@ fn a_program_of_two_samples_or_more_is_told_so_and_judged() {
     fails(folder, "eval --run run --batch 1", 2, &range);
 }
 
-/// The last batch was given to the program as it was, which ended `eval` with libtorch's error.
+/// Regression test: the incomplete last batch was passed on, and `eval` ended with libtorch's error.
 #[test]
 fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
     let folder = folder(&["fixed"]);
@@ -166,7 +166,7 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
         "--batch",
     ];
     fails(folder, "eval --run run --data one.safetensors", 2, &few);
-    // Nothing is measured, rather than the loss of nothing, which is no number.
+    // Nothing is measured, as the loss over no samples is not a number.
     let notes = said(folder, &format!("{train} --held-out 0.1 --out none"));
     assert!(
         notes.contains("the held-out loss is not measured: 3 samples"),
@@ -174,7 +174,7 @@ fn a_program_of_one_batch_size_is_judged_on_whole_batches() {
     );
 }
 
-/// A micro-batch of one sample ended training, and the profile, with libtorch's error.
+/// Regression test: a micro-batch of one sample ended training and profiling with libtorch's error.
 #[test]
 fn batch_norm_has_micro_batches_of_two() {
     let folder = folder(&["normed"]);
@@ -203,7 +203,7 @@ fn batch_norm_has_micro_batches_of_two() {
     );
 }
 
-/// The hint was one for `gpt` and `llama`.
+/// Regression test: the hint was one for `gpt` and `llama`.
 #[test]
 fn a_run_on_other_data_is_told_how_a_new_one_begins() {
     let folder = folder(&["mlp"]);
@@ -258,7 +258,7 @@ fn a_program_begins_with_the_weights_of_a_state_dict() {
     );
     printed(folder, &format!("{train} --steps 1 --out fresh"));
     assert_ne!(losses(folder, "second"), losses(folder, "fresh"));
-    // Without a step in between they are the same weights.
+    // Without an update in between the weights are the same.
     let sgd = format!("{train} --optimizer sgd --lr 1e-30 --steps 1 --checkpoint-every 1");
     printed(
         folder,
@@ -272,7 +272,7 @@ fn a_program_begins_with_the_weights_of_a_state_dict() {
     };
     let (before, after) = (read("weights.safetensors"), read("same.safetensors"));
     for ((name, before), (_, after)) in before.iter().zip(&after) {
-        // Statistics of batches move without a learning rate.
+        // Batch statistics change even without a learning rate.
         assert!(name.starts_with("norm.") || before.equal(after), "{name}");
     }
     printed(folder, "train --resume second --steps 2 --quiet");

@@ -1,4 +1,4 @@
-//! What programs learn: classes, shares, and targets that count nothing.
+//! Targets of programs: classes, shares, and ignored targets.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::{arrays, floats, folder, rows, whole};
 use crate::run::losses;
 use crate::samples::{as_json, fails, printed, trained};
 
-/// libtorch has no word for it, and a GPU ends the program.
+/// libtorch does not check them, and a GPU would end the program.
 #[test]
 fn binary_targets_are_from_0_to_1() {
     let folder = folder(&["mlp", "judged"]);
@@ -46,7 +46,7 @@ fn binary_targets_are_from_0_to_1() {
     );
 }
 
-/// -100 was an error without a flag, and with one any other number.
+/// Regression test: -100 was an error without a flag, and any other number with one.
 #[test]
 fn targets_that_are_ignored_count_nothing_however_a_batch_is_cut() {
     let folder = folder(&["mlp"]);
@@ -100,7 +100,7 @@ fn targets_that_are_ignored_count_nothing_however_a_batch_is_cut() {
     );
 }
 
-/// Classes were looked for in the last dimension alone.
+/// Regression test: classes were expected in the last dimension only.
 #[test]
 fn classes_may_be_in_the_second_dimension() {
     let folder = folder(&["signal", "turned"]);
@@ -115,7 +115,7 @@ fn classes_may_be_in_the_second_dimension() {
         "--model signal.pt2 --loss cross-entropy --data d.safetensors",
     );
     assert!(judged["accuracy"].is_number(), "{judged}");
-    // The other way around is as good, where the targets say so.
+    // The other order works as well, if the targets agree.
     arrays(
         folder,
         "d.safetensors",

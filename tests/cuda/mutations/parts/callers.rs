@@ -1,4 +1,4 @@
-//! What the caller does between what the stages do, in streams of its own.
+//! The caller's work in its own streams, between the stages' work.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,15 +28,15 @@ impl Caller {
     }
 }
 
-/// The caller changes its streams between what it does. It waits for nothing, since no tensor
-/// of its own goes from one of its streams to another.
+/// The caller switches streams between operations. It needs no wait, since none of its tensors passes from
+/// one of its streams to another.
 pub(super) fn streams() {
     let caller = Caller::new();
     uses_outputs(&caller);
     changes_between_steps(&caller);
 }
 
-/// What comes out of a step is used, and given back, while the caller is about something else.
+/// A step's outputs are used and freed while the caller uses another stream.
 fn uses_outputs(caller: &Caller) {
     let model = models::mlp();
     let mut pipe = builder(&model, &GPUS[..2])
@@ -60,8 +60,7 @@ fn uses_outputs(caller: &Caller) {
     print(&[], &used);
 }
 
-/// The loss scale, and whether a step counts, are on the devices from a step to its update and
-/// to the next step.
+/// The loss scale and the finite flag stay on the devices from a step to its update and to the next step.
 fn changes_between_steps(caller: &Caller) {
     let model = models::transformer(0.1);
     let mut pipe = builder(&model, &GPUS[..2])
@@ -81,7 +80,7 @@ fn changes_between_steps(caller: &Caller) {
         caller.enter(1 - step % 2);
         optimizer.step(&mut pipe).unwrap();
         caller.enter(step % 2);
-        // More than all the memory that was given back meanwhile.
+        // Allocates more than all the memory freed meanwhile.
         let more = |number: usize| Tensor::ones([1], (Kind::Float, GPUS[number % 2]));
         drop((0..1024).map(more).collect::<Vec<_>>());
     }
@@ -89,8 +88,8 @@ fn changes_between_steps(caller: &Caller) {
     print(&losses.collect::<Vec<_>>(), &[]);
 }
 
-/// What the caller makes on one device reaches another one by way of page-locked memory, in a
-/// layer: a step begins behind all that the caller's streams have.
+/// In a layer, a tensor of the caller on one device reaches another one through page-locked memory: a step
+/// starts after all work in the caller's streams.
 pub(super) fn by_way_of_the_host() {
     let on_its_way = Arc::new(Mutex::new(Tensor::new()));
     let own = Arc::clone(&on_its_way);

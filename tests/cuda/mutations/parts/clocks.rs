@@ -8,13 +8,13 @@ use gpipe::{Pipeline, Sequential};
 
 use super::GPUS;
 
-/// A device of its own clock, which is slower than its host: its actions do not overlap.
+/// A device whose clock is slower than the host's: its actions do not overlap.
 pub(super) fn timed() {
     let linear = |p: &nn::Path<'_>| nn::linear(p, 512, 512, nn::LinearConfig::default());
     let model = || Sequential::new().layer("one", linear).layer("two", linear);
     let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
     let x = Tensor::ones([2048, 512], (Kind::Float, Device::Cpu));
-    // The loss is there before the first device is done.
+    // The loss is available before the first device is done.
     let devices = [GPUS[0], Device::Cpu];
     let mut pipe = Pipeline::builder(model())
         .devices(&devices)
@@ -34,8 +34,8 @@ pub(super) fn timed() {
     one_axis(model(), &x, loss);
 }
 
-/// Two devices are on one axis of time, however busy one of them was when the pipeline was
-/// built: by it, the first one goes back behind the second.
+/// Two devices share one time axis, however busy one of them was when the pipeline was built: the first one's
+/// backward comes after the second's.
 fn one_axis(model: Sequential, x: &Tensor, loss: fn(&Tensor, &Tensor) -> Tensor) {
     let large = Tensor::ones([1024; 2], (Kind::Float, GPUS[0]));
     let work = || (0..8).for_each(|_| drop(large.matmul(&large)));

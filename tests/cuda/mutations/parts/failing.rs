@@ -13,7 +13,7 @@ use crate::simulated;
 use crate::support::models::{self, Model};
 use crate::support::snapshot;
 
-/// A step fails while copies are under way; then the host reads what is offloaded.
+/// A step fails while copies are in flight; then the host reads offloaded values.
 pub(super) fn undone_and_saved(model: &Model) {
     let mut pipe = builder(model, &GPUS[..2])
         .offload(&[0, 1])
@@ -21,7 +21,7 @@ pub(super) fn undone_and_saved(model: &Model) {
         .patience(Duration::from_mins(1))
         .build()
         .unwrap();
-    // Each parameter is a window of its own.
+    // Each parameter has a window of its own.
     let mut optimizer = Optimizer::new(AdamW::default())
         .offload(true)
         .offload_window(Bytes(1));
@@ -39,8 +39,8 @@ pub(super) fn undone_and_saved(model: &Model) {
     checkpointer.finish().unwrap();
 }
 
-/// A copy of an update fails while others are under way; the next call goes on with it. Then
-/// weights are loaded behind all that, with patience.
+/// A copy of an update fails while others are in flight; the next call continues it. Then weights are loaded,
+/// with patience.
 fn stopped(pipe: &mut Pipeline, optimizer: &mut Optimizer, model: &Model) {
     let (x, y) = (model.batch)(8);
     pipe.train_step(&x, &y, model.loss).unwrap();
@@ -54,7 +54,7 @@ fn stopped(pipe: &mut Pipeline, optimizer: &mut Optimizer, model: &Model) {
     print(&[], &values);
 }
 
-/// A kernel never ends: who loads weights behind it gives up in time.
+/// A kernel never ends: loading weights after it must time out.
 pub(super) fn stalled() {
     let (said, hears) = mpsc::channel();
     std::thread::spawn(move || {

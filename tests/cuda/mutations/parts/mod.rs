@@ -1,4 +1,4 @@
-//! Short trainings that reach the calls which are left out.
+//! Short trainings that reach the calls to be left out.
 
 mod callers;
 mod clocks;
@@ -18,10 +18,10 @@ use crate::support::snapshot;
 
 const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
 
-/// What is before the numbers of a run.
+/// Prefix of a run's numbers.
 pub(super) const NUMBERS: &str = "numbers: ";
 
-/// The runs, each in a process of its own.
+/// The runs, each in its own process.
 pub(crate) const PARTS: [Test; 13] = [
     ("mutations::between_devices", between_devices),
     ("mutations::with_the_host", with_the_host),
@@ -47,8 +47,8 @@ fn builder(model: &Model, devices: &[Device]) -> PipelineBuilder {
         .seed(3)
 }
 
-/// Trains, and prints the numbers. The caller makes each batch by work in its own stream, and
-/// gives it up at once; it uses what it gets, and gives that up, too.
+/// Trains, and prints the numbers. The caller computes each batch in its own stream and frees it at once; it
+/// also uses and frees the results.
 fn train(mut pipe: Pipeline, mut optimizer: Optimizer, model: &Model, steps: usize) {
     let batch = || {
         let (x, y) = (model.batch)(8);
@@ -104,7 +104,7 @@ fn between_devices() {
         .build()
         .unwrap();
     pipe.train_step(&x, &y, model.loss).unwrap();
-    // The caller's own tensors are on a device of none of the stages.
+    // The caller's tensors are on a device without a stage.
     let model = models::tied();
     let pipe = builder(&model, &GPUS[..2]).build().unwrap();
     let mut there = model;
@@ -138,7 +138,7 @@ fn offloaded() {
             .offload_at_least(Bytes(1))
             .build()
             .unwrap();
-        // Each parameter is a window of its own.
+        // Each parameter is a separate window.
         let optimizer = Optimizer::new(AdamW::default())
             .offload(true)
             .offload_window(Bytes(1));
@@ -147,8 +147,8 @@ fn offloaded() {
     failing::undone_and_saved(&model);
 }
 
-/// The recorder has rule 4 for each stream alone: it does not count what the main stream, of
-/// which the allocator knows, has waited for.
+/// The recorder applies rule 4 to each stream separately: it ignores waits of the main stream, which the
+/// allocator knows.
 fn recorded() {
     let model = models::mlp();
     let recorder = Recorder::new(&[Some(0), Some(1)]);
@@ -171,7 +171,7 @@ fn loaded() {
         let (x, y) = (models::mlp().batch)(1);
         Ok((x.squeeze_dim(0), y.squeeze_dim(0)))
     });
-    // In a stream of the caller's own: libtorch's default stream is the same on all threads.
+    // In a stream of the caller: libtorch's default stream is the same on all threads.
     simulated::sim_enter_stream(0, simulated::sim_new_stream(0));
     let batches = Dataset::new(items).batch(8).workers(2).to(GPUS[0]);
     let mut pipe = builder(&model, &[GPUS[0]; 2]).build().unwrap();
@@ -179,7 +179,7 @@ fn loaded() {
     let mut losses = Vec::new();
     for batch in batches.load().unwrap() {
         let (x, y) = batch.unwrap();
-        // Used by the caller alone.
+        // Used only by the caller.
         let scaled = &x * 1.0;
         drop(x);
         let report = pipe.train_step(&scaled, &y, model.loss).unwrap();
@@ -200,7 +200,7 @@ fn captured() {
     train(pipe, Optimizer::new(AdamW::default()), &model, 6);
 }
 
-/// Two pipelines on the same devices, each captured while the other one trains.
+/// Two pipelines on the same devices, each captured while the other trains.
 fn captured_beside() {
     let train = || {
         let model = models::mlp();
@@ -219,7 +219,7 @@ fn captured_beside() {
     });
 }
 
-/// Graphs are thrown away while their last replays are on the device.
+/// Graphs are dropped while their last replays are still running.
 fn graphs_dropped() {
     let model = models::mlp();
     let mut pipe = builder(&model, &[GPUS[0]; 2])

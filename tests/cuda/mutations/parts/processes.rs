@@ -1,8 +1,8 @@
-//! Values that go to other processes, by NCCL and through the host's memory.
+//! Values sent to other processes, with NCCL and through host memory.
 
 use crate::processes;
 
-/// The numbers of some steps, in both ways, one after the other and with a failure between.
+/// The numbers of some steps, with both carriers, with and without a failure in between.
 pub(super) fn over_processes() {
     for by_nccl in [true, false] {
         for (outputs, sums) in processes::some_steps(by_nccl) {

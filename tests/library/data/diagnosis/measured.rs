@@ -1,4 +1,4 @@
-//! What a loader measures of itself.
+//! A loader's measurements of itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use gpipe::data::{Dataset, InputMeasures, Made, Phase, PhaseTime};
 use gpipe::tch::Tensor;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Keeps the thread on its core until it has been there for so long.
+/// Keeps the thread busy for this much CPU time.
 fn work(time: Duration) {
     let begin = cpu();
     while cpu().saturating_sub(begin) < time {}
 }
 
-/// How long the thread has been on a core.
+/// CPU time of the thread.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Takes all batches.
+/// Measures a loader while taking all batches.
 fn measured(mut loader: gpipe::data::Loader<Tensor>) -> InputMeasures {
     for batch in loader.by_ref() {
         drop(batch.unwrap());
@@ -30,8 +30,8 @@ fn measured(mut loader: gpipe::data::Loader<Tensor>) -> InputMeasures {
 
 const UNIT: Duration = Duration::from_micros(500);
 
-/// Four items a batch: each phase has the work that it was given, at least, and the least is with
-/// the one that has most. Times on cores do not depend on what else the machine does.
+/// Four items per batch: the CPU times of the phases are in the order of their assigned work, and do not depend
+/// on the other load of the machine.
 #[test]
 fn each_phase_has_its_own_time() {
     let items = Made::new(80, |number| {
@@ -85,8 +85,7 @@ fn functions_of_batches_are_maps_and_gathered_batches_are_read() {
     assert_eq!(measures.of(Phase::Stack), PhaseTime::default());
 }
 
-/// A pause of the workers, which shows what a step takes without them, ends by itself where the
-/// step waits for them.
+/// Workers pause to measure a step without them; the pause must end if the step waits for them.
 #[test]
 fn a_step_that_waits_for_the_workers_goes_on() {
     let made = Arc::new(AtomicUsize::new(0));
@@ -98,14 +97,14 @@ fn a_step_that_waits_for_the_workers_goes_on() {
     let mut loader = Dataset::new(items).batch(1).prefetch(8).load().unwrap();
     for taken in 0..40 {
         drop(loader.next().unwrap().unwrap());
-        // What is ahead: eight in the queue, one on its way there, two with the worker.
+        // Prefetched batches: eight in the queue, one in transit, two with the worker.
         while made.load(Ordering::Relaxed) < taken + 9 {
             std::thread::yield_now();
         }
     }
 }
 
-/// Nothing is known before the second batch, and there is no step without workers before some.
+/// There is no diagnosis before the second batch, and no step without workers before some more.
 #[test]
 fn there_is_a_diagnosis_after_the_second_batch() {
     let mut loader = Dataset::new(Made::new(10, |number| Ok(number as i64)))

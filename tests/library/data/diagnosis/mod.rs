@@ -1,4 +1,4 @@
-//! The verdict on made-up bottlenecks, and that its advice helps.
+//! The verdict on synthetic bottlenecks, and the effect of its advice.
 
 mod measured;
 mod simulated;
@@ -7,7 +7,7 @@ use gpipe::data::{Change, Diagnosis, Limit, Phase};
 
 use simulated::World;
 
-/// A world in which these phases work, and these wait.
+/// A world with these working and waiting phases.
 fn world(work: &[(Phase, f64)], idle: &[(Phase, f64)]) -> World {
     let mut world = World::default();
     for (phase, ms) in work {
@@ -19,8 +19,8 @@ fn world(work: &[(Phase, f64)], idle: &[(Phase, f64)]) -> World {
     world
 }
 
-/// A step that was shorter in a pause, behind a loader that takes hardly any of the cores: other programs
-/// had less to do just then.
+/// A step that was shorter in a pause although the loader takes hardly any CPU time: other programs had less
+/// to do just then.
 #[test]
 fn what_other_programs_take_is_not_put_down_to_the_loader() {
     let mut world = world(&[(Phase::Read, 0.1)], &[(Phase::Read, 2.0)]);
@@ -31,8 +31,8 @@ fn what_other_programs_take_is_not_put_down_to_the_loader() {
     assert_eq!(Diagnosis::of(&measures).limit, Limit::Compute);
 }
 
-/// Steps of some milliseconds were called contended by whose turn it was on a core, as long as other
-/// programs had some of it; the same share of a longer step is no accident.
+/// Regression test: with other programs running, steps of some milliseconds were called contended because of
+/// scheduler turns; in longer steps the same share is no coincidence.
 #[test]
 fn a_pause_tells_nothing_of_steps_that_are_shorter_than_turns_of_the_scheduler() {
     let of = |step: f64| {
@@ -46,7 +46,7 @@ fn a_pause_tells_nothing_of_steps_that_are_shorter_than_turns_of_the_scheduler()
     assert_eq!(of(4.0), Limit::Compute);
 }
 
-/// Bottlenecks, and what each is.
+/// Bottlenecks, and the expected limit of each.
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn bottlenecks() -> Vec<(&'static str, World, Limit)> {
     use Phase::{Copy, Decode, Map, Read, Stack};
@@ -203,7 +203,7 @@ fn the_verdict_on_each_bottleneck_is_the_right_one() {
     }
 }
 
-/// All of what it advises, not only the first.
+/// All of its advice, not only the first.
 #[test]
 fn what_it_advises_brings_at_least_half_of_what_it_predicts() {
     for (name, world, limit) in bottlenecks() {
@@ -226,7 +226,7 @@ fn what_it_advises_brings_at_least_half_of_what_it_predicts() {
     }
 }
 
-/// Where the training is the limit, twice the workers and batches ahead bring nothing.
+/// If the training is the limit, twice the workers and prefetched batches bring nothing.
 #[test]
 fn a_loader_that_is_not_the_limit_cannot_be_improved() {
     for (name, world, limit) in bottlenecks() {
@@ -241,7 +241,7 @@ fn a_loader_that_is_not_the_limit_cannot_be_improved() {
     }
 }
 
-/// Numbers that cannot be, and no numbers at all.
+/// Impossible numbers, and no numbers at all.
 #[test]
 fn a_verdict_has_no_number_that_is_none() {
     let nothing = Diagnosis::of(&gpipe::data::InputMeasures::default());
@@ -262,7 +262,8 @@ fn a_verdict_has_no_number_that_is_none() {
     }
 }
 
-/// `contended in map: batches were waited for 0.0 % of the time` told nobody what waited for what.
+/// Regression test: `contended in map: batches were waited for 0.0 % of the time` did not say what waited for
+/// what.
 #[test]
 fn it_is_told_in_a_sentence_what_waited_for_what() {
     for (limit, parts) in [
@@ -303,7 +304,7 @@ fn it_is_told_in_a_sentence_what_waited_for_what() {
         for part in parts {
             assert!(told.contains(part), "{told}");
         }
-        // Against the speed over elapsed time: a batch's mean time stood beside a step's median.
+        // Relative to the speed over elapsed time: a batch's mean time was compared with a step's median.
         let advises = told.ends_with(" times as fast");
         assert_eq!(advises, limit != Limit::Compute, "{told}");
     }

@@ -1,34 +1,34 @@
-//! A loader and a training that share cores, in steps of time: what the verdicts are tried on.
+//! Simulates a loader and a training that share cores, in discrete time, to test the verdicts.
 //!
-//! It knows nothing of how a verdict is made. Workers take turns at the phases of a batch, in
-//! which they wait and then work; one thread copies; the training computes on several threads that
-//! wait for each other. Whoever works shares the cores with all others who do.
+//! It is independent of the verdicts' computation. Workers take turns at the phases of a batch, in which they
+//! wait and then work; one thread copies; the training computes on several threads that wait for each other.
+//! All that work share the cores.
 
 use gpipe::data::{InputMeasures, Phase, PhaseTime};
 
-/// Milliseconds of a step of time.
+/// Milliseconds per tick.
 const TICK: f64 = 0.1;
-/// Batches that are simulated.
+/// Simulated batches.
 const BATCHES: u64 = 200;
 
-/// A machine, a loader, a training; all times are milliseconds of a batch.
+/// A machine, a loader and a training; all times are milliseconds per batch.
 #[derive(Debug, Clone)]
 pub(super) struct World {
     pub(super) cores: usize,
     pub(super) workers: usize,
     pub(super) prefetch: usize,
-    /// On a core, by phase.
+    /// CPU time by phase.
     pub(super) work: [f64; 5],
-    /// Waiting for a disk, by phase.
+    /// Waits for a disk by phase.
     pub(super) idle: [f64; 5],
-    /// Every so-manieth batch takes `long` times as long.
+    /// Every `every`th batch takes `long` times as long.
     pub(super) every: u64,
     pub(super) long: f64,
-    /// A step that has all its cores for itself.
+    /// A step with all its cores to itself.
     pub(super) step: f64,
-    /// Threads that a step is computed on.
+    /// Threads that compute a step.
     pub(super) threads: usize,
-    /// Whether an epoch fits into memory, and comes again.
+    /// Whether an epoch fits into memory and is repeated.
     pub(super) cacheable: bool,
 }
 
@@ -52,7 +52,7 @@ impl Default for World {
 /// A worker or the copying thread.
 #[derive(Debug, Clone, Default)]
 struct Hand {
-    /// What is left of its phases: waiting, then working.
+    /// Remaining phases: waiting, then working.
     left: Vec<(usize, f64, f64)>,
 }
 
@@ -65,7 +65,7 @@ impl Hand {
         self.left.last().is_some_and(|(_, idle, _)| *idle <= 0.0)
     }
 
-    /// A tick passes, of which it has that share of a core where it works; whether it is done.
+    /// Advances by a tick, with this share of a core if it works. Returns whether it is done.
     fn pass(&mut self, share: f64, taken: &mut Taken) -> bool {
         let Some((phase, idle, work)) = self.left.last_mut() else {
             return false;
@@ -114,7 +114,7 @@ impl World {
             .collect()
     }
 
-    /// What is measured of it.
+    /// The loader's measurements.
     pub(super) fn measures(&self) -> InputMeasures {
         let copy = Phase::Copy as usize;
         let mut hands = vec![Hand::default(); self.workers];
@@ -128,7 +128,7 @@ impl World {
                 if out <= self.workers as u64 {
                     hand.left = self.task(begun, 0..copy);
                     begun += 1;
-                    // Nothing to do for it.
+                    // It has nothing to do.
                     made += usize::from(hand.is_free());
                 }
             }

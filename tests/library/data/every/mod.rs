@@ -1,8 +1,7 @@
-//! Every source and every stage: one order for any number of workers, a small state, and no item
-//! lost or twice however often a loader is dropped.
+//! Every source and every stage: one order for any number of workers, a small state, and no item lost or
+//! repeated however often a loader is dropped.
 //!
-//! What is to be here the library's own source and the book's tables say: see
-//! [`nothing_is_forgotten`].
+//! [`nothing_is_forgotten`] checks this list against the library's source and the book's tables.
 
 mod sources;
 mod stages;
@@ -17,7 +16,7 @@ use serde_json::Value;
 
 use stages::numbers;
 
-/// A batch as a text.
+/// A batch that can be shown as text.
 trait Shown: Send + 'static {
     fn show(self) -> String;
 }
@@ -72,7 +71,7 @@ impl Shown for PackedBatch {
     }
 }
 
-/// A loader of whatever batches.
+/// A loader of any batches.
 trait Running {
     fn batch(&mut self) -> String;
     fn state(&self) -> Value;
@@ -88,11 +87,11 @@ impl<B: Shown> Running for Loader<B> {
     }
 }
 
-/// Begins a loader of so many workers, where another one stood.
+/// Starts a loader with this many workers at the state of another one.
 type Load = Box<dyn Fn(HowMany, Option<&Value>) -> Box<dyn Running>>;
 
-/// A chain up to batches, without end, and what of the library is in it: types of sources, and
-/// methods as the book's tables name them.
+/// An endless chain up to batches, and the parts of the library in it: types of sources, and methods as the
+/// book's tables name them.
 struct Chain {
     has: &'static str,
     load: Load,
@@ -121,7 +120,7 @@ fn all(folder: &Path) -> Vec<Chain> {
     all
 }
 
-/// Whatever there may be, and as many as are found meanwhile.
+/// Fixed numbers of workers, and an automatic one.
 const WORKERS: [HowMany; 4] = [
     HowMany::Fixed(1),
     HowMany::Fixed(2),
@@ -129,10 +128,10 @@ const WORKERS: [HowMany; 4] = [
     HowMany::Auto,
 ];
 
-/// Batches that are looked at for the order.
+/// Batches compared for the order.
 const BATCHES: usize = 20;
 
-/// Times that the loader of each chain is dropped; others with `DATA_STOPS=N`.
+/// Times that the loader of each chain is dropped; `DATA_STOPS=N` sets another number.
 fn stops() -> usize {
     let asked = std::env::var("DATA_STOPS").ok();
     asked.and_then(|own| own.parse().ok()).unwrap_or(25)
@@ -174,8 +173,8 @@ fn the_order_is_one_for_any_number_of_workers_and_outlives_every_stop() {
     }
 }
 
-/// Every type that is a `Source`, and every name with a call in the book's tables of sources and
-/// stages.
+/// The list covers every type that is a `Source`, and every name with a call in the book's tables of sources
+/// and stages.
 #[test]
 fn nothing_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
@@ -184,7 +183,7 @@ fn nothing_is_forgotten() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut wanted = BTreeSet::new();
     types(&root.join("src/data"), &mut wanted);
-    // What only hands on.
+    // Wrappers that only delegate.
     for own in ["Arc", "Dataset"] {
         assert!(wanted.remove(own), "{own}");
     }
@@ -201,7 +200,7 @@ fn nothing_is_forgotten() {
         let calls = calls.filter(|own| !own.is_empty() && !cell.ends_with(own));
         wanted.extend(calls);
     }
-    // What this build has no readers of.
+    // Sources without a reader in this build.
     for (built, own) in [
         (cfg!(feature = "parquet"), &["Columns", "Columns::open"][..]),
         (
@@ -213,7 +212,7 @@ fn nothing_is_forgotten() {
             assert!(wanted.remove(*own), "{own}");
         });
     }
-    // Texts and tokenizers make the same windows of tokens.
+    // Texts and tokenizers produce the same windows of tokens.
     for text in [
         "Tokens::of_bytes",
         "of_text",
@@ -256,7 +255,7 @@ fn types(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Sources that are used as one type.
+/// Sources used as one type.
 #[test]
 fn any_chains_are_mixed_as_one_type() {
     let parts = [

@@ -1,4 +1,4 @@
-//! What comes from files.
+//! Sources that read files.
 
 use std::fs;
 use std::path::Path;
@@ -188,7 +188,7 @@ pub(super) fn sources(folder: &Path) -> Vec<Chain> {
             let images = ImageFolder::open(&images, [3, 4, 4]).unwrap().augmented(1);
             Dataset::new(images).shuffle(50, 1).batch(3)
         }),
-        // What `Samples` opens by the ending, with a part held out.
+        // Files that `Samples` opens by extension, with a part held out.
         chain("Table RandomPart Samples::open", move || {
             Samples::open(&table, &SampleOptions::default())
                 .unwrap()

@@ -1,4 +1,4 @@
-//! What needs no file.
+//! Chains without files.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! Bytes that were changed at random: an error or other numbers, but no panic and no memory for
-//! what is not there.
+//! Randomly changed bytes: an error or other numbers, but no panic and no memory for missing data.
 
 use std::fs;
 use std::panic;
@@ -12,13 +11,13 @@ use zip::CompressionMethod;
 use super::images::pictures;
 use super::numpy::{f32s, i64s, npy, npz};
 
-/// Changes of each file; more with `DATA_FUZZ=N`.
+/// Changes of each file; `DATA_FUZZ=N` sets another number.
 fn rounds() -> u64 {
     let asked = std::env::var("DATA_FUZZ").ok();
     asked.and_then(|own| own.parse().ok()).unwrap_or(150)
 }
 
-/// The file with some bytes changed, cut off or doubled.
+/// Changes some bytes of a file, truncates it or doubles it.
 pub(in crate::data) fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {
@@ -38,7 +37,7 @@ pub(in crate::data) fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Opens and reads all, whatever comes of it.
+/// Opens and reads everything, and returns any error.
 fn read(path: &Path, options: &SampleOptions) -> Result<(), String> {
     let samples = Samples::open(path, options).map_err(|error| error.to_string())?;
     for batch in samples
@@ -101,7 +100,7 @@ fn arrays() {
     fuzz(&path, &path, &options);
 }
 
-/// Headers that lie about sizes: refused for what they say, before anything is allocated.
+/// Headers with false sizes: refused before anything is allocated.
 #[test]
 fn sizes_that_cannot_be() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +121,7 @@ fn sizes_that_cannot_be() {
             assert!(error.contains("d.npz"), "{error}");
         }
     }
-    // An entry that says it becomes 4 GiB, of a few bytes.
+    // An entry of a few bytes that declares 4 GiB.
     let x = npy("<f4", "(1,)", false, &f32s(&[0.5]));
     npz(&path, &[("x", x), ("y", y)], CompressionMethod::Deflated);
     let mut bytes = fs::read(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Cells of tables that are dates, or have no value: such columns could only be left out.
+//! Table cells with dates, or without a value. Regression test: such columns could only be left out.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn dates_are_days_and_their_place_in_the_year_and_the_week() {
     let days: Vec<f64> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(days, [0.0, 7.0, 366.0]);
     let close = |one: f64, other: f64| (one - other).abs() < 0.02;
-    // A year later it is the same place of the year, a week later of the week.
+    // A year later has the same position in the year, a week later in the week.
     assert!(
         close(rows[0][1], rows[2][1]) && close(rows[0][2], rows[2][2]),
         "{rows:?}"
@@ -84,7 +84,7 @@ fn later_dates_are_read_as_those_of_the_run() {
     fs::write(&path, "at,kind\n2000-01-01 06:00,a\n2000-01-02 18:00,b\n").unwrap();
     let samples = Samples::open(&path, &plain()).unwrap();
     let kept = plain().kept(&samples.kept()).unwrap();
-    // Without a time it is the beginning of the day.
+    // Without a time, the beginning of the day.
     fs::write(&other, "at\n2000-01-03\n").unwrap();
     let new = Samples::unlabelled(&other, &kept).unwrap();
     let x = floats(&all(&new).0);
@@ -105,7 +105,7 @@ fn cells_without_a_value_are_filled_and_told_apart() {
     let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
     let fill = plain().missing(Missing::Fill);
     let rows = inputs(&path, GAPS, &fill);
-    // age, its gap; Oslo, Rome, the gap; score, its gap. Where nothing is scaled, a gap is 0.
+    // age, its gap; Oslo, Rome, the gap; score, its gap. Without scaling, a gap is 0.
     let wanted = [
         [1., 0., 0., 1., 0., 1., 0.],
         [0., 1., 1., 0., 0., 2., 0.],
@@ -114,7 +114,7 @@ fn cells_without_a_value_are_filled_and_told_apart() {
     ];
     assert_eq!(rows, wanted);
 
-    // Scaled by the numbers that are there: ages have the mean 3 and the variance 8/3.
+    // Scaled by the available numbers: ages have the mean 3 and the variance 8/3.
     let scaled = fill.clone().normalise(Normalise::Auto);
     let rows = inputs(&path, GAPS, &scaled);
     let ages: Vec<f64> = rows
@@ -133,7 +133,7 @@ fn cells_without_a_value_are_filled_and_told_apart() {
         "{:?}",
         samples.notes()
     );
-    // What is asked about later may have gaps, in a column that had none, too.
+    // Later data may have gaps in columns that had none.
     fs::write(&path, GAPS.replace("NA", "4")).unwrap();
     let samples = Samples::open(&path, &scaled).unwrap();
     let kept = scaled.kept(&samples.kept()).unwrap();
@@ -143,7 +143,7 @@ fn cells_without_a_value_are_filled_and_told_apart() {
     assert!(x[1] > 0.0, "{x:?}");
 }
 
-/// It was told as a gap, with the flag that was given already.
+/// Regression test: it was reported as a gap, suggesting a flag already given.
 #[test]
 fn a_text_among_numbers_is_told_in_a_row_with_gaps_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,7 +169,7 @@ fn the_mean_that_fills_is_not_of_what_is_held_out() {
         .held_out(0.5)
         .missing(Missing::Fill);
     let samples = Samples::open(&path, &fill).unwrap();
-    // Of those that are trained on, what is there has the mean 0.
+    // The available training values have the mean 0.
     let mut batches = samples.batches(samples.train_len()).load().unwrap();
     let (x, _) = batches.next().unwrap().unwrap();
     let first = floats(&x.select(1, 0));
@@ -178,7 +178,7 @@ fn the_mean_that_fills_is_not_of_what_is_held_out() {
     assert!(first.contains(&0.0), "{first:?}");
 }
 
-/// The first row was taken for the names of the columns without a word.
+/// Regression test: the first row was silently taken for the column names.
 #[test]
 fn a_table_without_a_header_is_pointed_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,12 +213,12 @@ fn rows_with_such_cells_are_left_out() {
         "{:?}",
         samples.notes()
     );
-    // Its line is that of the file.
+    // Lines are counted in the file.
     assert_eq!(
         samples.place(0).to_string(),
         format!("{}, line 6", path.display())
     );
-    // Who asks about rows gets an answer for each, or an error.
+    // Predictions need an answer for each row, or an error.
     let kept = drop.clone().kept(&samples.kept()).unwrap();
     fs::write(&other, "score,age,city\n,1,Rome\n").unwrap();
     let error = Samples::unlabelled(&other, &kept).unwrap_err().to_string();
@@ -249,7 +249,7 @@ fn cells_without_a_value_are_an_error_where_nothing_else_is_said() {
         &plain(),
         &["line 2", "column `y` has no value", "--missing drop"],
     );
-    // Nothing stands in for what is to be learnt.
+    // Missing targets are not filled.
     let samples = Samples::open(&path, &plain().missing(Missing::Fill)).unwrap();
     assert_eq!(
         (samples.len(), samples.notes().concat()),

@@ -54,7 +54,7 @@ fn classes_are_folders_and_images_what_they_show() {
             own.iter().all(|own| (own * 255.0 - red).abs() < 6.0),
             "{number}: {own:?}"
         );
-        // Green grows to the right, blue downwards.
+        // Green increases to the right, blue downwards.
         let plane =
             |channel: i64, row: i64, column: i64| x.double_value(&[number, channel, row, column]);
         assert!(plane(1, 3, 7) > plane(1, 3, 0) && plane(2, 7, 3) > plane(2, 0, 3));
@@ -64,7 +64,7 @@ fn classes_are_folders_and_images_what_they_show() {
         all(&Samples::open(folder.path(), &grey).unwrap()).0.size(),
         [8, 1, 4, 6]
     );
-    // ImageNet's mean and deviation, where nothing is said.
+    // ImageNet's mean and deviation by default.
     let (scaled, _) = all(&Samples::open(folder.path(), &options()).unwrap());
     let red = x.double_value(&[0, 0, 0, 0]);
     assert!((scaled.double_value(&[0, 0, 0, 0]) - (red - 0.485) / 0.229).abs() < 1e-6);
@@ -75,7 +75,7 @@ fn the_middle_is_cropped_and_scaled_as_it_lies() {
     let folder = tempfile::tempdir().unwrap();
     let class = folder.path().join("one");
     fs::create_dir(&class).unwrap();
-    // Columns of 8 pixels, each of its own grey, twice as wide as high: the outer ones go.
+    // Columns of 8 pixels, each in its own grey, twice as wide as high: the outer ones are cropped.
     let picture = GrayImage::from_fn(64, 32, |x, _| Luma([(x / 8 * 30) as u8]));
     picture.save(class.join("a.png")).unwrap();
     let options = SampleOptions::default()
@@ -100,7 +100,7 @@ fn crops_and_flips_depend_on_the_seed_and_the_epoch_alone() {
         assert_eq!(epochs(folder.path(), &options().seed(3), workers), one);
     }
     assert_ne!(epochs(folder.path(), &options().seed(4), 1), one);
-    // Epochs have other crops: no image of the second is one of the first.
+    // Crops differ between epochs: no image of the second is one of the first.
     let images = |batches: &[(Tensor, Tensor)]| -> Vec<Tensor> {
         let images = batches.iter().flat_map(|(x, _)| x.unbind(0));
         images.collect()
@@ -111,7 +111,7 @@ fn crops_and_flips_depend_on_the_seed_and_the_epoch_alone() {
     let plain = epochs(folder.path(), &options().seed(3).augment(false), 1);
     let (first, second) = (images(&plain[..2]), images(&plain[2..4]));
     assert!(first.iter().all(|image| second.contains(image)));
-    // A loader goes on with the same crops.
+    // A resumed loader has the same crops.
     let samples = Samples::open(folder.path(), &options().seed(3)).unwrap();
     let mut loader = samples.batches(4).load().unwrap();
     let _ = loader.next().unwrap().unwrap();
@@ -167,7 +167,7 @@ fn a_broken_image_is_named_when_its_turn_comes() {
     fails("dark/1.JPG", &jpeg[..jpeg.len() - 40], "cut off");
     fails("dark/0.png", b"", "the file is empty");
     fails("dark/0.png", b"GIF89a....", "no JPEG or PNG");
-    // A header of 2^31 pixels each way, whose checksum is right.
+    // A header of 2^31 pixels each way, with a valid checksum.
     let mut huge = png.clone();
     huge[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
     let sum = crc32(&huge[12..29]);
@@ -175,7 +175,7 @@ fn a_broken_image_is_named_when_its_turn_comes() {
     fails("dark/0.png", &huge, "dark/0.png");
 }
 
-/// As PNG has it.
+/// The checksum of PNG.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0_u32, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
@@ -218,10 +218,10 @@ fn grey(save: impl FnOnce(&Path)) -> Vec<f64> {
         .collect()
 }
 
-/// Red, green and blue were 54, 182 and 18, by BT.709: weights that go to PyTorch see other inputs there.
+/// Regression test: red, green and blue gave 54, 182 and 18, by BT.709, which differs from PyTorch's inputs.
 #[test]
 fn grey_has_the_numbers_of_pillow() {
-    // Of `Image.new("RGB", (1, 1), colour).convert("L")`, Pillow 13.0.
+    // From `Image.new("RGB", (1, 1), colour).convert("L")`, Pillow 13.0.
     let known = [
         ([255, 0, 0], 76.0),
         ([0, 255, 0], 150.0),
@@ -239,14 +239,14 @@ fn grey_has_the_numbers_of_pillow() {
     assert_eq!(own, known.map(|(_, wanted)| wanted));
 }
 
-/// What is transparent counts as if it were not, and of 16 bits the upper eight.
+/// Transparent pixels count as opaque, and 16-bit values by their upper eight bits.
 #[test]
 fn transparency_is_dropped_and_sixteen_bits_are_halved() {
     type Of<T> = image::ImageBuffer<T, Vec<<T as image::Pixel>::Subpixel>>;
 
     let wanted = [0.0, 1.0, 2.0, 127.0, 128.0, 200.0, 254.0, 255.0];
     let value = |x: u32, y: u32| wanted[(y * 4 + x) as usize] as u8;
-    // The lower bits would round some of them up.
+    // Rounding the lower bits would increase some values.
     let wide = |x, y| u16::from(value(x, y)) << 8 | 0xff;
     let own = grey(|path| {
         Of::from_fn(4, 2, |x, y| image::LumaA([value(x, y), 7]))

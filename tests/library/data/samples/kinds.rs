@@ -1,4 +1,4 @@
-//! Which kind a path is, the parts that are held out, and the kinds that were there before.
+//! Detection of a path's kind, held-out parts, and the older kinds.
 
 use std::fs;
 use std::path::Path;
@@ -183,7 +183,7 @@ fn a_kind_is_told_by_what_a_file_begins_with() {
     );
 }
 
-/// Three means were asked of pictures that have one channel, as IDX files have them.
+/// Regression test: three means were required for single-channel images, as in IDX files.
 #[test]
 fn imagenets_mean_is_that_of_pictures_of_one_channel() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Samples of files that a user brings: every kind read as it was written, split and scaled the
-//! same way each time, and refused by name where it is damaged.
+//! Samples in user files: every kind is read as written, split and scaled the same way each time, and refused
+//! by name if damaged.
 
 mod forged;
 mod gaps;
@@ -21,7 +21,7 @@ use std::path::Path;
 use gpipe::data::{DataError, SampleOptions, Samples};
 use gpipe::tch::Tensor;
 
-/// All samples in their order, as one batch.
+/// All samples in order, as one batch.
 fn all(samples: &Samples) -> (Tensor, Tensor) {
     let mut batches = samples.in_order(samples.len()).load().unwrap();
     batches.next().unwrap().unwrap()
@@ -35,7 +35,7 @@ fn floats(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(gpipe::tch::Kind::Double).reshape([-1])).unwrap()
 }
 
-/// The error, which must have all of these parts.
+/// Checks that the error has all of these parts.
 #[track_caller]
 fn refused(path: &Path, options: &SampleOptions, wanted: &[&str]) {
     let error = Samples::open(path, options)

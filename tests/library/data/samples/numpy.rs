@@ -1,4 +1,4 @@
-//! What NumPy writes, byte by byte.
+//! NumPy's formats, byte by byte.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use zip::{CompressionMethod, ZipWriter};
 
 use super::{all, floats, open, refused};
 
-/// An array as `numpy.save` writes it.
+/// An array in the format of `numpy.save`.
 pub(in crate::data) fn npy(descr: &str, shape: &str, fortran: bool, data: &[u8]) -> Vec<u8> {
     let fortran = if fortran { "True" } else { "False" };
     let mut text =
@@ -38,12 +38,12 @@ pub(super) fn i64s(numbers: &[i64]) -> Vec<u8> {
         .collect()
 }
 
-/// Files as `numpy.savez` or `savez_compressed` puts them together.
+/// Writes files as `numpy.savez` or `savez_compressed` does.
 pub(in crate::data) fn npz(path: &Path, files: &[(&str, Vec<u8>)], method: CompressionMethod) {
     let mut archive = ZipWriter::new(fs::File::create(path).unwrap());
     for (name, bytes) in files {
         let options = FileOptions::default().compression_method(method);
-        // NumPy makes room for any size.
+        // NumPy allows for any size.
         archive
             .start_file(format!("{name}.npy"), options.large_file(true))
             .unwrap();
@@ -77,7 +77,7 @@ fn every_kind_of_number_is_read() {
         assert_eq!(array.get(0, 2).unwrap(), numbers.get(2), "{descr}");
         assert_eq!(array.items(1..3).unwrap(), numbers.narrow(0, 1, 2));
     }
-    // Truths that are neither 0 nor 1 are what NumPy takes them for.
+    // Booleans other than 0 and 1 are read as NumPy reads them.
     fs::write(&path, npy("|b1", "(3,)", false, &[0, 7, 255])).unwrap();
     let truths = Array::npy(&path).unwrap().items(0..3).unwrap();
     assert_eq!(floats(&truths), [0.0, 1.0, 1.0]);
@@ -138,7 +138,7 @@ fn a_folder_of_arrays_is_the_same_as_its_input_file() {
             (samples.input(), samples.target()),
             (&[1, 2, 2][..], &[1][..])
         );
-        // Whole numbers are classes, whatever they are saved as, and bytes are scaled.
+        // Integers are classes, whatever their type, and bytes are scaled.
         let samples = samples.shaped(&[4], &[]).unwrap();
         let (x, y) = all(&samples);
         assert_eq!(
@@ -191,7 +191,7 @@ fn what_cannot_be_trained_on_is_named_with_what_to_do() {
     );
 }
 
-/// Only what was compressed was checked: a changed number was trained on.
+/// Regression test: only compressed data was checked, so a changed number was trained on.
 #[test]
 fn damage_within_a_stored_array_is_named() {
     let folder = tempfile::tempdir().unwrap();

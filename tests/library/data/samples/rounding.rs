@@ -1,4 +1,4 @@
-//! Large numbers: centred before they are rounded to single precision, and named where nothing centres them.
+//! Large numbers: centred before rounding to single precision, and reported if nothing centres them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +34,7 @@ fn table(path: &Path, header: &str, row: impl Fn(i64) -> String) {
     fs::write(path, format!("{header}\n{rows}")).unwrap();
 }
 
-/// Of 400 Unix times 32 were left.
+/// Regression test: of 400 Unix times 32 distinct ones were left.
 #[test]
 fn columns_of_a_table_are_centred_before_they_are_rounded() {
     let folder = tempfile::tempdir().unwrap();
@@ -54,7 +54,7 @@ fn columns_of_a_table_are_centred_before_they_are_rounded() {
     assert!(apart.fold(0.0, f64::max) < 1e-6);
 }
 
-/// Times of one minute were one number: days since 2000 were rounded to 84 seconds.
+/// Regression test: times within a minute became equal, as days since 2000 were rounded to 84 seconds.
 #[test]
 fn times_are_centred_before_they_are_rounded() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn arrays_are_centred_before_they_are_rounded() {
     }
 }
 
-/// Where nothing centres them, that they are lost was said by nobody.
+/// Regression test: without centring, the loss was not reported.
 #[test]
 fn what_is_lost_where_nothing_is_centred_is_said_with_the_column() {
     let folder = tempfile::tempdir().unwrap();
@@ -115,15 +115,15 @@ fn what_is_lost_where_nothing_is_centred_is_said_with_the_column() {
             && said.contains("leaves 32: scale the inputs with --normalise standard"),
         "{said}"
     );
-    // A run's own data is judged by what the run said.
+    // A run's own settings apply to its data.
     let first = Samples::open(&path, &options().normalise(Normalise::None)).unwrap();
     assert!(!notes(&path, options().kept(&first.kept()).unwrap()).contains("single precision"));
-    // Targets, which are scaled with tables alone.
+    // Targets, which only tables scale.
     table(&path, "x,t", |row| format!("{},{}", row % 7, seconds(row)));
     let said = notes(&path, options());
     assert!(said.contains("`t` has 400 different values"), "{said}");
     assert!(!notes(&path, options().scale_targets()).contains("single precision"));
-    // Arrays are scaled by themselves only where they are bytes.
+    // Arrays are scaled automatically only if they are bytes.
     let path = folder.path().join("d.safetensors");
     let x = Tensor::arange(800, (Kind::Double, gpipe::tch::Device::Cpu)).view([400, 2]);
     let large = &x + Tensor::from_slice(&[0.0, 5_817_000_000.0]);

@@ -1,4 +1,4 @@
-//! Folders as others write them: which files are trained on, which are held out, and which are neither.
+//! Folders in common layouts: which files are for training, held out, or neither.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::numpy::i64s;
 use super::{all, floats, open, refused};
 use crate::data::samples::{f32s, npy, npz};
 
-/// A file of so many records whose number is `mark`.
+/// Writes a file of `count` records with the number `mark`.
 fn records(path: &Path, mark: f32, count: i64) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut shard = TfRecordWriter::create(path).unwrap();
@@ -23,7 +23,7 @@ fn records(path: &Path, mark: f32, count: i64) {
     shard.finish().unwrap();
 }
 
-/// How many are trained on and held out, and their marks.
+/// Counts of training and held-out samples, and their marks.
 fn opened(path: &Path) -> (usize, usize, [f64; 2], String) {
     let samples = open(path).unwrap();
     let train = floats(&all(&samples).0);
@@ -44,7 +44,7 @@ fn opened(path: &Path) -> (usize, usize, [f64; 2], String) {
     )
 }
 
-/// The test part of a folder of TensorFlow Datasets was trained on.
+/// Regression test: the test part of a TensorFlow Datasets folder was trained on.
 #[test]
 fn parts_of_tensorflow_datasets_are_told_by_their_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn parts_of_tensorflow_datasets_are_told_by_their_names() {
     );
 }
 
-/// A shard without an ending was none of the known kinds.
+/// Regression test: a shard without an extension was of unknown kind.
 #[test]
 fn shards_without_an_ending_are_records() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,13 +90,14 @@ fn shards_without_an_ending_are_records() {
     records(&folder.join("train-00000-of-01024"), 1.0, 5);
     records(&folder.join("validation-00000-of-00128"), 2.0, 2);
     assert_eq!(opened(folder), (5, 2, [1.0, 2.0], String::new()));
-    // By the name alone, and by what a file begins with.
+    // Recognized by the name alone, and by the file's first bytes.
     assert_eq!(open(&folder.join("train-00000-of-01024")).unwrap().len(), 5);
     fs::rename(folder.join("train-00000-of-01024"), folder.join("first")).unwrap();
     assert_eq!(open(&folder.join("first")).unwrap().len(), 5);
 }
 
-/// Of `validation` and `test` one was taken by chance, or both: the best checkpoint was chosen on test data.
+/// Regression test: of `validation` and `test` one was taken by chance, or both, so the best checkpoint was
+/// chosen on test data.
 #[test]
 fn a_test_part_beside_one_for_validation_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +113,7 @@ fn a_test_part_beside_one_for_validation_is_left_out() {
         [x, y]
     };
     let parts = [("train", 1.0, 5), ("test", 2.0, 3), ("validation", 3.0, 2)];
-    // Three folders, three files, arrays of three names in one file.
+    // Three folders, three files, and arrays of three names in one file.
     let mut one = Vec::new();
     for (name, mark, count) in parts {
         let [x, y] = array(mark, count);
@@ -167,7 +168,7 @@ fn a_table_in_parts_may_have_a_name_before_theirs() {
     );
 }
 
-/// It was `holds 1 byte string, not floats`.
+/// Regression test: the message was `holds 1 byte string, not floats`.
 #[test]
 fn a_label_that_is_a_text_is_told_what_labels_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,14 +202,14 @@ mod columns {
         RecordBatch::try_from_iter([("x", x), ("y", y)]).unwrap()
     }
 
-    /// What is trained on and held out, without scaling, and what is said.
+    /// Numbers of training and held-out samples, without scaling, and the notes.
     fn parts(path: &Path) -> Result<(usize, usize, String), DataError> {
         let samples = Samples::open(path, &SampleOptions::default())?;
         let said = samples.notes().join("; ");
         Ok((samples.train_len(), samples.held_out_len(), said))
     }
 
-    /// `NAME-test.arrow` was trained on, and so was what `map` had kept.
+    /// Regression test: `NAME-test.arrow` was trained on, and so were the cache files of `map`.
     #[test]
     fn the_cache_of_datasets_has_a_test_part_and_files_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
@@ -259,7 +260,7 @@ mod columns {
         }
         fs::write(folder.join("dataset_dict.json"), "{}").unwrap();
         assert_eq!(parts(folder).unwrap(), (6, 3, String::new()));
-        // A run on it goes on with it: it was no table.
+        // Regression test: a resumed run did not find a table.
         let samples = open(folder).unwrap();
         let kept = SampleOptions::default().kept(&samples.kept()).unwrap();
         assert_eq!(Samples::open(folder, &kept).unwrap().train_len(), 6);

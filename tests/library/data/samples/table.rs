@@ -37,7 +37,7 @@ fn what_a_run_kept_decides_over_the_data() {
     let folder = tempfile::tempdir().unwrap();
     let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
     fs::write(&path, FLOWERS).unwrap();
-    // Columns in another order, and of the classes one alone.
+    // Columns in another order, and only one of the classes.
     fs::write(&other, "species;width;more;length\nvirginica;2.5;9;6\n").unwrap();
     let first = Samples::open(&path, &SampleOptions::default().held_out(0.0)).unwrap();
     let kept = SampleOptions::default()
@@ -107,7 +107,7 @@ fn what_is_wrong_is_told_with_line_and_column() {
             "a,,b\n1,2,3\n",
             &["column 2 has no name: give it one in the first line"],
         ),
-        // As pandas writes its index: nothing was said of how to leave that out.
+        // As pandas writes its index: the message names the way to leave it out.
         (
             ",a,b\n0,1,2\n1,2,3\n",
             &["column 1 has no name", "write the table with index=False"],
@@ -138,7 +138,7 @@ fn what_is_wrong_is_told_with_line_and_column() {
     );
 }
 
-/// A column of words ended training, and every table of real life has one.
+/// Regression test: a column of words, which most tables have, ended training.
 #[test]
 fn columns_of_words_are_an_input_for_each_word() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn columns_of_words_are_an_input_for_each_word() {
         samples.notes()
     );
     let (x, y) = all(&samples);
-    // In the order of the letters: Oslo, Rome, Rome, GA; then the size.
+    // In alphabetical order: Oslo, Rome, Rome, GA; then the size.
     let wanted = [
         0., 1., 0., 1., 1., 0., 0., 3., 0., 0., 1., 5., 1., 0., 0., 7.,
     ];
@@ -169,7 +169,7 @@ fn columns_of_words_are_an_input_for_each_word() {
         (wanted.to_vec(), vec![0., 1., 0., 1.])
     );
 
-    // What a run kept is the order in all that comes later.
+    // The order that a run stored applies to all later data.
     let kept = plain.clone().kept(&samples.kept()).unwrap();
     fs::write(&other, "size,city\n9,Rome\n").unwrap();
     let new = Samples::unlabelled(&other, &kept).unwrap();
@@ -190,7 +190,7 @@ fn columns_of_words_are_an_input_for_each_word() {
         "leave it out (--drop-columns day)",
     ];
     refused(&path, &plain, &wanted);
-    // One after the other they were told.
+    // Reported together, not one after the other.
     let rows = (0..101).map(|row| format!("2026-11-{row},no. {row},1\n"));
     let rows: String = rows.collect();
     fs::write(&path, format!("day,name,kind\n{rows}")).unwrap();
@@ -203,8 +203,8 @@ fn columns_of_words_are_an_input_for_each_word() {
     refused(&path, &plain, &["line 3", "column `city` has no value"]);
 }
 
-/// They were learnt as they are, which from near 0 takes a model for ever; in single precision large
-/// ones that are close to each other would be one.
+/// Regression test: targets were not scaled, which from near 0 takes a model forever; in single precision,
+/// large ones close to each other would be equal.
 #[test]
 fn numbers_to_learn_are_scaled_where_that_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn numbers_to_learn_are_scaled_where_that_is_asked_for() {
     let scaled = Samples::open(&path, &own.clone().scale_targets()).unwrap();
     assert_eq!(scaled.target_scale(), Some((1_000_000_002.0, 1.0)));
     assert_eq!(floats(&all(&scaled).1), [-1.0, 1.0]);
-    // Later data is scaled as the run's was.
+    // Later data is scaled like the run's.
     let other = folder.path().join("b.csv");
     fs::write(&other, "x,y\n1,1000000006\n").unwrap();
     let kept = own.clone().kept(&scaled.kept()).unwrap();
@@ -229,7 +229,7 @@ fn numbers_to_learn_are_scaled_where_that_is_asked_for() {
     }
 }
 
-/// `1` and `1.0` were two classes of one number.
+/// Regression test: `1` and `1.0` were two classes.
 #[test]
 fn one_number_is_one_class_however_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -239,7 +239,7 @@ fn one_number_is_one_class_however_it_is_written() {
     let samples = Samples::open(&path, &options).unwrap();
     assert_eq!(samples.class_names(), ["0", "1", "+2e0"]);
     assert_eq!(floats(&all(&samples).1), [1.0, 1.0, 0.0, 0.0, 2.0, 0.0]);
-    // Later data may write it in a way that nobody has seen before.
+    // Later data may write the number in yet another way.
     let kept = options.clone().kept(&samples.kept()).unwrap();
     fs::write(&path, "x,y\n1,2\n2,01\n").unwrap();
     assert_eq!(
@@ -258,7 +258,7 @@ fn refused_class(path: &std::path::Path, options: &SampleOptions, text: &str) {
     refused(path, options, &["there was no class `3`"]);
 }
 
-/// Who obeyed divided by 1000.
+/// Regression test: following the advice divided the number by 1000.
 #[test]
 fn a_comma_is_told_with_both_of_its_readings() {
     let folder = tempfile::tempdir().unwrap();

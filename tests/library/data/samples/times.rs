@@ -1,4 +1,4 @@
-//! Columns of times: one moment is one number, however it is written and in whatever kind of file.
+//! Columns of times: one moment is one number, in any notation and kind of file.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn options() -> SampleOptions {
     SampleOptions::default().numbers().held_out(0.0)
 }
 
-/// A table of these times, and the inputs that they become.
+/// A table of these times, and the resulting inputs.
 fn read(path: &Path, times: &[&str]) -> (Samples, Vec<f64>) {
     let rows: Vec<_> = times.iter().map(|own| format!("{own},1")).collect();
     fs::write(path, format!("when,y\n{}\n", rows.join("\n"))).unwrap();
@@ -20,7 +20,7 @@ fn read(path: &Path, times: &[&str]) -> (Samples, Vec<f64>) {
     (samples, floats(&x))
 }
 
-/// The offset was dropped: one moment was read as two, hours apart.
+/// Regression test: the offset was dropped, so one moment was read as two, hours apart.
 #[test]
 fn one_moment_is_the_same_whatever_its_zone() {
     let folder = tempfile::tempdir().unwrap();
@@ -33,7 +33,7 @@ fn one_moment_is_the_same_whatever_its_zone() {
         said.contains("`when` is 7 inputs") && said.contains("the day, in UTC"),
         "{said}"
     );
-    // Without a zone they are those of the clocks there.
+    // Without a zone they are local times.
     let (samples, clocks) = read(&path, &["2024-03-31T01:00:00", "2024-12-31T23:30:00"]);
     assert_eq!(utc, clocks);
     assert!(!samples.notes().join("; ").contains("UTC"));
@@ -71,7 +71,7 @@ fn times_with_and_without_a_zone_are_not_one_column() {
             &[&line, "column `when`", &what, "in UTC"],
         );
     }
-    // Nor are those that are asked about later.
+    // Later data has none either.
     let (samples, _) = read(&path, &["2024-03-31T01:00:00Z", "2024-03-31T02:00:00Z"]);
     let later = folder.path().join("later.csv");
     fs::write(&later, "when\n2024-03-31T01:00:00\n").unwrap();
@@ -90,7 +90,8 @@ mod columns {
     use super::super::super::columns::{arrow, parquet};
     use super::*;
 
-    /// In Parquet the numbers were in UTC and said no zone, and fractions of a second were dropped.
+    /// Regression test: in Parquet the numbers were in UTC without a zone, and fractions of a second were
+    /// dropped.
     #[test]
     fn a_table_has_the_same_inputs_as_csv_and_in_columns() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The trainer takes samples of any kind, and those of an own source.
+//! The trainer takes samples of any kind, and those of a custom source.
 
 use std::fs;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn an_own_source_is_split_and_scaled_as_others_are() {
     assert!(Dataset::new(Made::new(0, item)).is_empty());
 }
 
-/// The rows of an image without a dimension of channels were taken for channels.
+/// Regression test: rows of an image without a channel dimension were taken for channels.
 #[test]
 fn an_image_of_two_dimensions_is_one_channel() {
     let item = |number: usize| {
@@ -102,7 +102,7 @@ fn an_image_of_two_dimensions_is_one_channel() {
     let samples = Samples::of(own, none, &options).unwrap();
     assert_eq!(samples.input(), &[2, 3]);
     let (x, _) = samples.batches(6).load().unwrap().next().unwrap().unwrap();
-    // Of all numbers together: rows that are apart stay so.
+    // One mean over all numbers: differences between rows remain.
     let mean = |row: i64| x.select(1, row).mean(None).double_value(&[]);
     assert!((mean(0) + 1.0).abs() < 0.01, "{}", mean(0));
     assert!((mean(1) - 1.0).abs() < 0.01, "{}", mean(1));
