@@ -70,7 +70,6 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Objects::open`].
-    /// As [`Objects::open`].
     pub fn with<K: Into<String>, V: Into<String>>(
         url: &str,
         settings: impl IntoIterator<Item = (K, V)>,

@@ -18,7 +18,7 @@ const DAYS: [&str; 3] = [
 ];
 /// The time of day, without its time zone.
 const CLOCK: &str = "[hour]:[minute][optional [:[second][optional [.[subsecond]]]]]";
-/// Days in a year, on average.
+/// Average number of days in a year.
 const YEAR: f64 = 365.2425;
 
 static FORMATS: LazyLock<Option<(Vec<OwnedFormatItem>, OwnedFormatItem)>> = LazyLock::new(|| {
