@@ -8,7 +8,7 @@ use super::measures::{InputMeasures, share};
 use super::model::Model;
 use super::phase::Phase;
 
-/// What limits the speed of training, as far as its input is concerned.
+/// The limit of training speed, as far as its input is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 #[non_exhaustive]

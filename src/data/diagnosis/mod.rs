@@ -24,7 +24,7 @@ pub use phase::Phase;
 pub use remedy::{Change, Remedy};
 pub use words::waiting;
 
-/// What limits training, why, and possible remedies.
+/// The limit of training speed, its reason, and possible remedies.
 ///
 /// It displays as one sentence for people.
 ///
