@@ -70,7 +70,7 @@ pub struct Summary {
     pub schedule: String,
     /// Stages per device.
     pub chunks: usize,
-    /// What is recomputed, in a word.
+    /// Recompute setting, in a word.
     pub recompute: String,
     /// Memory of activations in the last step, per device.
     pub memory: Vec<DeviceMemory>,

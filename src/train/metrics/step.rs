@@ -102,7 +102,7 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Stages per device.
     pub chunks: usize,
-    /// What is recomputed, in a word.
+    /// Recompute setting, in a word.
     pub recompute: String,
 }
 
