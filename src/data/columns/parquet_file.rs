@@ -91,7 +91,7 @@ impl Parquet {
             .map_err(|error| damage(&error)))
     }
 
-    /// Returns the bytes of a group's columns, their number, and their decompressed size.
+    /// Returns the bytes of a group's columns, their total size, and their decompressed size.
     #[allow(clippy::type_complexity, reason = "one place needs it")]
     fn chunks(
         &self,

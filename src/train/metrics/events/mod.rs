@@ -47,7 +47,7 @@ impl EventFile {
     }
 
     /// Continues after `step` in a new file: later events and incomplete records are cut off the
-    /// existing files, and TensorBoards that have already read them are told to discard them.
+    /// existing files, and TensorBoard instances that have already read them are told to discard them.
     ///
     /// # Errors
     /// [`MetricsError::Record`] for a damaged record.
