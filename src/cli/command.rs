@@ -34,7 +34,6 @@ pub(super) enum Verb {
     Decide(gpipe_decide::Verb),
 }
 
-/// Below the list of verbs.
 const FIRST_STEPS: &str = "First steps:
   gpipe-rs env                   what this machine has
   gpipe-rs train --steps 100     a small GPT on Moby-Dick over two CPU stages
@@ -63,7 +62,7 @@ pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     Ok(command.mut_subcommands(|verb| names::rewritten(verb, renamed)))
 }
 
-/// With the values that flags are known to have, for a shell to complete.
+/// Adds the known values of flags, for shell completion.
 pub(super) fn with_values(command: Command, zoo: &Zoo) -> Command {
     let models: Vec<&str> = zoo.entries().map(|entry| entry.name()).collect();
     let trains = ["never", "except-last", "always"];
@@ -100,7 +99,7 @@ fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
     if let Some(why) = wrong {
         return Err(why);
     }
-    // In a program of one's own the model is one's own where none is named.
+    // In a program with models of its own, the first of them is the default of `--model`.
     let Some(own) = zoo.first_own().map(str::to_owned) else {
         return Ok(command);
     };
@@ -109,8 +108,7 @@ fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
     }))
 }
 
-/// A flag of the program that stands behind the verb is no flag of the verb: what is said to one
-/// that there is not proposes another one of the verb's.
+/// Explains flags of the program given after the verb; clap would suggest a flag of the verb instead.
 fn behind_the_verb(command: &mut Command, error: clap::Error) -> clap::Error {
     const FLAG: &str = "--simulate-gpus";
     let unknown = error.kind() == ErrorKind::UnknownArgument;
@@ -127,7 +125,7 @@ fn behind_the_verb(command: &mut Command, error: clap::Error) -> clap::Error {
     }
 }
 
-/// What a command line asks for.
+/// Parses a command line.
 pub(super) fn parse(mut command: Command, args: &[OsString]) -> Result<Cli<Verb>, clap::Error> {
     let matches = command
         .try_get_matches_from_mut(args)

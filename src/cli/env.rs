@@ -1,4 +1,4 @@
-//! `gpipe-rs env`: what this machine offers, and which process of how many this is.
+//! `gpipe-rs env`: describes this machine, and this process's rank.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         format!(", {free} of {total} of memory free")
     });
     let world = format!("world     {}\n", world::line());
-    // The others of a host have what the first one says.
+    // Other processes of a host would repeat the first one's output.
     if world::local_rank().is_some_and(|rank| rank > 0) {
         return output::print(&fitted(&world));
     }
@@ -60,10 +60,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     )))
 }
 
-/// Columns before the text of a line.
+/// Columns before a line's text.
 const INDENT: usize = 10;
 
-/// Lines that are too long for the terminal go on below what they say.
+/// Wraps lines that are too long for the terminal, indented below their text.
 fn fitted(text: &str) -> String {
     if !std::io::stdout().is_terminal() {
         return text.to_owned();

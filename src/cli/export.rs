@@ -11,9 +11,9 @@ use gpipe_models::hugging_face::{self, HuggingFaceError};
 use gpipe_models::save_tensors;
 use gpipe_models::zoo::Zoo;
 
-/// What weights that have nothing beside them are called in a folder.
+/// File name in a folder, for weights without a configuration file.
 const STATE_DICT: &str = "model.safetensors";
-/// What is beside the weights of a model that `transformers` has.
+/// Configuration file written beside weights for `transformers`.
 const HUGGING_FACE_CONFIG: &str = "config.json";
 
 /// Arguments of `gpipe-rs export`.
@@ -69,11 +69,11 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     told(args, &trained, &written)
 }
 
-/// What the only files that are written end with.
+/// Extension of the files that are written.
 const ENDING: &str = "safetensors";
 
-/// That nobody gets a folder who asks for a file of another kind: what looks like one is no folder
-/// unless it is there. An ending begins with a letter; `model-0.5` has none.
+/// Rejects output paths with the extension of another kind of file, unless they are existing folders.
+/// An extension begins with a letter: `model-0.5` has none.
 fn check_output(path: &Path) -> Result<(), Failure> {
     let end = path.extension().and_then(OsStr::to_str);
     let is_ending = |own: &&str| *own != ENDING && own.starts_with(|own: char| own.is_alphabetic());
@@ -92,8 +92,8 @@ fn check_output(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// The file for weights that have nothing beside them, in a folder that is made where it is missing;
-/// not the one that a configuration beside it is for.
+/// Returns the file for weights without a configuration, creating its folder if missing. Its name
+/// differs from that of weights with one.
 fn file(output: &Path) -> Result<PathBuf, Failure> {
     let path = if output.extension().is_some_and(|end| end == ENDING) {
         let folder = output.parent().filter(|own| !own.as_os_str().is_empty());

@@ -1,4 +1,4 @@
-//! What the library says of a run that failed, in words of flags.
+//! Explains library errors in terms of command-line flags.
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ use gpipe_torch::world::RESTART_MAY_HELP;
 use gpipe_train::checkpoint::CheckpointError;
 use gpipe_train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
 
-/// Errors of the library that tell wrong use from a failed run.
+/// Library errors that distinguish wrong use from a failed run.
 pub(super) trait IntoFailure {
     fn failure(self) -> Failure;
 }
 
-/// Wrong use or a failed run, as the library tells them apart.
+/// Converts a library error into wrong use or a failed run.
 pub(super) fn failure(error: impl IntoFailure) -> Failure {
     error.failure()
 }
@@ -138,7 +138,7 @@ fn usage(flag: &str, folder: &Path, why: &str) -> Failure {
     Failure::Usage(format!("{flag} {}: {why}", folder.display()))
 }
 
-/// That a folder which a flag names holds no run.
+/// The error for a folder, named by a flag, that holds no run.
 pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
     let near = near::run(folder);
     let more = match why {
@@ -148,7 +148,7 @@ pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
         NoRun::Foreign => ", which `train` writes",
         _ => "",
     };
-    // A part of a run is named in its place.
+    // The folder may be part of a run: suggest the run.
     let whole = folder.ancestors().skip(1).take(2);
     let mut whole = whole.filter(|above| above.join(CONFIG_FILE).exists());
     let more = match (why, whole.next()) {
@@ -159,7 +159,7 @@ pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
     usage(flag, folder, &format!("{why}{more}"))
 }
 
-/// How to go on where data gave no batch: an item that cannot be made can be left out.
+/// Advice where data gave no batch: an item that cannot be read can be skipped.
 fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> String {
     let kept = saved.map_or_else(String::new, |step| {
         format!("; the run is saved after step {step}")
@@ -185,7 +185,7 @@ fn without_it(error: &anyhow::Error, folder: &Path, saved: Option<u64>) -> Strin
     )
 }
 
-/// What may help a run that has left the finite numbers.
+/// Remedies for a run with NaN or infinite values.
 fn in_flags(remedy: &Remedy) -> String {
     match remedy {
         Remedy::SmallerRate {

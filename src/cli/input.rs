@@ -1,4 +1,4 @@
-//! Input of several verbs: values of flags, and files.
+//! Parsers shared by several verbs: values of flags, and files.
 
 use std::ops::Deref;
 
@@ -6,12 +6,12 @@ use tch::Device;
 
 pub(super) use gpipe_decide::input::*;
 
-/// Devices of this machine: see [`parse_devices`](gpipe_torch::parse_devices).
+/// Parses devices of this machine: see [`parse_devices`](gpipe_torch::parse_devices).
 pub(super) fn devices(text: &str) -> Result<Vec<Device>, String> {
     gpipe_torch::parse_devices(text).map_err(|error| error.to_string())
 }
 
-/// Those of a flag.
+/// A flag's list of devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceList(Vec<Device>);
 
@@ -27,7 +27,7 @@ pub(super) fn device_list(text: &str) -> Result<DeviceList, String> {
     devices(text).map(DeviceList)
 }
 
-/// Of random numbers.
+/// Parses a random seed.
 pub(super) fn seed(text: &str) -> Result<u64, String> {
     let rule = |_| format!("`{text}` is not a whole number from 0 to {}", u64::MAX);
     text.trim().parse().map_err(rule)

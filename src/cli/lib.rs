@@ -1,5 +1,5 @@
-//! The whole command line: one file or folder a verb, from arguments to options to one library
-//! call. The verbs that need no tensors are in [`decide`], and so is what all verbs share.
+//! The command line: one file or folder per verb, from arguments to options to one library call. Verbs
+//! without tensors, and code shared by all verbs, are in [`decide`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -33,13 +33,13 @@ use gpipe_models::zoo::{Zoo, ZooError};
 pub use config::ConfigKey;
 use failure::{failure, no_run};
 
-/// Runs the command line of this process with the built-in models alone.
+/// Runs the command line of this process with the built-in models.
 pub fn main() -> ExitCode {
     run(|_| Ok(()))
 }
 
-/// Runs the command line of this process with models of one's own beside the built-in
-/// ones: all of a program's `main`.
+/// Runs the command line of this process with custom models in addition to the built-in ones: all of a
+/// program's `main`.
 ///
 /// ```no_run
 /// use gpipe::models::zoo::{Entry, Instance, Synthetic, class_cross_entropy};
@@ -60,14 +60,14 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 ///
-/// Then `program profile --model perceptron --width 256` measures it, `program train` trains
-/// it, and `program --help` shows the other verbs.
+/// Then `program profile --model perceptron --width 256` measures it, `program train` trains it, and
+/// `program --help` shows the other verbs.
 ///
-/// The process then ends without the destructors of C++ libraries, libtorch's above all: they take
-/// longer than its start, and nothing of the files that a verb writes waits for them.
+/// The process then ends without running destructors of C++ libraries, above all libtorch's: they take
+/// longer than startup, and no file written by a verb depends on them.
 ///
-/// *Returns* the exit code: 0, 1 for a run that failed, 2 for wrong use, which models
-/// whose names are taken are too.
+/// *Returns* the exit code: 0, 1 for a failed run, 2 for wrong use, including models whose names are
+/// taken.
 pub fn run<F>(add: F) -> ExitCode
 where
     F: FnOnce(&mut Zoo) -> Result<(), ZooError>,
@@ -91,7 +91,7 @@ where
     match command::build(&args, zoo) {
         Ok(command) => {
             let parsed = command::parse(command.clone(), &args);
-            // Devices are counted where flags are read, and simulated ones are not there yet.
+            // Devices are counted while parsing flags, before simulated ones exist.
             if let Err(error) = &parsed
                 && error.kind() == clap::error::ErrorKind::ValueValidation
                 && let Some(settings) = simulated::asked(&args)
@@ -110,8 +110,8 @@ where
     }
 }
 
-/// The command line with these models, as clap has it: for completions, manual pages, and
-/// whatever else is made from it.
+/// Returns the command line with these models as a clap command: for completions, manual pages, and
+/// similar.
 ///
 /// # Errors
 /// A size of a model has the name of another flag.
@@ -119,7 +119,7 @@ pub fn command(zoo: &Zoo) -> anyhow::Result<clap::Command> {
     command::build(&[], zoo).map_err(anyhow::Error::msg)
 }
 
-/// The keys that a configuration of `train` with these models may have, table by table.
+/// Returns the configuration keys of `train` with these models, by table.
 pub fn config_keys(zoo: &Zoo) -> Vec<ConfigKey> {
     train::keys(zoo)
 }

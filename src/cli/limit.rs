@@ -1,9 +1,9 @@
-//! What limits a run, in one sentence.
+//! The limit of a run's speed, in one sentence.
 
 use gpipe_train::metrics::is_host_bound;
 
-/// The verdict where asynchronous devices wait for the host threads that tell
-/// them what to do, which were busy for this share of their time.
+/// Returns the verdict if asynchronous devices wait for the host threads that launch their work, which
+/// were busy for this share of their time.
 pub(super) fn host_bound(host_share: Option<f64>) -> Option<String> {
     let share = host_share.filter(|share| is_host_bound(*share))?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! `gpipe-rs models`: which models there are, and how large.
+//! `gpipe-rs models`: lists the models and their sizes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     output::write(None, &text)
 }
 
-/// The model of this name, or in this file.
+/// Returns the model of this name, or in this file.
 fn spec(name: &str, settings: &[String], zoo: &Zoo) -> Result<ModelSpec, String> {
     if zoo.names().any(|own| own == name) || !exported::is_exported(name) {
         return zoo.spec(name, settings).map_err(|error| error.to_string());
@@ -64,7 +64,7 @@ fn spec(name: &str, settings: &[String], zoo: &Zoo) -> Result<ModelSpec, String>
     exported::read(Path::new(name), AskedLoss::default(), &Given::new())
 }
 
-/// Every entry with its presets: the entry's own name stands for the default sizes.
+/// Returns every entry with its presets; the entry's own name has the default sizes.
 fn specs(zoo: &Zoo) -> Result<Vec<Vec<ModelSpec>>, ZooError> {
     let of_entry = |names: Vec<&str>| {
         let specs = names.into_iter().map(|name| zoo.spec(name, [""; 0]));
@@ -149,7 +149,7 @@ fn one(zoo: &Zoo, spec: &ModelSpec) -> Result<String, Failure> {
         ("default", Align::Right),
         ("", Align::Left),
     ]);
-    // Of a preset, its own.
+    // The defaults are those of the preset.
     let usual = zoo.spec(spec.name(), [""; 0])?;
     for size in entry.sizes() {
         table.row([
@@ -199,7 +199,7 @@ fn spec_as_json(spec: &ModelSpec) -> Result<Value, Failure> {
     Ok(Value::Object(model))
 }
 
-/// What differs from one choice of sizes to another.
+/// Facts that depend on the sizes.
 fn facts(spec: &ModelSpec) -> Result<Map<String, Value>, Failure> {
     let model = spec.build();
     let bytes: u64 = (model.distinct_variables()?.iter())
@@ -226,7 +226,7 @@ fn facts(spec: &ModelSpec) -> Result<Map<String, Value>, Failure> {
     Ok(facts)
 }
 
-/// What all choices of sizes have in common.
+/// Facts that do not depend on the sizes.
 fn describe(facts: &mut Map<String, Value>, spec: &ModelSpec) {
     let entry = spec.entry();
     let sizes = entry.sizes().iter().map(|size| {
@@ -249,7 +249,7 @@ fn settings(settings: &Settings, sizes: &[Size]) -> Value {
     Value::Object(sizes.iter().map(value).collect())
 }
 
-/// Counts are whole numbers in JSON too.
+/// Counts are integers in JSON.
 fn number(value: f64, size: &Size) -> Value {
     if size.is_count() {
         json!(value as i64)
@@ -278,7 +278,7 @@ fn shapes_of(batch: &str, all: &[Synthetic]) -> String {
     all.iter().map(shape).collect::<Vec<_>>().join(", ")
 }
 
-/// The inputs of a program by their names, `x float32 [batch, 8]`, of others by their shapes.
+/// Formats a program's inputs by name, `x float32 [batch, 8]`, and other models' by shape.
 fn inputs(spec: &ModelSpec) -> String {
     let Some(file) = spec.exported() else {
         return shapes(spec.inputs());
@@ -328,7 +328,7 @@ fn kind(of: &Synthetic) -> &'static str {
     }
 }
 
-/// The targets; a program that PyTorch exported has them from the loss that it is trained with.
+/// Formats the targets; an exported program's follow from its loss.
 fn targets(spec: &ModelSpec) -> String {
     match (shapes(spec.targets()), spec.named_loss()) {
         (shapes, _) if !shapes.is_empty() => shapes,

@@ -1,4 +1,4 @@
-//! Whether this machine can hold a model.
+//! Checks that a model fits into memory.
 
 use gpipe_partitioner::Bytes;
 use tch::Device;
@@ -7,8 +7,8 @@ use super::Failure;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::memory::room_on;
 
-/// That the CPU can hold so many copies of a model's parameters, where no other device takes a
-/// part of them; `what` they are, and what to do `instead`.
+/// Checks that the CPU can hold so many copies of a model's parameters, unless other devices hold a
+/// part; `what` names them, and `instead` is the advice.
 pub(super) fn check_model(
     spec: &ModelSpec,
     (what, copies): (&str, u64),
@@ -23,13 +23,13 @@ pub(super) fn check_model(
     check(&what, bytes.saturating_mul(copies), instead).map_err(Failure::Usage)
 }
 
-/// Whether all memory that these devices take is the host's.
+/// Whether these devices use only host memory.
 pub(super) fn is_host(devices: &[Device]) -> bool {
     devices.iter().all(|device| *device == Device::Cpu)
 }
 
-/// Refuses what memory cannot hold, as a system that runs out of it ends programs
-/// without a word. `what` takes `needs` bytes; `instead` is what to do.
+/// Rejects memory needs that cannot be met, as a system out of memory kills programs without a message.
+/// `what` takes `needs` bytes; `instead` is the advice.
 pub(super) fn check(what: &str, needs: u64, instead: &str) -> Result<(), String> {
     fits(what, needs, free(), instead)
 }
@@ -45,7 +45,7 @@ fn fits(what: &str, needs: u64, free: Option<u64>, instead: &str) -> Result<(), 
     }
 }
 
-/// Bytes of memory that programs can still get, where the system says so.
+/// Bytes of available memory, if the system reports it.
 fn free() -> Option<u64> {
     let room = room_on(Device::Cpu).ok();
     room.map(|(free, _)| free.0)

@@ -1,4 +1,4 @@
-//! `--simulate-gpus`: the verb in a process whose CUDA devices are simulated.
+//! `--simulate-gpus`: runs the verb with simulated CUDA devices.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -14,11 +14,11 @@ use gpipe_torch::{
 
 const FLAG: &str = "--simulate-gpus";
 
-/// Executes the command line anew without the flag: a library in the place of libtorch's CUDA
-/// half must be loaded before anything else of CUDA is. The process stays the same one, with
-/// its number, its signals and its exit code.
+/// Executes the command line again without the flag: the library that replaces libtorch's CUDA half
+/// must be loaded before anything else of CUDA. The process keeps its id, its signals and its exit
+/// code.
 ///
-/// *Returns* only where that is not possible, with the reason.
+/// *Returns* only on failure, with the reason.
 pub(super) fn execute_again(settings: &str, args: &[OsString]) -> Failure {
     let program = std::env::current_exe().context("this program is not found again");
     let (program, mut rest) = match program {
@@ -33,7 +33,7 @@ pub(super) fn execute_again(settings: &str, args: &[OsString]) -> Failure {
     Failure::Run(anyhow::Error::new(error).context("this program cannot be executed again"))
 }
 
-/// The flag's value where it stands first, whatever is wrong behind it.
+/// Returns the flag's value if the flag is first, regardless of later errors.
 pub(super) fn asked(args: &[OsString]) -> Option<String> {
     let first = args.get(1)?.to_str()?;
     let joined = first
@@ -44,7 +44,7 @@ pub(super) fn asked(args: &[OsString]) -> Option<String> {
     (!settings.is_empty()).then(|| settings.to_owned())
 }
 
-/// The flag and its value are before the verb, and at most once: clap has seen to it.
+/// The flag and its value are before the verb, and occur once: clap has checked that.
 fn without_flag(args: &[OsString]) -> Vec<OsString> {
     let mut rest = args.to_vec();
     if let Some(at) = args.iter().position(|arg| arg == FLAG) {
@@ -59,8 +59,8 @@ fn without_flag(args: &[OsString]) -> Vec<OsString> {
     rest
 }
 
-/// Tells that there are GPUs, simulated ones among them, where a verb computes on none although nobody
-/// has named the CPU.
+/// Notes that there are GPUs, including simulated ones, that the verb does not use, although the user
+/// did not request the CPU.
 pub(super) fn unused(devices: &[Device]) -> Option<String> {
     let uses = devices.iter().any(|device| device.is_cuda());
     let gpus = if uses { 0 } else { cuda_devices_here() };
@@ -76,8 +76,7 @@ pub(super) fn unused(devices: &[Device]) -> Option<String> {
     ))
 }
 
-/// Where simulated GPUs are asked for, that they are there: what a verb would hear of them only
-/// when it uses them.
+/// Checks that requested simulated GPUs exist: otherwise a verb would only fail when using them.
 pub(super) fn check() -> Result<(), Failure> {
     if simulated_gpus().is_some() {
         cuda_available().map_err(|why| Failure::Usage(why.to_string()))?;

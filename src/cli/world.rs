@@ -1,4 +1,4 @@
-//! Which process of how many this is, as a launcher says.
+//! This process's rank among the processes that a launcher started.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,8 +15,7 @@ use gpipe_engine::EngineError;
 use gpipe_torch::Error;
 use gpipe_torch::world::{Launcher, RESTART_MAY_HELP, Times, Words, World, gather_once, host_name};
 
-/// Refuses verbs that are the work of one process where this is one of several: each of them
-/// would do all of it.
+/// Rejects single-process verbs in one of several processes, as each would do all the work.
 pub(super) fn check(verb: &Verb) -> Result<(), Failure> {
     let name = match verb {
         Verb::Eval(_) => "eval",
@@ -44,13 +43,13 @@ fn words() -> Result<Words, Failure> {
     Words::from_env().map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// Which of the processes on its host this is, where there are several.
+/// Returns this process's local rank on its host, if there are several processes.
 pub(super) fn local_rank() -> Option<usize> {
     let words = Words::from_env().ok()?;
     (words.size > 1).then_some(words.local_rank)
 }
 
-/// Joins the processes of this run; none where it is one.
+/// Joins the processes of this run; `None` for a single process.
 pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
     let words = words()?;
     if words.size == 1 {
@@ -63,15 +62,15 @@ pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
     Ok(Some(world))
 }
 
-/// Says what this process waits for, where that takes long: one of the others may never come, or its
-/// address be wrong.
+/// Prints a message during a long wait for other processes: one may never come, or the address may be
+/// wrong.
 struct Waits {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Waits {
-    /// A wait that is shorter needs no word.
+    /// Shorter waits are silent.
     const SHORT: Duration = Duration::from_secs(3);
 
     fn begin(words: &Words) -> Self {
@@ -94,7 +93,7 @@ impl Waits {
                 say(&line);
             }
         };
-        // Without a thread nothing is said.
+        // If no thread can be created, no message is printed.
         let thread = std::thread::Builder::new().name("waits".to_owned());
         Self {
             done: Some(done),
@@ -107,21 +106,21 @@ impl Drop for Waits {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {
-            // It has only words to say.
+            // The thread only prints, so its result is ignored.
             let _ = thread.join();
         }
     }
 }
 
-/// So long after another process has failed or was lost this one may still be there.
+/// Time that this process may outlive another one that has failed or was lost.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How often a launcher has started all processes.
+/// Starts of all processes by a launcher.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Starts {
-    /// So often they have been started again.
+    /// Number of restarts so far.
     pub(super) before: usize,
-    /// So often they may be in all, as far as the launcher tells.
+    /// Maximum number of restarts, if the launcher tells it.
     pub(super) more: usize,
 }
 
@@ -129,12 +128,12 @@ pub(super) fn starts() -> Result<Starts, Failure> {
     let more = std::env::var("TORCHELASTIC_MAX_RESTARTS").ok();
     Ok(Starts {
         before: words()?.restarts,
-        // torchrun's and `launch`'s own: a number.
+        // Set by torchrun and `launch`.
         more: more.and_then(|more| more.parse().ok()).unwrap_or(0),
     })
 }
 
-/// What rank 0 makes, in all processes.
+/// Makes a value on rank 0 and sends it to all processes.
 ///
 /// # Errors
 /// A process is lost.
@@ -156,12 +155,12 @@ pub(super) fn of_leader<T: Serialize + DeserializeOwned>(
     made.ok_or_else(|| Failure::Run(anyhow::anyhow!("rank 0 has told the others nothing")))
 }
 
-/// Whether this process is the one that writes and prints.
+/// Whether this process writes and prints.
 pub(super) fn leads(world: Option<&Arc<World>>) -> bool {
     world.is_none_or(|world| world.rank() == 0)
 }
 
-/// The end of what all processes did together: nobody waits for one that has failed.
+/// Ends the processes' common work; no process waits for a failed one.
 pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> Result<(), Failure> {
     let Some(world) = world else {
         return result;
@@ -169,7 +168,7 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
     if let Err(failure) = result {
         let failure = first(&world, failure);
         let code = failure.code();
-        // Others that hear of a failure end as this one does; only a loss is worth a new start.
+        // Processes told of a failure end like this one; only a lost process is worth a restart.
         if code == RESTART_MAY_HELP {
             world.lose(&failure.said());
         } else {
@@ -179,7 +178,7 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
         ended(Err(failure));
         world.exit(code);
     }
-    // Its pipeline, which has the others, is gone.
+    // The pipeline, which holds the other references, is dropped.
     let ending = world.ending();
     let left = Arc::into_inner(world).map_or(Ok(()), World::leave);
     left.map_err(|lost| {
@@ -188,8 +187,8 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
     })
 }
 
-/// What failed elsewhere, in the words that all have. One that fails may be gone before this process
-/// has left what both did: it failed, and is not lost.
+/// Returns the failure of another process that caused this one's, if any. A failed process may be gone
+/// before this one leaves their common work; it is reported as failed, not as lost.
 fn first(world: &World, failure: Failure) -> Failure {
     let is_elsewhere = match &failure {
         Failure::Run(error) => matches!(
@@ -212,7 +211,7 @@ fn launched(by: Launcher) -> String {
     }
 }
 
-/// `rank 1 of 4 on node7, launched by torchrun`.
+/// Describes the process: `rank 1 of 4 on node7, launched by torchrun`.
 pub(super) fn line() -> String {
     let words = match Words::from_env() {
         Ok(words) => words,
@@ -239,7 +238,7 @@ pub(super) fn line() -> String {
     )
 }
 
-/// The same as JSON.
+/// Describes the process as JSON.
 pub(super) fn object() -> Value {
     let words = match Words::from_env() {
         Ok(words) => words,

@@ -1,4 +1,4 @@
-//! A source and what is done with its items, as a chain.
+//! A source with a chain of transformations.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -9,10 +9,10 @@ use super::source::{Each, Gathered};
 use super::stages::{FileCache, Map, MapRandom, MemoryCache, Range, Shuffle, Zip};
 use super::{Batches, DataError, Phase, Place, Random, Source, Stack, Store};
 
-/// Items and what is done with each, up to batches.
+/// Items with a chain of transformations, up to batches.
 ///
-/// A chain only describes: nothing is read before [`Batches::load`], and then on the
-/// loader's threads.
+/// A chain is only a description: nothing is read before [`Batches::load`], and then on the loader's
+/// threads.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Made};
@@ -39,16 +39,15 @@ impl<S: Source> fmt::Debug for Dataset<S> {
 }
 
 impl<S: Source> Dataset<S> {
-    /// The items of a source.
+    /// Makes a chain of a source's items.
     pub fn new(source: S) -> Self {
         Self { source }
     }
 
-    /// Each item through a function, on the loader's workers: decoding, transforming.
+    /// Applies a function to each item on the loader's workers: decoding or transforming.
     ///
-    /// The function is to give the same result for the same item; what it draws at
-    /// random belongs into [`Dataset::map_random`]. Its errors and panics come with the
-    /// place of the item.
+    /// The function must give the same result for the same item; random numbers belong in
+    /// [`Dataset::map_random`]. Its errors and panics are reported with the item's place.
     pub fn map<T, F>(self, function: F) -> Dataset<Map<S, F>>
     where
         T: Send + 'static,
@@ -57,8 +56,8 @@ impl<S: Source> Dataset<S> {
         self.mapped(function, Phase::Map)
     }
 
-    /// As [`Dataset::map`], and [`Loader::diagnosis`](super::Loader::diagnosis) tells it as decoding:
-    /// making an item of bytes.
+    /// Like [`Dataset::map`]; [`Loader::diagnosis`](super::Loader::diagnosis) reports it as decoding
+    /// bytes to items.
     pub fn decode<T, F>(self, function: F) -> Dataset<Map<S, F>>
     where
         T: Send + 'static,
@@ -80,8 +79,8 @@ impl<S: Source> Dataset<S> {
         })
     }
 
-    /// As [`Dataset::map`], with random numbers: others for each item and epoch, but
-    /// always the same for the same seed, whatever the number of workers.
+    /// Like [`Dataset::map`], with random numbers that depend on the seed, the item and the epoch, but
+    /// not on the number of workers.
     pub fn map_random<T, F>(self, seed: u64, function: F) -> Dataset<MapRandom<S, F>>
     where
         T: Send + 'static,
@@ -95,10 +94,10 @@ impl<S: Source> Dataset<S> {
         })
     }
 
-    /// Pairs with the items of another chain.
+    /// Pairs items with those of another chain.
     ///
     /// # Errors
-    /// There are not as many.
+    /// The lengths differ.
     pub fn zip<B: Source>(self, other: Dataset<B>) -> Result<Dataset<Zip<S, B>>, DataError> {
         let (left, right) = (self.source, other.source);
         if left.len() != right.len() {
@@ -111,10 +110,10 @@ impl<S: Source> Dataset<S> {
         Ok(Dataset::new(Zip { left, right }))
     }
 
-    /// The items of a range of numbers: the first nine tenths for training, say.
+    /// Takes the items of an index range: for example, the first nine tenths for training.
     ///
     /// # Errors
-    /// The range is not among the items.
+    /// The range is out of bounds.
     pub fn range(self, range: std::ops::Range<usize>) -> Result<Dataset<Range<S>>, DataError> {
         let source = self.source;
         if range.start > range.end || range.end > source.len() {
@@ -128,10 +127,10 @@ impl<S: Source> Dataset<S> {
         Ok(Dataset::new(Range { source, range }))
     }
 
-    /// Keeps each item in memory once it was made; what comes before is then done once.
+    /// Caches each item in memory once it is made; earlier stages run only once.
     ///
-    /// Random transformations and shuffles that come before are those of the first
-    /// epoch, for ever: put these behind.
+    /// Random transformations and shuffles before the cache are fixed to those of the first epoch: put
+    /// them after it.
     pub fn cache(self) -> Dataset<MemoryCache<S>>
     where
         S::Item: Store,
@@ -139,13 +138,12 @@ impl<S: Source> Dataset<S> {
         Dataset::new(MemoryCache::new(self.source))
     }
 
-    /// As [`Dataset::cache`], in a file that later runs use too.
+    /// Like [`Dataset::cache`], in a file that later runs reuse.
     ///
-    /// The file knows the data that it was made from, but not what was done with it:
-    /// delete it when that changes.
+    /// The file records the source data, but not the transformations: delete it when they change.
     ///
     /// # Errors
-    /// The file cannot be written, is no whole cache or one of other data.
+    /// The file cannot be written, is incomplete, or is of other data.
     pub fn cache_file(self, path: impl AsRef<Path>) -> Result<Dataset<FileCache<S>>, DataError>
     where
         S::Item: Store,
@@ -153,11 +151,10 @@ impl<S: Source> Dataset<S> {
         Ok(Dataset::new(FileCache::open(self.source, path.as_ref())?))
     }
 
-    /// Another order in every epoch, each item within a window of `window` items;
-    /// `usize::MAX` for all of them.
+    /// Shuffles each epoch differently, moving items only within windows of `window` items;
+    /// `usize::MAX` for a full shuffle.
     ///
-    /// No item is held for it, whatever the window; a small window keeps what is read
-    /// close together.
+    /// No items are held, regardless of the window; a small window keeps reads close together.
     #[must_use]
     pub fn shuffle(self, window: usize, seed: u64) -> Dataset<Shuffle<S>> {
         let (source, window) = (self.source, window.max(1));
@@ -168,7 +165,7 @@ impl<S: Source> Dataset<S> {
         })
     }
 
-    /// Batches of `size` items; the last of an epoch may have fewer.
+    /// Makes batches of `size` items; the last of an epoch may have fewer.
     pub fn batch(self, size: usize) -> Batches<S, <S::Item as Stack>::Batch>
     where
         S::Item: Stack,
@@ -176,7 +173,8 @@ impl<S: Source> Dataset<S> {
         Batches::new(self.source, size, Making::stacked())
     }
 
-    /// As [`Dataset::batch`], made by a function on the workers: padding to the longest, say.
+    /// Like [`Dataset::batch`], with a function that makes batches on the workers: for example, padding
+    /// to the longest.
     pub fn batch_with<B, F>(self, size: usize, collate: F) -> Batches<S, B>
     where
         B: Send + 'static,

@@ -1,8 +1,8 @@
-//! Files of which parts are read, as they are needed.
+//! Files with random access.
 //!
-//! They are not mapped: the pages of a mapped file that another process cuts off are no
-//! memory any more, and touching one ends the process. Reading costs a call for each part,
-//! and the pages that the system keeps are shared between processes all the same.
+//! They are not memory-mapped: if another process truncates a mapped file, accessing the lost pages
+//! kills this process. Reading costs a system call per part, and the page cache is shared between
+//! processes all the same.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use super::DataError;
 use gpipe_partitioner::files;
 
-/// A file that is read at any place, by any number of threads.
+/// A file readable at any position from any thread.
 #[derive(Debug)]
 pub(super) struct DiskFile {
     path: PathBuf,
     file: File,
-    /// Bytes when it was opened.
+    /// Size when it was opened.
     len: u64,
 }
 
@@ -40,11 +40,10 @@ impl DiskFile {
         self.len
     }
 
-    /// Fills `bytes` with those of the file from `offset` on, which it had when it was
-    /// opened.
+    /// Fills `bytes` with the file's contents from `offset` on, which must be within its original size.
     ///
     /// # Errors
-    /// It cannot be read, or has been cut off since.
+    /// The file cannot be read, or has been truncated since.
     pub(super) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), DataError> {
         self.file
             .read_exact_at(bytes, offset)

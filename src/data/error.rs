@@ -1,4 +1,4 @@
-//! What can go wrong with data, with the file and the byte where it did.
+//! Errors of data, with file and byte.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use gpipe_torch::TorchError;
 
-/// Where an item comes from.
+/// Origin of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -17,38 +17,38 @@ pub enum Place {
     File {
         /// The file.
         path: PathBuf,
-        /// The item's first byte in it.
+        /// Offset of the item's first byte.
         offset: u64,
     },
     /// A line of a file.
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: u64,
     },
-    /// A row of a table that is no text.
+    /// A row of a binary table.
     Row {
         /// The file.
         path: PathBuf,
-        /// From 0.
+        /// The row, from 0.
         row: usize,
     },
-    /// A sample of a file of arrays.
+    /// A sample of an array file.
     Sample {
         /// The file.
         path: PathBuf,
-        /// From 0, as in Python.
+        /// The sample, from 0 as in Python.
         index: usize,
     },
     /// A whole file, or a folder.
     Path(PathBuf),
-    /// An item of a source that is no file.
+    /// An item of a source that is not a file.
     Item(usize),
 }
 
 impl Place {
-    /// A byte of a file.
+    /// Makes a place from a file and a byte offset.
     pub fn file(path: impl Into<PathBuf>, offset: u64) -> Self {
         Self::File {
             path: path.into(),
@@ -70,7 +70,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why there is no batch, or no loader.
+/// An error of loading batches or of creating a loader.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -84,82 +84,82 @@ pub enum DataError {
         /// The error of the operating system.
         r#source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid contents.
     #[error("{place}: {what}")]
     Bad {
-        /// The file and the byte.
+        /// File and byte.
         place: Place,
-        /// What is wrong there.
+        /// The problem.
         what: String,
     },
     /// Making an item failed or panicked.
     #[error("{place}: {source:#}")]
     Item {
-        /// Where the item comes from.
+        /// Origin of the item.
         place: Place,
-        /// Why there is no item.
+        /// The cause.
         r#source: anyhow::Error,
     },
-    /// Items cannot be made a batch.
+    /// Items cannot be stacked to a batch.
     #[error("the batch that begins with {first}: {source:#}")]
     Batch {
-        /// Where its first item comes from.
+        /// Origin of the first item.
         first: Place,
-        /// Why there is no batch.
+        /// The cause.
         r#source: anyhow::Error,
     },
-    /// A batch cannot be used on the device to which it was brought.
+    /// A batch cannot be used on its device.
     #[error("a batch on its device: {0}")]
     Device(TorchError),
-    /// More items of an epoch are bad than may be skipped.
+    /// An epoch has more bad items than may be skipped.
     #[error("{bad} bad items in epoch {epoch} where {allowed} may be skipped; the last: {last}")]
     TooManyBad {
-        /// Bad items so far.
+        /// Number of bad items so far.
         bad: u64,
         /// The epoch, from 0.
         epoch: u64,
-        /// How many may be skipped.
+        /// Number of items that may be skipped.
         allowed: u64,
-        /// The one that was one too many.
+        /// The error that exceeded the limit.
         last: Box<DataError>,
     },
-    /// So many items of an epoch are bad that there is no batch.
+    /// An epoch has too many bad items to give a batch.
     #[error("epoch {epoch} gives no batch: {bad} of its items are bad")]
     NoBatch {
         /// The epoch, from 0.
         epoch: u64,
-        /// Bad items of it.
+        /// Number of bad items.
         bad: u64,
     },
-    /// No batch came for as long as the loader was told to wait.
+    /// No batch came within the loader's patience.
     #[error("no batch for {} s: still waiting for {place}", waited.as_secs_f64())]
     Slow {
-        /// What the loader is waiting for.
+        /// Place of the awaited item.
         place: Place,
-        /// How long it has waited.
+        /// Time waited so far.
         waited: Duration,
     },
-    /// A saved position is one in other data.
+    /// A saved position belongs to other data.
     #[error("the saved position is one in other data: it was {saved}, this is {here}")]
     OtherData {
-        /// What the position is one in.
+        /// Data of the saved position.
         saved: String,
-        /// What it was to be used for.
+        /// Data at hand.
         here: String,
     },
     /// A saved position cannot be read.
     #[error("the saved position in the data cannot be read: {0}")]
     State(serde_json::Error),
-    /// What was asked for cannot be.
+    /// Invalid settings.
     #[error("{0}")]
     Settings(String),
-    /// The operating system gives no thread.
+    /// The operating system cannot create a thread.
     #[error("cannot start a thread for loading data: {0}")]
     Thread(io::Error),
-    /// A thread of the loader ended without a word.
+    /// A thread of the loader ended unexpectedly.
     #[error("a thread that loads data was lost: {0}")]
     Lost(String),
-    /// libtorch refused.
+    /// An error of libtorch.
     #[error(transparent)]
     Torch(#[from] TorchError),
 }
@@ -183,7 +183,7 @@ impl DataError {
         }
     }
 
-    /// The bytes from `offset` on are not what they should be.
+    /// Makes an error about the bytes from `offset` on.
     pub(crate) fn bad(path: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Bad {
             place: Place::file(path, offset),
@@ -191,7 +191,7 @@ impl DataError {
         }
     }
 
-    /// Something is wrong with a whole file or folder.
+    /// Makes an error about a whole file or folder.
     pub(crate) fn bad_path(path: &Path, what: impl Into<String>) -> Self {
         Self::Bad {
             place: Place::Path(path.to_owned()),
@@ -199,7 +199,7 @@ impl DataError {
         }
     }
 
-    /// Where it went wrong, where that is known.
+    /// Returns the place of the error, if known.
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Bad { place, .. } | Self::Item { place, .. } | Self::Slow { place, .. } => {
@@ -211,8 +211,7 @@ impl DataError {
         }
     }
 
-    /// Whether the caller asked for something that cannot be, rather than something
-    /// failed on the way.
+    /// Whether the caller's request was invalid, as opposed to a failure at run time.
     pub fn is_wrong_use(&self) -> bool {
         matches!(self, Self::Settings(_))
     }

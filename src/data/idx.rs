@@ -1,4 +1,4 @@
-//! IDX files, as MNIST and its kin come in.
+//! IDX files, the format of MNIST.
 
 use std::fmt;
 use std::io::{BufReader, Read};
@@ -13,21 +13,20 @@ use gpipe_partitioner::files;
 use gpipe_torch::TorchError;
 use gpipe_torch::memory::room_on;
 
-/// An array of more bytes than this...
+/// A larger array...
 pub(super) const LARGE: u64 = 64 << 20;
-/// ...is not taken from a file that is so many times smaller.
+/// ...is rejected if it decompresses by more than this factor.
 pub(super) const DENSE: u64 = 200;
 
-/// An array of a file in the IDX format, plain or compressed with gzip, in memory; its
-/// items are its parts along the first dimension, as tensors.
+/// An array in an IDX file, plain or gzip-compressed, held in memory; its items are its slices along
+/// the first dimension, as tensors.
 ///
-/// Images are `u8` tensors of `[rows, columns]`, labels `u8` tensors without dimension.
+/// Images are `u8` tensors of `[rows, columns]`, labels `u8` tensors without dimensions.
 pub struct Idx {
     path: PathBuf,
     kind: Kind,
     shape: Vec<i64>,
-    /// Bytes before the data.
-    /// As this machine has its numbers.
+    /// Data in native byte order.
     data: Vec<u8>,
 }
 
@@ -45,9 +44,9 @@ impl Idx {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, is no IDX file, is too short or too long for what it promises; or it
-    /// has more than memory has room for, or 64 MiB and 200 times as much as the compressed file.
-    /// Sizes are compared with what the header promises before memory is taken.
+    /// The file cannot be read, is not an IDX file, or its length contradicts the header; or it
+    /// decompresses to more than the free memory, or to more than 64 MiB and 200 times its compressed
+    /// size. Sizes are compared with the header before memory is allocated.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         magic::refuse_other(path, &[Magic::Idx, Magic::Compressed])?;
         let mut file = Bytes::open(path)?;
@@ -94,12 +93,12 @@ impl Idx {
         })
     }
 
-    /// The sizes of the dimensions; the first is the number of items.
+    /// Returns the sizes of the dimensions; the first is the number of items.
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
-    /// The kind of the numbers.
+    /// Returns the element type.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -109,14 +108,14 @@ impl Idx {
     }
 }
 
-/// Bytes of memory that can still be had, where the system says so.
+/// Bytes of available memory, if the system reports it.
 fn room() -> Option<u64> {
     let room = room_on(Device::Cpu).ok();
     room.map(|(free, _)| free.0)
 }
 
-/// A compressed file of a megabyte may hold a gigabyte, and the system ends a program that
-/// takes more than there is without a word.
+/// Rejects files that do not fit into memory: a compressed megabyte may hold a gigabyte, and the system
+/// kills programs that use more memory than there is, without a message.
 fn refuse_too_large(path: &Path, size: u64, free: Option<u64>) -> Result<(), String> {
     match free {
         Some(free) if size > free => Err(format!(
@@ -129,8 +128,8 @@ fn refuse_too_large(path: &Path, size: u64, free: Option<u64>) -> Result<(), Str
     }
 }
 
-/// Compressed images and labels are a tenth of what they are; what is a thousandth of it takes
-/// memory that nobody thinks of who sees the file.
+/// Rejects implausible compression: images and labels compress to a tenth; a file that compresses to a
+/// thousandth uses memory that nobody expects from its size.
 fn refuse_dense(path: &Path, size: u64, compressed: Option<u64>) -> Result<(), DataError> {
     match compressed {
         Some(there) if size > LARGE && size / DENSE > there => Err(DataError::Settings(format!(
@@ -156,7 +155,7 @@ fn kind(code: u8) -> Option<Kind> {
     })
 }
 
-/// IDX is big-endian.
+/// Converts from big-endian.
 fn to_native(data: &mut [u8], width: usize) {
     if cfg!(target_endian = "little") && width > 1 {
         data.chunks_exact_mut(width).for_each(<[u8]>::reverse);
@@ -188,7 +187,7 @@ impl Source for Idx {
         })
     }
 
-    /// In a compressed file the byte is that of the file without compression.
+    /// For a compressed file, the offset is in the decompressed data.
     fn place(&self, _: u64, index: usize) -> Place {
         let path = self.path.clone();
         Place::Sample { path, index }
@@ -200,12 +199,12 @@ impl Source for Idx {
     }
 }
 
-/// A file's bytes without compression, counted.
+/// A file's decompressed bytes, counted.
 struct Bytes<'a> {
     path: &'a Path,
     reader: Box<dyn Read>,
     read: usize,
-    /// Bytes of the file, where it is compressed.
+    /// Size of the file, if it is compressed.
     compressed: Option<u64>,
 }
 
@@ -271,7 +270,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Whether it is the bytes that are wrong, not the reading of them.
+/// Whether an error is due to damaged data rather than to reading.
 fn is_damage(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

@@ -1,4 +1,4 @@
-//! Items of three parts, of named parts, and texts.
+//! Triples, named parts and texts as items.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ impl<A: Stack, B: Stack, C: Stack> Stack for (A, B, C) {
     }
 }
 
-/// The three parts of triples.
+/// The three batches of triples.
 struct Three<A, X, B, Y, C, Z>(
     Box<dyn Stacking<A, X>>,
     Box<dyn Stacking<B, Y>>,
@@ -57,7 +57,7 @@ impl<A, X, B, Y, C, Z> Stacking<(A, B, C), (X, Y, Z)> for Three<A, X, B, Y, C, Z
     }
 }
 
-/// Parts by name: those of each name are stacked, and all items have the same names.
+/// Named parts: the parts of each name are stacked, and all items have the same names.
 impl<T: Stack> Stack for BTreeMap<String, T> {
     type Batch = BTreeMap<String, T::Batch>;
 
@@ -88,7 +88,7 @@ impl<T: Stack> Stack for BTreeMap<String, T> {
     }
 }
 
-/// Texts stay texts.
+/// Texts are collected, not stacked.
 impl Stack for String {
     type Batch = Vec<String>;
 
@@ -159,17 +159,17 @@ impl<T: Store> Store for BTreeMap<String, T> {
     }
 }
 
-/// Triples of the items with the same number: [`Dataset::zip3`].
+/// Triples of items with the same index: [`Dataset::zip3`].
 #[derive(Debug, Clone)]
 pub struct Zip3<A, B, C> {
     parts: (A, B, C),
 }
 
 impl<A: Source> Dataset<A> {
-    /// Triples with the items of two other chains.
+    /// Makes triples with the items of two other chains.
     ///
     /// # Errors
-    /// There are not as many.
+    /// The lengths differ.
     pub fn zip3<B: Source, C: Source>(
         self,
         second: Dataset<B>,
@@ -211,7 +211,7 @@ impl<A: Source, B: Source, C: Source> Source for Zip3<A, B, C> {
         Some(Gathered::pair(a, Gathered::pair(b, c)))
     }
 
-    /// That of the first one.
+    /// Returns the place of the first part.
     fn place(&self, epoch: u64, index: usize) -> Place {
         self.parts.0.place(epoch, index)
     }

@@ -1,4 +1,4 @@
-//! Items that only come one after the other.
+//! Sources that can only be read in order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,20 +8,20 @@ use parking_lot::Mutex;
 use super::{DataError, Place, Source};
 use gpipe_torch::caught;
 
-/// Items before the one that was asked for last which are kept for whoever asks for them later:
-/// workers take spans in order, but ask in whatever order they get to it.
+/// Items kept before the last requested one: workers take spans in order, but request them slightly out
+/// of order.
 const BEHIND: usize = 1 << 12;
-/// Readings that go on at a time: the end of an epoch is asked for beside the begin of the next.
+/// Concurrent readings: the end of an epoch is requested along with the beginning of the next.
 const READINGS: usize = 2;
 
-/// The items of an iterator that a function begins anew for each epoch: a decoder, a generator, a
-/// query, whatever has no items by number.
+/// The items of an iterator that a function creates for each epoch: a decoder, a generator, a query, or
+/// any other source without random access.
 ///
-/// All that a loader promises holds here too, as an item still depends on its epoch and number alone,
-/// if the function gives the same items for the same epoch. What it costs: an item is reached by
-/// taking all before it, so a loader which asks for them in order goes through the iterator once an
-/// epoch, a resumed one takes what comes before its position without using it, and a `shuffle` of
-/// more than some thousand items begins anew again and again: put a `cache_file` between.
+/// All guarantees of a loader hold, as an item still depends only on its epoch and index, provided that
+/// the function gives the same items for the same epoch. The cost: an item is reached by reading all
+/// before it. A loader that reads in order passes through the iterator once per epoch, a resumed one
+/// reads and drops the items before its position, and a `shuffle` over more than some thousand items
+/// restarts again and again: put a `cache_file` between.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Iterated};
@@ -53,23 +53,22 @@ impl<T> fmt::Debug for Iterated<T> {
     }
 }
 
-/// An iterator on its way, and what it gave lately.
+/// A running iterator, and the items that it gave recently.
 struct Reading<T> {
     epoch: u64,
-    /// The number of its next item.
+    /// Index of its next item.
     next: usize,
     items: Items<T>,
-    /// The last ones before it; none where one was taken away.
+    /// The last items before it; `None` for those already taken.
     behind: VecDeque<Option<anyhow::Result<T>>>,
 }
 
 impl<T: Send + 'static> Iterated<T> {
-    /// What `begin` gives for each epoch. The items of the first epoch are counted now, by going
-    /// through all of them: every epoch has to have as many. `name` is what a saved position is one
-    /// in.
+    /// Makes a source of the items of `begin`. Counts the items of the first epoch by iterating over
+    /// all of them; every epoch must have as many. `name` identifies the data for saved positions.
     ///
     /// # Errors
-    /// `begin` fails. An item that fails counts, for the loader to tell or to skip.
+    /// `begin` fails. An item that fails is counted; the loader reports or skips it.
     pub fn new<I, F>(name: impl Into<String>, begin: F) -> Result<Self, DataError>
     where
         I: Iterator<Item = anyhow::Result<T>> + Send + 'static,
@@ -84,9 +83,8 @@ impl<T: Send + 'static> Iterated<T> {
         Ok(source)
     }
 
-    /// As [`Iterated::new`], where it is known how many items an epoch has; `usize::MAX` for those
-    /// that never end. Items behind these are left out, and too few are an error when their turn
-    /// comes.
+    /// Like [`Iterated::new`], with a known number of items per epoch, or `usize::MAX` if there is no
+    /// end. Further items are ignored, and missing ones are errors when requested.
     pub fn with_len<I, F>(name: impl Into<String>, len: usize, begin: F) -> Self
     where
         I: Iterator<Item = anyhow::Result<T>> + Send + 'static,
@@ -103,7 +101,7 @@ impl<T: Send + 'static> Iterated<T> {
     fn item(&self, epoch: u64, index: usize) -> anyhow::Result<T> {
         let mut readings = self.readings.lock();
         let place = readings.iter().position(|own| own.reaches(epoch, index));
-        // Not in the list while it goes on: after a panic it is nowhere.
+        // Removed while reading: after a panic it must not be reused.
         let mut reading = match place.and_then(|place| readings.remove(place)) {
             Some(reading) => reading,
             None => Reading {
@@ -124,7 +122,7 @@ impl<T: Send + 'static> Iterated<T> {
 }
 
 impl<T> Reading<T> {
-    /// Whether an item is still there, or comes.
+    /// Whether an item is still kept, or is yet to come.
     fn reaches(&self, epoch: u64, index: usize) -> bool {
         let back = self.next.checked_sub(index);
         let there = back.is_none_or(|back| match self.behind.len().checked_sub(back) {
@@ -209,7 +207,7 @@ mod tests {
         }
     }
 
-    /// As the workers of a loader do: spans of two epochs, each a little out of order.
+    /// Like a loader's workers: spans of two epochs, slightly out of order.
     #[test]
     fn an_epoch_is_gone_through_once_though_workers_ask_out_of_order() {
         let begun = Arc::new(AtomicUsize::new(0));
@@ -226,7 +224,7 @@ mod tests {
         for (epoch, index) in [(1, 0), (0, 7999), (1, 1)] {
             assert_eq!(source.get(epoch, index).unwrap(), index as u64 + epoch);
         }
-        // The last one of the first epoch had been taken before.
+        // The last item of the first epoch had already been taken.
         assert_eq!(begun.load(Ordering::Relaxed), 3);
     }
 

@@ -1,8 +1,8 @@
 //! Training data: from files to batches on a device.
 //!
-//! A [`Source`] has numbered items; a [`Dataset`] chains what is done with them; its
-//! [`Batches`] say how they are loaded; a [`Loader`] gives them, made ahead of their use
-//! on threads of its own, always in the same order.
+//! A [`Source`] has indexed items; a [`Dataset`] chains their transformations; its [`Batches`]
+//! configure loading; a [`Loader`] gives the batches, made ahead of their use on its own threads,
+//! always in the same order.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -73,5 +73,5 @@ pub use tf_record::{Example, ExampleError, TfRecordWriter, TfRecords};
 pub use tokenizer::{TextStream, Tokenizer};
 pub use tokens::{Documents, RandomWindows, RowOfWindows, Tokens};
 
-/// The text of *Moby-Dick* (1851, public domain), which training uses by default.
+/// The text of *Moby-Dick* (1851, public domain), the default training data.
 pub const MOBY_DICK: &str = include_str!("moby-dick.txt");

@@ -1,4 +1,4 @@
-//! What a file is, as its first bytes tell: who gives it to the reader of another kind is told which one to take.
+//! Detects a file's type by its first bytes, so that a reader of another type can name the right one.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use super::{DataError, tf_record::frame};
 use gpipe_partitioner::files;
 
-/// Bytes that tell each kind: the header of a tar file.
+/// Bytes needed to detect all types: the header of a tar file.
 const BYTES: u64 = 512;
 
-/// A kind of file.
+/// A type of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Magic {
     Npy,
@@ -26,19 +26,19 @@ pub(super) enum Magic {
 }
 
 impl Magic {
-    /// What a file is that begins so; none where nothing tells.
+    /// Detects the type of a file that begins like this, if known.
     pub(super) fn of(start: &[u8]) -> Option<Self> {
         Some(match start {
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Self::Npy,
             [b'P', b'K', 3, 4, ..] => Self::Zip,
             // The length of a header, and the header.
             [_, _, _, _, 0, 0, 0, 0, b'{', b'"' | b' ' | b'}', ..] => Self::Safetensors,
-            // A text may begin with these letters, but not go on so.
+            // Text may begin with these letters, but not continue like this.
             [b'P', b'A', b'R', b'1' | b'E']
             | [b'P', b'A', b'R', b'1' | b'E', ..=0x1f | 0x80.., ..]
             | b"ARROW1"
             | [b'A', b'R', b'R', b'O', b'W', b'1', 0, ..] => Self::Columns,
-            // A message of a stream: behind the mark its length, a multiple of 8.
+            // A message of a stream: the mark, then its length, a multiple of 8.
             [0xff, 0xff, 0xff, 0xff, length, _, _, 0, ..] if length % 8 == 0 => Self::Columns,
             [0x89, b'H', b'D', b'F', b'\r', b'\n', ..] => Self::Hdf5,
             [0x89, b'P', b'N', b'G', ..] | [0xff, 0xd8, 0xff, ..] => Self::Image,
@@ -46,7 +46,7 @@ impl Magic {
             | [b'B', b'Z', b'h', _, b'1', b'A', b'Y', ..]
             | [0xfd, b'7', b'z', b'X', b'Z', ..]
             | [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Compressed,
-            // The kinds of numbers that IDX has, and some dimensions.
+            // The element types of IDX, and a number of dimensions.
             [0, 0, 8..=14, 1..=8, ..] => Self::Idx,
             start if frame::length(start).is_some() => Self::TfRecord,
             start if super::tokens::llm_c(start).is_some() => Self::LlmC,
@@ -55,7 +55,7 @@ impl Magic {
         })
     }
 
-    /// What the file at a path is; none also where it cannot be read.
+    /// Detects the type of a file; `None` also if it cannot be read.
     fn of_file(path: &Path) -> Option<Self> {
         let mut start = Vec::new();
         files::open(path)
@@ -66,7 +66,8 @@ impl Magic {
         Self::of(&start)
     }
 
-    /// What it is, what its name ends with where the command reads it, and what reads it in a program.
+    /// Returns the type's description, its extension for the command line, and its reader in the
+    /// library.
     fn told(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Npy => ("a NumPy file", ".npy", "Array::npy"),
@@ -96,10 +97,10 @@ impl Magic {
     }
 }
 
-/// That a file which one reader is to read is of no other kind, as far as its first bytes tell.
+/// Checks that a file is not of another type than its reader's, by its first bytes.
 ///
 /// # Errors
-/// It is: what it is, and which reader takes it.
+/// The file is of another type; the error names it and its reader.
 pub(super) fn refuse_other(path: &Path, own: &[Magic]) -> Result<(), DataError> {
     match Magic::of_file(path) {
         Some(other) if !own.contains(&other) => Err(DataError::bad(path, 0, said(other))),
@@ -107,7 +108,7 @@ pub(super) fn refuse_other(path: &Path, own: &[Magic]) -> Result<(), DataError> 
     }
 }
 
-/// What is said of a file of this kind to who has given it to the reader of another.
+/// Tells the reader of a file of this type.
 fn said(kind: Magic) -> String {
     let (what, ending, call) = kind.told();
     match (ending, call) {

@@ -1,16 +1,16 @@
-//! Rows of several lengths as one batch.
+//! Padding of rows to equal length.
 
 use tch::Tensor;
 
 use super::{Number, OnDevice, room};
 use gpipe_torch::{TorchError, with_numbers};
 
-/// Rows that were made as long as the longest.
+/// Rows padded to the longest.
 #[derive(Debug)]
 pub struct Padded {
-    /// The rows and what fills them up: `[rows, longest]`.
+    /// The padded rows: `[rows, longest]`.
     pub rows: Tensor,
-    /// True where a row has something of its own: `[rows, longest]`, bool.
+    /// True where a row has its own data: `[rows, longest]`, bool.
     pub mask: Tensor,
 }
 
@@ -24,8 +24,8 @@ impl OnDevice for Padded {
     }
 }
 
-/// Fills rows up with `value` to the length of the longest, or to the next multiple of `multiple`:
-/// what `batch_with` takes for items of several lengths.
+/// Pads rows with `value` to the length of the longest, or to the next multiple of `multiple`; for use
+/// in `batch_with`.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Made, pad};
@@ -39,7 +39,7 @@ impl OnDevice for Padded {
 /// ```
 ///
 /// # Errors
-/// `multiple` is 0, or there is not so much memory.
+/// `multiple` is 0, or there is not enough memory.
 pub fn pad<T: Number>(rows: &[Vec<T>], value: T, multiple: usize) -> anyhow::Result<Padded> {
     anyhow::ensure!(multiple > 0, "rows cannot be as long as a multiple of 0");
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Where batches lie: in memory that is used again, on the threads of a loader.
+//! Reuses the memory of batches on a loader's threads.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use tch::{Device, Kind, Tensor};
 use super::Gathered;
 use gpipe_torch::{Pool, TorchError, with_bytes};
 
-/// Bytes from which on memory is taken from the pool: less costs nothing to allocate.
+/// Smallest allocation taken from the pool: smaller ones are cheap.
 const LEAST: usize = 1 << 14;
 
 thread_local! {
     static POOL: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
 }
 
-/// Has the calling thread take the memory of batches from this pool from now on.
+/// Makes the calling thread take the memory of batches from this pool.
 pub(super) fn enter(pool: Arc<Pool>) {
     POOL.replace(Some(pool));
 }
 
-/// A dense tensor on the CPU, to be written from end to end.
+/// Makes a dense CPU tensor that must be fully written.
 ///
 /// # Errors
-/// There is not so much memory.
+/// There is not enough memory.
 pub(super) fn empty(shape: &[i64], kind: Kind) -> Result<Tensor, TorchError> {
     let width = kind.elt_size_in_bytes();
     let numbers = |shape: &[i64]| {
@@ -42,7 +42,7 @@ pub(super) fn empty(shape: &[i64], kind: Kind) -> Result<Tensor, TorchError> {
     Ok(Tensor::f_empty(shape, (kind, Device::Cpu))?)
 }
 
-/// A batch of rows, each of which `fill` writes; none where one of them cannot be written.
+/// Makes a batch of rows, each written by `fill`; `None` if a row fails.
 pub(super) fn rows(
     count: usize,
     row: &[i64],

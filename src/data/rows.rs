@@ -7,12 +7,12 @@ use super::{DataError, Gathered, Number, Source, room};
 use gpipe_torch::arrays::tensor_of;
 use gpipe_torch::{TorchError, with_numbers};
 
-/// Bytes at each end of an array that its checksum is of.
+/// Bytes at each end of an array that its checksum covers.
 const ENDS: usize = 1 << 20;
 
-/// An array in memory; its items are its parts along the first dimension, as tensors.
+/// An array in memory; its items are its slices along the first dimension, as tensors.
 ///
-/// The array is held as it is: nothing is copied but the items of the batches that are made.
+/// The array is not copied; only the items of batches are.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Rows};
@@ -34,10 +34,10 @@ pub struct Rows<T> {
 }
 
 impl<T: Number + Sync> Rows<T> {
-    /// The parts of an array.
+    /// Makes a source of an array.
     ///
     /// # Errors
-    /// It is a single number, and has none.
+    /// The array is a single number, without items.
     pub fn new<D: Dimension>(array: Array<T, D>) -> Result<Self, DataError> {
         let array = array.into_dyn();
         if array.ndim() == 0 {
@@ -52,13 +52,13 @@ impl<T: Number + Sync> Rows<T> {
         Ok(Self { array, identity })
     }
 
-    /// The array.
+    /// Returns the array.
     pub fn array(&self) -> &ArrayD<T> {
         &self.array
     }
 }
 
-/// The checksum of both ends, in the order of the indices.
+/// Returns the checksum of both ends, in index order.
 fn sum<T: Number>(array: &ArrayD<T>) -> Result<u32, TorchError> {
     let ends = (ENDS / size_of::<T>().max(1)).min(array.len());
     let first = array.iter().take(ends);
@@ -99,7 +99,7 @@ impl<T: Number + Sync> Source for Rows<T> {
         Some(Gathered::Tensor(batch))
     }
 
-    /// Of large arrays only both ends are looked at.
+    /// For large arrays, only both ends are checked.
     fn identity(&self) -> String {
         self.identity.clone()
     }

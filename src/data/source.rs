@@ -1,4 +1,4 @@
-//! What data is: items that can be made in any order.
+//! Sources: data whose items can be made in any order.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -7,66 +7,65 @@ use tch::Tensor;
 
 use super::{DataError, Place};
 
-/// What a source shows its items to, as it makes them; it stops at the first `Break`.
+/// Callback that a source passes its items to; returning `Break` stops the source.
 pub type Each<'a, T> = &'a mut dyn FnMut(Result<T, DataError>) -> ControlFlow<()>;
 
-/// A batch that was gathered in one pass: of the shape and the kinds that its items stack to.
+/// A batch gathered in one pass, of the shape and types that its items would stack to.
 #[derive(Debug)]
 pub enum Gathered {
-    /// Of tensors, numbers, or rows of numbers.
+    /// A batch of tensors, numbers, or vectors of numbers.
     Tensor(Tensor),
-    /// Of pairs.
+    /// A batch of pairs.
     Pair(Box<Gathered>, Box<Gathered>),
 }
 
 impl Gathered {
-    /// Both sides of pairs.
+    /// Makes a batch of pairs.
     pub fn pair(left: Self, right: Self) -> Self {
         Self::Pair(Box::new(left), Box::new(right))
     }
 }
 
-/// Numbered items, each of which can be made by itself, on any thread.
+/// Indexed items, each of which can be made independently, on any thread.
 ///
-/// Everything that a loader promises rests on this: as an item depends on nothing but
-/// its epoch and its number, the order is the same whatever the number of threads,
-/// and a position is two numbers.
+/// All guarantees of a loader rest on this: as an item depends only on its epoch and index, the order
+/// does not depend on the number of threads, and a position is two numbers.
 pub trait Source: Send + Sync + 'static {
-    /// What it is made of.
+    /// Type of an item.
     type Item: Send + 'static;
 
-    /// How many items an epoch has.
+    /// Returns the number of items per epoch.
     fn len(&self) -> usize;
 
-    /// Item `index` of an epoch. The same arguments give the same item.
+    /// Returns item `index` of an epoch. The same arguments give the same item.
     ///
     /// # Errors
-    /// There is no such item, for whatever reason; a loader can skip it.
+    /// The item cannot be made; a loader can skip it.
     fn get(&self, epoch: u64, index: usize) -> Result<Self::Item, DataError>;
 
-    /// Makes items of an epoch, in the order of these indices, and shows each as it comes: what
-    /// [`Source::get`] gives for each, which is what this calls by default. A source that makes
-    /// many at once faster, with fewer reads say, does so here.
+    /// Makes the items of an epoch with these indices, in this order, and passes each to `each` as soon
+    /// as it is made. By default, calls [`Source::get`] for each. A source that makes many items faster
+    /// at once, for example with fewer reads, overrides this.
     fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, Self::Item>) -> ControlFlow<()> {
         (indices.iter()).try_for_each(|&index| each(self.get(epoch, index)))
     }
 
-    /// The items of these indices as one batch, the same as if each were made and all were stacked;
-    /// for sources that gather them in one pass. By default, and where one of them cannot be made,
-    /// none: they are then made one by one, which tells which one is bad.
+    /// Returns the items of these indices as one batch, as if they were made one by one and stacked;
+    /// for sources that can gather them in one pass. `None` by default, and if an item fails: they are
+    /// then made one by one, to find the bad one.
     fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
         let _ = (epoch, indices);
         None
     }
 
-    /// Where that item comes from, for messages.
+    /// Returns the origin of an item, for messages.
     fn place(&self, epoch: u64, index: usize) -> Place {
         let _ = epoch;
         Place::Item(index)
     }
 
-    /// What a saved position depends on, in words: numbers of items, seeds, windows. A
-    /// position is taken up again only where this is the same.
+    /// Describes everything that a saved position depends on: numbers of items, seeds, windows. A
+    /// position can be resumed only if this is equal.
     fn identity(&self) -> String;
 
     /// Whether an epoch has no items.
@@ -103,7 +102,7 @@ impl<S: Source + ?Sized> Source for Arc<S> {
     }
 }
 
-/// A source of `len` items that a function makes.
+/// A source of `len` items made by a function.
 #[derive(Clone, Copy)]
 pub struct Made<F> {
     len: usize,
@@ -119,7 +118,8 @@ impl<F> std::fmt::Debug for Made<F> {
 }
 
 impl<F> Made<F> {
-    /// `make` gives the item of a number below `len`, always the same for the same number.
+    /// Makes a source of `make`, called with indices below `len`; it must return the same item for the
+    /// same index.
     pub fn new<T>(len: usize, make: F) -> Self
     where
         F: Fn(usize) -> anyhow::Result<T>,

@@ -1,27 +1,27 @@
-//! Items into a batch.
+//! Stacking of items to batches.
 
 use tch::{Device, Tensor};
 
 use super::{Gathered, room};
 use gpipe_torch::{TorchError, Values, caught, put_row};
 
-/// What batches are made of: items that stack to tensors whose dimension 0 is the items.
+/// Items that stack to a batch of tensors, with the items along dimension 0.
 ///
-/// Tensors stack to a tensor, numbers to a vector, rows of numbers to a matrix, pairs to
-/// the pair of what their parts stack to.
+/// Tensors stack to a tensor, numbers to a vector, vectors of numbers to a matrix, and pairs to a pair
+/// of batches.
 pub trait Stack: Sized {
-    /// Many of them.
+    /// Type of a batch.
     type Batch: Send + 'static;
 
-    /// Stacks them in order.
+    /// Stacks the items in order.
     ///
     /// # Errors
-    /// They are of different sizes.
+    /// The items have different sizes.
     fn stack(items: Vec<Self>) -> anyhow::Result<Self::Batch>;
 
-    /// Begins a batch of `count` items that come one by one. What is stacked is the same as of
-    /// [`Stack::stack`], which is what this does by default; tensors and rows of numbers go
-    /// straight to their places, so that no item is held.
+    /// Begins a batch of `count` items that arrive one by one. The result equals that of
+    /// [`Stack::stack`], which the default implementation calls; tensors and vectors of numbers are
+    /// written directly to their rows, so that no item is held.
     fn stacking(count: usize) -> Box<dyn Stacking<Self, Self::Batch>>
     where
         Self: 'static,
@@ -29,7 +29,7 @@ pub trait Stack: Sized {
         Box::new(Collected::new(count, Self::stack))
     }
 
-    /// What a source gathered, where it is what these items stack to.
+    /// Converts a batch gathered by a source, if its type matches.
     fn gathered(batch: Gathered) -> Option<Self::Batch> {
         drop(batch);
         None
@@ -43,19 +43,19 @@ pub(super) fn gathered_tensor(batch: Gathered) -> Option<Tensor> {
     }
 }
 
-/// A batch that is being made of items that come in order.
+/// A batch under construction, filled in order.
 pub trait Stacking<T, B> {
-    /// Puts the next item behind the others. Where it does not fit, [`Stacking::finish`] says so.
+    /// Appends an item. If it does not fit, [`Stacking::finish`] fails.
     fn push(&mut self, item: T);
 
-    /// The batch.
+    /// Returns the batch.
     ///
     /// # Errors
-    /// As of [`Stack::stack`].
+    /// As [`Stack::stack`].
     fn finish(self: Box<Self>) -> anyhow::Result<B>;
 }
 
-/// Items that are held until all are there.
+/// Items held until the batch is complete.
 pub(super) struct Collected<T, F> {
     items: Vec<T>,
     collate: F,
@@ -110,19 +110,19 @@ fn other_shape(place: usize, item: &Tensor, first: &[i64]) -> String {
     )
 }
 
-/// Tensors, each copied to its row. From one on that is not like the first, in another kind say,
-/// they are held instead, and libtorch stacks what it makes of them.
+/// Tensors, each copied to its row. After one that differs from the first, for example in type, tensors
+/// are held instead, and libtorch stacks them with its own conversions.
 struct Tensors {
     count: usize,
-    /// Rows that are in the batch.
+    /// Number of filled rows.
     done: usize,
     batch: Option<Tensor>,
-    /// Those behind them.
+    /// Tensors after the filled rows.
     others: Vec<Tensor>,
 }
 
 impl Tensors {
-    /// Whether the item is in the batch now.
+    /// Copies the item to its row; returns false if it does not fit.
     fn put(&mut self, item: &Tensor) -> anyhow::Result<bool> {
         if !self.others.is_empty() || self.done == self.count {
             return Ok(false);
@@ -137,7 +137,7 @@ impl Tensors {
         }
     }
 
-    /// All of them, as they came.
+    /// Returns all items, as given.
     fn items(self) -> anyhow::Result<Vec<Tensor>> {
         let mut all = match &self.batch {
             Some(batch) => batch.f_narrow(0, 0, self.done as i64)?.f_unbind(0)?,
@@ -150,7 +150,7 @@ impl Tensors {
 
 impl Stacking<Tensor, Tensor> for Tensors {
     fn push(&mut self, item: Tensor) {
-        // What cannot be put says so when all are stacked together.
+        // A tensor that does not fit causes an error when all are stacked.
         if caught(|| self.put(&item)).unwrap_or(false) {
             self.done += 1;
         } else {
@@ -192,7 +192,7 @@ impl<A: Stack, B: Stack> Stack for (A, B) {
     }
 }
 
-/// Both parts of pairs.
+/// Batches of both sides of pairs.
 struct Both<A, X, B, Y>(Box<dyn Stacking<A, X>>, Box<dyn Stacking<B, Y>>);
 
 impl<A, X, B, Y> Stacking<(A, B), (X, Y)> for Both<A, X, B, Y> {
@@ -206,7 +206,7 @@ impl<A, X, B, Y> Stacking<(A, B), (X, Y)> for Both<A, X, B, Y> {
     }
 }
 
-/// Numbers that tensors are made of.
+/// Numeric types of tensors.
 pub trait Number: tch::kind::Element + Copy + Send + 'static {}
 
 macro_rules! numbers {
@@ -229,10 +229,9 @@ macro_rules! numbers {
 
 numbers!(u8, i8, i16, i32, i64, f32, f64, bool);
 
-/// What can be brought to a device ahead of its use.
+/// Values that can be copied to a device ahead of their use.
 pub trait OnDevice: Sized {
-    /// The same with other tensors: each is given to `each`, and what that gives takes its
-    /// place.
+    /// Replaces each tensor with the result of `each`.
     ///
     /// # Errors
     /// The first error of `each`.
@@ -281,7 +280,7 @@ mod tests {
         assert_eq!(rows.int64_value(&[1, 0]), 4);
     }
 
-    /// However they come: dense or not, of one kind or of several, with a graph or without.
+    /// In any form: dense or not, of one type or several, with a graph or without.
     #[test]
     fn what_is_stacked_one_by_one_is_what_is_stacked_at_once() {
         let float = tch::kind::FLOAT_CPU;

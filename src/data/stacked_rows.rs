@@ -1,4 +1,4 @@
-//! Rows of numbers into a batch.
+//! Stacking of rows of numbers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,8 +9,8 @@ use super::stack::{Number, Stack, Stacking, gathered_tensor};
 use super::{Gathered, room};
 use gpipe_torch::{TorchError, with_numbers};
 
-/// A row of numbers that is written where the batch is, so that no item is made of it first:
-/// bytes of an image that become floats, say. Rows stack to a matrix, as those of a `Vec` do.
+/// A row of numbers written directly to the batch, without making an item first: for example, an
+/// image's bytes converted to floats. Rows stack to a matrix, like those of a `Vec`.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Made, Row};
@@ -34,8 +34,8 @@ pub struct Row<T, F> {
 }
 
 impl<T: Number, F: FnOnce(&mut [T])> Row<T, F> {
-    /// `length` numbers, all of which `write` has to set: what it finds there are those of an
-    /// earlier batch.
+    /// Makes a row of `length` numbers, all of which `write` must set: they hold values of an earlier
+    /// batch.
     pub fn new(length: usize, write: F) -> Self {
         Self {
             length,
@@ -91,10 +91,10 @@ impl<T: Number> Stack for Vec<T> {
 struct Numbers {
     count: usize,
     done: usize,
-    /// Numbers of the first row, and so of each.
+    /// Length of the first row, and so of each.
     columns: usize,
     batch: Option<Tensor>,
-    /// The first row that does not fit, or what libtorch said.
+    /// The first row that does not fit, or libtorch's error.
     wrong: Option<anyhow::Error>,
 }
 
@@ -109,7 +109,7 @@ impl Numbers {
         }
     }
 
-    /// The next row, of so many numbers, which `write` gets to fill.
+    /// Appends a row of this length, which `write` fills.
     fn put<T: Number>(&mut self, row: usize, write: impl FnOnce(&mut [T])) -> anyhow::Result<()> {
         let (place, columns) = (self.done, self.columns);
         anyhow::ensure!(place < self.count, "more items than {}", self.count);
@@ -118,7 +118,7 @@ impl Numbers {
             let shape = [self.count as i64, row as i64];
             let mut batch = room::empty(&shape, T::KIND)?;
             if T::KIND == Kind::Bool {
-                // What is there may be the bytes of something else, which no `bool` may have.
+                // The memory may hold bytes that are invalid for `bool`.
                 let _ = batch.f_zero_().map_err(TorchError::from)?;
             }
             self.batch = Some(batch);

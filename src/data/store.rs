@@ -1,42 +1,42 @@
-//! Items as bytes, for caches.
+//! Serialization of items for caches.
 
 use tch::{Device, Kind, Tensor};
 
 use gpipe_torch::TorchError;
 
-/// What a cache can hold.
+/// Items that a cache can hold.
 pub trait Store: Sized {
-    /// Appends itself.
+    /// Appends the item.
     ///
     /// # Errors
-    /// It is of a kind that cannot be stored.
+    /// The item's type cannot be stored.
     fn put(&self, bytes: &mut Vec<u8>) -> anyhow::Result<()>;
 
-    /// Takes itself from the front.
+    /// Reads an item from the front.
     ///
     /// # Errors
-    /// The bytes are not of its kind.
+    /// The bytes are not of this type.
     fn take(bytes: &mut &[u8]) -> anyhow::Result<Self>;
 
-    /// Appends many, one behind the other, as [`Store::put`] does each.
+    /// Appends many items, like repeated [`Store::put`].
     ///
     /// # Errors
-    /// As of [`Store::put`].
+    /// As [`Store::put`].
     fn put_all(all: &[Self], bytes: &mut Vec<u8>) -> anyhow::Result<()> {
         all.iter().try_for_each(|one| one.put(bytes))
     }
 
-    /// Takes `count` from the front, as [`Store::take`] does each.
+    /// Reads `count` items from the front, like repeated [`Store::take`].
     ///
     /// # Errors
-    /// As of [`Store::take`].
+    /// As [`Store::take`].
     fn take_all(count: usize, bytes: &mut &[u8]) -> anyhow::Result<Vec<Self>> {
-        // No capacity: the count is what the bytes say, and may be anything.
+        // No capacity is reserved: the count comes from the bytes, and may be anything.
         (0..count).map(|_| Self::take(bytes)).collect()
     }
 }
 
-/// The next `count` bytes.
+/// Takes the next `count` bytes.
 fn cut<'b>(bytes: &mut &'b [u8], count: usize) -> anyhow::Result<&'b [u8]> {
     let (front, rest) = bytes
         .split_at_checked(count)
@@ -58,7 +58,7 @@ macro_rules! plain {
                 Ok(Self::from_le_bytes(front.try_into()?))
             }
 
-            // In one piece: a row of bytes would otherwise take longer than reading it again.
+            // In one piece: copying a row item by item would be slower than reading it again.
             fn put_all(all: &[Self], bytes: &mut Vec<u8>) -> anyhow::Result<()> {
                 const WIDTH: usize = size_of::<$number>();
                 let start = bytes.len();
@@ -119,7 +119,7 @@ impl<A: Store, B: Store> Store for (A, B) {
     }
 }
 
-/// The kinds that a tensor may have here, each at its number in the bytes.
+/// Supported tensor types, indexed by their number in the bytes.
 const KINDS: [Kind; 10] = [
     Kind::Uint8,
     Kind::Int8,

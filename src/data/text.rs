@@ -1,4 +1,4 @@
-//! Text as tokens, one a character.
+//! Text as tokens, one per character.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use super::{DataError, Random, magic};
 use gpipe_partitioner::files;
 use gpipe_torch::TorchError;
 
-/// What some editors begin a UTF-8 text with, which is none of its characters.
+/// Marker that some editors put at the beginning of UTF-8 files; it is not part of the text.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// A text that cannot be used.
+/// An error of a text.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TextError {
@@ -31,25 +31,25 @@ pub enum TextError {
     NotText {
         /// The file.
         path: PathBuf,
-        /// Where the first bad byte is.
+        /// Offset of the first invalid byte.
         offset: usize,
     },
-    /// The file is none of text: what it is.
+    /// The file is of another type.
     #[error(transparent)]
     OtherFile(#[from] DataError),
-    /// The text is shorter than what one sample needs.
+    /// The text is shorter than a sample needs.
     #[error(
         "the text is too short: {characters} characters, but a sequence of {seq} needs {needed} so that a tenth can be held out"
     )]
     TooShort {
-        /// Characters of the text.
+        /// Number of characters in the text.
         characters: usize,
-        /// Tokens of a sample.
+        /// Tokens per sample.
         seq: usize,
-        /// Characters needed.
+        /// Number of characters needed.
         needed: usize,
     },
-    /// A character that the vocabulary does not have.
+    /// The character is not in the vocabulary.
     #[error("the text that the vocabulary was made from has no {character:?}")]
     Unknown {
         /// The character.
@@ -57,7 +57,7 @@ pub enum TextError {
     },
 }
 
-/// A text as numbers, one for each distinct character, the last tenth held out.
+/// A text as numbers, one per distinct character; the last tenth is held out.
 #[derive(Debug, Clone)]
 pub struct TextSet {
     vocabulary: Vec<char>,
@@ -81,7 +81,7 @@ impl TextSet {
         vocabulary.sort_unstable();
         vocabulary.dedup();
         let number = |character| {
-            // Every character of the text is in the vocabulary made from it.
+            // The vocabulary has every character of the text.
             let place = vocabulary.binary_search(&character).unwrap_or_default();
             u32::try_from(place).unwrap_or_default()
         };
@@ -94,7 +94,7 @@ impl TextSet {
         }
     }
 
-    /// Reads a UTF-8 text file. A byte order mark at its beginning is none of its characters.
+    /// Reads a UTF-8 text file. A byte order mark is skipped.
     ///
     /// # Errors
     /// [`TextError::Read`] and [`TextError::NotText`], naming the file.
@@ -102,7 +102,7 @@ impl TextSet {
         Ok(Self::new(&Self::read_text(path)?))
     }
 
-    /// The text of a UTF-8 file.
+    /// Reads the text of a UTF-8 file.
     ///
     /// # Errors
     /// As [`TextSet::read`].
@@ -127,7 +127,7 @@ impl TextSet {
         })
     }
 
-    /// Distinct characters.
+    /// Returns the distinct characters.
     pub fn vocabulary(&self) -> &[char] {
         &self.vocabulary
     }
@@ -149,7 +149,7 @@ impl TextSet {
         Ok(())
     }
 
-    /// The numbers of a text's characters.
+    /// Encodes a text as numbers.
     ///
     /// # Errors
     /// [`TextError::Unknown`] for a character outside the vocabulary.
@@ -164,7 +164,7 @@ impl TextSet {
             .collect()
     }
 
-    /// The character of a number; the replacement character past the vocabulary.
+    /// Returns the character of a number, or the replacement character if out of range.
     pub fn decode(&self, token: i64) -> char {
         let place = usize::try_from(token).ok();
         place
@@ -173,7 +173,7 @@ impl TextSet {
             .unwrap_or('\u{fffd}')
     }
 
-    /// The tokens of one part.
+    /// Returns the tokens of a part.
     pub fn part(&self, split: Split) -> &[u32] {
         match split {
             Split::Train => &self.tokens[..self.train],
@@ -181,8 +181,8 @@ impl TextSet {
         }
     }
 
-    /// Consecutive windows over the held-out part, `batch` at a time: every token once, but for a rest too short
-    /// for a window.
+    /// Returns consecutive windows of the held-out part, `batch` at a time: every token once, except a
+    /// rest shorter than a window.
     pub fn held_out(&self, batch: usize, seq: usize) -> impl Iterator<Item = Windows> {
         let part = self.part(Split::HeldOut);
         let starts: Vec<usize> = (0..part.len().saturating_sub(seq))
@@ -195,25 +195,25 @@ impl TextSet {
     }
 }
 
-/// Draws random windows from the training part; the same ones for the same seed.
+/// Draws random windows of the training part; the same for the same seed.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     random: Random,
 }
 
 impl Sampler {
-    /// A sampler whose draws are fixed by `seed`.
+    /// Makes a sampler with a seed.
     pub fn new(seed: u64) -> Self {
         let random = Random::new(seed);
         Self { random }
     }
 
-    /// Where it stands: [`Sampler::new`] of it goes on from there.
+    /// Returns the state: passed to [`Sampler::new`], it continues the sequence.
     pub fn state(&self) -> u64 {
         self.random.state()
     }
 
-    /// The next `batch` windows of `seq` tokens.
+    /// Draws the next `batch` windows of `seq` tokens.
     ///
     /// # Errors
     /// [`TextError::TooShort`].
@@ -227,20 +227,20 @@ impl Sampler {
         Ok(Windows::cut(part, &starts, seq))
     }
 
-    /// A number in [0, 1).
+    /// Draws a number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         self.random.uniform()
     }
 }
 
-/// Sequences and what follows each of their tokens, on the host.
+/// Token sequences and their next tokens, on the host.
 ///
 /// *Shapes*: both `[batch, seq]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windows {
     /// The tokens.
     pub tokens: Array2<i64>,
-    /// At each place, the token that comes next.
+    /// The next token at each position.
     pub targets: Array2<i64>,
 }
 
@@ -257,10 +257,10 @@ impl Windows {
         }
     }
 
-    /// Both as tensors on the CPU.
+    /// Converts both to tensors on the CPU.
     ///
     /// # Errors
-    /// libtorch refuses.
+    /// libtorch fails.
     pub fn tensors(&self) -> Result<(Tensor, Tensor), TorchError> {
         Ok((
             Tensor::try_from(&self.tokens)?,

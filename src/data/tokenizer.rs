@@ -1,4 +1,4 @@
-//! Texts as the tokens of a Hugging Face `tokenizer.json`.
+//! Tokenizers of Hugging Face's `tokenizer.json`.
 
 use std::fmt;
 use std::path::Path;
@@ -7,13 +7,13 @@ use tokenizers::models::ModelWrapper;
 
 use super::{DataError, Tokens};
 
-/// A tokenizer of a `tokenizer.json`: byte-pair encoding, WordPiece and the like.
+/// A tokenizer from a `tokenizer.json`: byte-pair encoding, WordPiece and others.
 ///
-/// The tokens of a text depend on the text alone: the file's `truncation` and `padding`, which are for
-/// batches of texts, and the `dropout` of its merges, which is random, are not heeded.
+/// The tokens of a text depend only on the text: the file's `truncation` and `padding`, which are for
+/// batches of texts, and the `dropout` of its merges, which is random, are ignored.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// One more than its largest token.
+    /// One more than the largest token.
     vocabulary: usize,
 }
 
@@ -29,7 +29,7 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// The file cannot be read or is none.
+    /// The file cannot be read, or is not a tokenizer.
     pub fn read(path: &Path) -> Result<Self, DataError> {
         let bytes =
             gpipe_partitioner::files::read(path).map_err(|source| DataError::read(path, source))?;
@@ -37,10 +37,10 @@ impl Tokenizer {
             .map_err(|error| DataError::bad(path, 0, format!("this is no tokenizer: {error}")))
     }
 
-    /// The tokenizer of a `tokenizer.json` that was read.
+    /// Parses the contents of a `tokenizer.json`.
     ///
     /// # Errors
-    /// It is none.
+    /// They are not a tokenizer.
     pub fn parse(json: &[u8]) -> anyhow::Result<Self> {
         let wrong = |error: tokenizers::Error| anyhow::anyhow!("{error}");
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(wrong)?;
@@ -53,7 +53,7 @@ impl Tokenizer {
             own.dropout = None;
             inner.with_model(own);
         }
-        // Tokens need not be dense: as many as there are may be fewer.
+        // Token numbers may have gaps, so the largest counts.
         let largest = inner.get_vocab(true).into_values().max();
         Ok(Self {
             inner,
@@ -61,24 +61,23 @@ impl Tokenizer {
         })
     }
 
-    /// All tokens are below this.
+    /// Returns the vocabulary size: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// The tokens of a text, without those that mark its beginning or end.
+    /// Encodes a text, without special tokens at its beginning or end.
     ///
     /// # Errors
-    /// The tokenizer refuses.
+    /// The tokenizer fails.
     pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
         self.encoded(text, false)
     }
 
-    /// The tokens of a text that a model is to go on with: with those that mark its beginning,
-    /// where the tokenizer has such.
+    /// Encodes a prompt, with the special tokens at its beginning, if the tokenizer has any.
     ///
     /// # Errors
-    /// The tokenizer refuses.
+    /// The tokenizer fails.
     pub fn encode_prompt(&self, text: &str) -> anyhow::Result<Vec<u32>> {
         self.encoded(text, true)
     }
@@ -91,41 +90,41 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of tokens, without those that mark something.
+    /// Decodes tokens, without special tokens.
     ///
     /// # Errors
-    /// The tokenizer refuses.
+    /// The tokenizer fails.
     pub fn decode(&self, tokens: &[u32]) -> anyhow::Result<String> {
         self.inner
             .decode(tokens, true)
             .map_err(|error| anyhow::anyhow!("{error}"))
     }
 
-    /// The tokens of a text, to train on.
+    /// Encodes a text as training data.
     ///
     /// # Errors
-    /// The tokenizer refuses.
+    /// The tokenizer fails.
     pub fn tokens(&self, text: &str) -> anyhow::Result<Tokens> {
         let tokens = self.encode(text)?;
         Ok(Tokens::with_vocabulary(tokens, self.vocabulary())?)
     }
 }
 
-/// The text of tokens that come one after the other, behind others.
+/// Incremental decoder of tokens that follow others.
 ///
-/// A character may be made of several tokens: it is there with the last of them.
+/// A character may consist of several tokens: it appears with the last of them.
 #[derive(Debug)]
 pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,
-    /// The last tokens: some whose text is out, for blanks between words depend on them, and
-    /// those of which nothing is out yet.
+    /// The last tokens: some that were already decoded, as spaces between words depend on them, and
+    /// those not decoded yet.
     tokens: Vec<u32>,
-    /// Tokens whose text is out.
+    /// Number of tokens already decoded.
     out: usize,
 }
 
 impl<'t> TextStream<'t> {
-    /// The text of what comes behind these tokens.
+    /// Makes a decoder of the text after these tokens.
     pub fn new(tokenizer: &'t Tokenizer, before: &[u32]) -> Self {
         Self {
             tokenizer,
@@ -134,10 +133,10 @@ impl<'t> TextStream<'t> {
         }
     }
 
-    /// What another token makes certain of the text: nothing, where a character is not whole.
+    /// Returns the text that another token completes; empty while a character is incomplete.
     ///
     /// # Errors
-    /// The tokenizer refuses.
+    /// The tokenizer fails.
     pub fn push(&mut self, token: u32) -> anyhow::Result<String> {
         self.tokens.push(token);
         let text = self.more()?;
@@ -149,10 +148,10 @@ impl<'t> TextStream<'t> {
         Ok(text)
     }
 
-    /// What is left at the end: bytes that are no character, as replacement characters.
+    /// Returns the rest of the text at the end: incomplete characters become replacement characters.
     ///
     /// # Errors
-    /// The tokenizer refuses.
+    /// The tokenizer fails.
     pub fn rest(&mut self) -> anyhow::Result<String> {
         let text = self.more()?;
         self.tokens.clear();

@@ -16,7 +16,7 @@ pub struct AmoebaNetD {
     pub classes: i64,
 }
 
-/// What two inputs of a cell's inner node go through.
+/// Operation on an input of a cell's inner node.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     None,
@@ -30,16 +30,16 @@ enum Operation {
 
 use Operation::{AvgPool3, Conv1, Conv3, Conv7, MaxPool2, MaxPool3, None as Same};
 
-/// A kind of cell: five nodes, each the sum of two earlier states after an operation,
-/// and the states whose features are its output. States 0 and 1 are its inputs.
+/// A kind of cell: five nodes, each the sum of two earlier states after an operation, and the states
+/// that are concatenated to its output. States 0 and 1 are its inputs.
 #[derive(Debug)]
 struct Genotype {
     nodes: [[(usize, Operation); 2]; 5],
     output: &'static [usize],
 }
 
-/// The published drawing puts states 4, 5, 6 into the output; the reference
-/// implementation, the GPipe paper's parameter counts and torchgpipe have this.
+/// The published drawing concatenates states 4, 5 and 6; the reference implementation, the GPipe
+/// paper's parameter counts and torchgpipe use these.
 const NORMAL: Genotype = Genotype {
     nodes: [
         [(1, Conv1), (1, MaxPool3)],
@@ -62,9 +62,9 @@ const REDUCTION: Genotype = Genotype {
     output: &[4, 5, 6],
 };
 
-/// The model as `layers` + 6 layers: `stem1`, `stem2`, `stem3`, `cell1_normal1` …,
-/// `cell2_reduction`, `cell3_normal1` …, `cell4_reduction`, `cell5_normal1` …,
-/// `classify`. Cells hand on two tensors: their output and their input.
+/// Makes a model of `layers` + 6 layers: `stem1`, `stem2`, `stem3`, `cell1_normal1` …,
+/// `cell2_reduction`, `cell3_normal1` …, `cell4_reduction`, `cell5_normal1` …, `classify`. Cells pass
+/// on two tensors: their output and their input.
 ///
 /// *Shapes*: `[batch, 3, height, width]`, multiples of 32, to logits `[batch, classes]`.
 ///
@@ -113,12 +113,12 @@ pub fn amoebanet_d(sizes: AmoebaNetD) -> anyhow::Result<Sequential> {
         .layer("classify", move |p| Classify::new(p, last, classes)))
 }
 
-/// A model to which cells are being appended.
+/// A model under construction, to which cells are appended.
 struct Cells {
     model: Sequential,
-    /// Features of a state.
+    /// Features per state.
     channels: i64,
-    /// Features of the last cell's input, and of its output.
+    /// Features of the last cell's input and output.
     before: i64,
     last: i64,
     /// Whether the last cell halved height and width.
@@ -164,7 +164,7 @@ impl Cells {
     }
 }
 
-/// ReLU, convolution and batch norm; their names are numbers from `number` on.
+/// ReLU, convolution and batch norm, named by numbers from `number` on.
 fn relu_conv_norm(
     path: &nn::Path<'_>,
     number: usize,
@@ -227,7 +227,7 @@ impl Operation {
     }
 }
 
-/// Pooling over 2 × 2 or 3 × 3 places.
+/// Pooling over 2 × 2 or 3 × 3 windows.
 #[derive(Debug)]
 struct Pool {
     operation: Operation,
@@ -250,8 +250,8 @@ impl Layer for Pool {
     }
 }
 
-/// Halves height and width: one half of the features from the even places, the other
-/// from the odd ones.
+/// Halves height and width: half of the features come from even positions, the other half from odd
+/// ones.
 #[derive(Debug)]
 struct FactorizedReduce {
     even: Conv,
@@ -292,7 +292,7 @@ impl Layer for FactorizedReduce {
 #[derive(Debug)]
 struct Cell {
     first: Chain,
-    /// What makes a state of the input of the cell before, where that has another shape.
+    /// Adapts the input of the previous cell to this cell's shape, if needed.
     second: Option<Box<dyn Layer>>,
     operations: Vec<[Box<dyn Layer>; 2]>,
     genotype: &'static Genotype,
@@ -300,7 +300,7 @@ struct Cell {
 
 impl Layer for Cell {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
-        // The first cell is given one tensor, and takes it for both.
+        // The first cell has a single input, which serves as both.
         let last = inputs
             .get(0)
             .ok_or_else(|| anyhow::anyhow!("a cell takes one or two tensors"))?;

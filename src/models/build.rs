@@ -1,4 +1,4 @@
-//! Has the tests of this crate find libtorch where `gpipe-torch` was built against it.
+//! Lets this crate's tests find libtorch where `gpipe-torch` was built against it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

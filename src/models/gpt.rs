@@ -8,28 +8,27 @@ use gpipe_torch::{Context, Layer, Sequential, Values};
 /// Sizes of a [`gpt`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gpt {
-    /// Distinct tokens.
+    /// Vocabulary size.
     pub vocab: i64,
     /// Longest sequence, in tokens.
     pub context: i64,
-    /// Features of a token.
+    /// Features per token.
     pub d_model: i64,
-    /// Attention heads; divides `d_model`.
+    /// Number of attention heads; divides `d_model`.
     pub heads: i64,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub blocks: usize,
     /// Dropout probability after the embedding, in attention and on residuals.
     pub dropout: f64,
 }
 
-/// The model as `blocks` + 2 layers: `embed`, `block.0` …, `head`, where the head
-/// multiplies by the token embedding and has no bias: exactly GPT-2.
+/// Makes a model of `blocks` + 2 layers: `embed`, `block.0` …, `head`, where the head is tied to the
+/// token embedding and has no bias, exactly as in GPT-2.
 ///
 /// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`.
 ///
-/// *Source*: Radford et al. 2019. Within a layer, parameters have the names of the
-/// released weights (`attn.c_attn` …); matrices are `[outputs, inputs]`, the released
-/// ones the other way round.
+/// *Source*: Radford et al. 2019. Within a layer, parameters have the names of the released weights
+/// (`attn.c_attn` …); matrices are `[outputs, inputs]`, the transpose of the released ones.
 pub fn gpt(sizes: Gpt) -> Sequential {
     let Gpt {
         vocab,
@@ -52,7 +51,7 @@ pub fn gpt(sizes: Gpt) -> Sequential {
         .tie("embed.wte", "head.lm_head.weight")
 }
 
-/// Final norm and projection onto the vocabulary.
+/// Final norm and projection to the vocabulary.
 #[derive(Debug)]
 struct Head {
     norm: nn::LayerNorm,

@@ -13,58 +13,58 @@ pub use rotary::RopeScaling;
 /// Sizes of a [`llama`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama {
-    /// Distinct tokens.
+    /// Vocabulary size.
     pub vocab: i64,
-    /// Features of a token.
+    /// Features per token.
     pub d_model: i64,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub layers: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: i64,
-    /// Heads of key and value, each shared by several of the query; divides `heads`.
+    /// Number of key and value heads, each shared by several query heads; divides `heads`.
     pub kv_heads: i64,
-    /// Features of a head, an even number: often, but not always, `d_model / heads`.
+    /// Features per head, an even number: often, but not always, `d_model / heads`.
     pub head_dim: i64,
     /// Features within the feed-forward net.
     pub d_ff: i64,
     /// Base of the rotary embedding's wavelengths.
     pub theta: f64,
-    /// How those are stretched.
+    /// Scaling of the wavelengths.
     pub rope_scaling: RopeScaling,
-    /// Last tokens that a token sees, itself among them; all where there is none.
+    /// Attention window in tokens, including the token itself; `None` for all.
     pub window: Option<i64>,
     /// Which linear layers have biases.
     pub biases: Biases,
     /// Whether the heads of query and key have a norm, as in Qwen 3.
     pub qk_norm: bool,
-    /// What norms add to the mean of squares.
+    /// Epsilon that norms add to the mean of squares.
     pub norm_eps: f64,
-    /// Whether the head multiplies by the token embedding and has no weights of its own.
+    /// Whether the head is tied to the token embedding.
     pub tied: bool,
 }
 
-/// Linear layers of a [`llama`] block that have biases.
+/// Biases of the linear layers in a [`llama`] block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Biases {
-    /// Those that make query, key and value.
+    /// Of the projections to query, key and value.
     pub of_qkv: bool,
-    /// That behind attention.
+    /// Of the projection after attention.
     pub of_out: bool,
-    /// Those of the feed-forward net.
+    /// Of the feed-forward net.
     pub of_mlp: bool,
 }
 
-/// The model as `layers` + 3 layers: `embed_tokens`, `layers.0` …, `norm`, `lm_head`.
+/// Makes a model of `layers` + 3 layers: `embed_tokens`, `layers.0` …, `norm`, `lm_head`.
 ///
 /// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`; any time.
 ///
-/// *Source*: Touvron et al. 2023; grouped queries as in Ainslie et al. 2023; windows as in Jiang et
-/// al. 2023 (Mistral); biases and norms of heads as in Qwen 2 and Qwen 3. Parameters
-/// have the names and layouts of the released weights in Hugging Face's form without
-/// their `model.`; all begin as N(0, 0.02²). A tied head has no parameter of its own.
+/// *Source*: Touvron et al. 2023; grouped queries as in Ainslie et al. 2023; windows as in Jiang et al.
+/// 2023 (Mistral); biases and norms of heads as in Qwen 2 and Qwen 3. Parameters have the names and
+/// layouts of the released weights in Hugging Face's form without `model.`; all are initialised from
+/// N(0, 0.02²). A tied head has no parameter of its own.
 ///
 /// # Errors
-/// Heads that do not divide, or have an odd number of features.
+/// `heads` is not divisible, or heads have an odd number of features.
 pub fn llama(sizes: Llama) -> anyhow::Result<Sequential> {
     let Llama {
         vocab,
@@ -149,7 +149,7 @@ impl Layer for RmsNorm {
     }
 }
 
-/// Attention and a gated feed-forward net, each behind a norm and added to its input.
+/// Attention and a gated feed-forward net, each after a norm and added to its input.
 #[derive(Debug)]
 struct Block {
     input_norm: RmsNorm,

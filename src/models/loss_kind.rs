@@ -1,4 +1,4 @@
-//! Loss functions by name, for models that bring none.
+//! Named loss functions, for models without their own.
 
 use std::fmt;
 use std::io;
@@ -9,46 +9,45 @@ use tch::{Kind, Reduction, TchError, Tensor};
 
 use gpipe_torch::{Loss, LossFn, Values, batch};
 
-/// A loss function that has a name.
+/// A named loss function.
 ///
-/// All are means, in nats where they are entropies, and mean the same however a mini-batch is cut
-/// into micro-batches: what they would be over all of it at once.
+/// All are means, entropies in nats, and do not depend on the number of micro-batches: they equal the
+/// loss of the whole mini-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossKind {
-    /// `cross-entropy`: of classes, over all targets, or over those that count
+    /// `cross-entropy`: of classes, averaged over all targets, or over those not ignored
     /// ([`NamedLoss::ignore_index`]). PyTorch's `F.cross_entropy`.
     ///
-    /// *Shapes*: targets are whole numbers, one for each place of the output without its dimension
-    /// of classes. That is the last one of an output of up to three dimensions, `[batch, classes]`
-    /// or `[batch, time, classes]`, and else the second, `[batch, classes, height, width]`; where
-    /// the targets' shape fits the other of the two alone, it is that one.
+    /// *Shapes*: targets are integers, with the output's shape without its class dimension. That is the
+    /// last one of an output of up to three dimensions, `[batch, classes]` or `[batch, time, classes]`,
+    /// and else the second, `[batch, classes, height, width]`; if the targets' shape fits only the
+    /// other of the two, it is that one.
     CrossEntropy,
-    /// `mse`: the squared error of each number. PyTorch's `F.mse_loss`.
+    /// `mse`: squared error of each number. PyTorch's `F.mse_loss`.
     ///
-    /// *Shapes*: targets are as the output; dimensions of one may be missing.
+    /// *Shapes*: targets have the output's shape; dimensions of one may be missing.
     Mse,
-    /// `bce`: binary cross-entropy of each number, the output before its sigmoid, targets from 0
-    /// to 1. PyTorch's `F.binary_cross_entropy_with_logits`.
+    /// `bce`: binary cross-entropy of each number; outputs are logits, targets from 0 to 1. PyTorch's
+    /// `F.binary_cross_entropy_with_logits`.
     ///
     /// *Shapes*: as [`LossKind::Mse`].
     Bce,
-    /// `output`: what the model computes itself, which is taken for a mean over the samples that
-    /// it is given. Its targets are among its inputs.
+    /// `output`: an output of the model itself, taken as the mean over its samples. Its targets are
+    /// among its inputs.
     Output,
 }
 
-/// What targets are that count nothing in PyTorch's cross-entropy, where nobody says another
-/// number.
+/// The default of ignored targets in PyTorch's cross-entropy.
 pub const USUAL_IGNORED: i64 = -100;
-/// No target is this number: what is no class is an error.
+/// Ignores no targets: all that are not classes are errors.
 pub(super) const NOTHING_IGNORED: i64 = i64::MIN;
 
 impl LossKind {
-    /// All of them.
+    /// All losses.
     pub const ALL: [Self; 4] = [Self::CrossEntropy, Self::Mse, Self::Bce, Self::Output];
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::CrossEntropy => "cross-entropy",
@@ -58,7 +57,7 @@ impl LossKind {
         }
     }
 
-    /// How it is told of an output and a target what to do about their shapes.
+    /// The error for mismatched shapes of output and target, with advice.
     fn unfit(self, output: &Tensor, target: &Tensor) -> anyhow::Error {
         let (own, given) = (output.size(), target.size());
         let wants = match self {
@@ -79,7 +78,7 @@ impl fmt::Display for LossKind {
     }
 }
 
-/// PyTorch's names for the same losses are taken as well. The error says which names there are.
+/// Also accepts PyTorch's names of these losses. The error lists the valid names.
 impl FromStr for LossKind {
     type Err = String;
 
@@ -100,16 +99,16 @@ impl FromStr for LossKind {
     }
 }
 
-/// As all ways to write a loss of PyTorch have it in common: `nn.CrossEntropyLoss` and `F.cross_entropy` are
-/// `crossentropy`.
+/// Reduces PyTorch's spellings of a loss to their common part: `nn.CrossEntropyLoss` and
+/// `F.cross_entropy` become `crossentropy`.
 fn plain(text: &str) -> String {
     let name = text.rsplit('.').next().unwrap_or(text).to_lowercase();
     let name: String = name.chars().filter(|c| !matches!(c, '-' | '_')).collect();
     name.strip_suffix("loss").unwrap_or(&name).to_owned()
 }
 
-/// The name of what PyTorch, or who writes about it, calls otherwise. Its `BCELoss` takes probabilities
-/// and is none of these.
+/// Returns the name of a loss that PyTorch, or authors who use it, call otherwise. Its `BCELoss` takes
+/// probabilities and is not supported.
 fn of_pytorch(text: &str) -> Option<&'static str> {
     Some(match plain(text).as_str() {
         "ce" | "xent" | "crossentropy" => "cross-entropy",
@@ -119,7 +118,7 @@ fn of_pytorch(text: &str) -> Option<&'static str> {
     })
 }
 
-/// What stands for a loss of PyTorch that has no name here.
+/// Suggests a replacement for a loss of PyTorch that is not supported.
 fn elsewhere(text: &str) -> Option<&'static str> {
     Some(match plain(text).as_str() {
         "bce" | "binarycrossentropy" => {
@@ -135,36 +134,36 @@ fn elsewhere(text: &str) -> Option<&'static str> {
     })
 }
 
-/// A [`LossKind`] with what goes with it: a loss function of the first output and the one target.
+/// A [`LossKind`] with its parameters: a loss function of the first output and the single target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedLoss {
     kind: LossKind,
     ignore_index: Option<i64>,
-    /// Which output is the loss that the model computes itself, where that is known.
+    /// Index of the output that is the model's own loss, if known.
     own: Option<usize>,
 }
 
 impl NamedLoss {
-    /// Which one it is.
+    /// Returns the kind of loss.
     pub fn kind(&self) -> LossKind {
         self.kind
     }
 
-    /// The number of targets that count nothing, where there is one.
+    /// Returns the ignored target, if any.
     pub fn ignored(&self) -> Option<i64> {
         self.ignore_index
     }
 
-    /// Has targets of this number count nothing, as -100 does by default in PyTorch. The loss of a
-    /// mini-batch is then the mean over the targets that count, of all its micro-batches together.
-    /// Without it such a target is an error. Only [`LossKind::CrossEntropy`] heeds it.
+    /// Ignores targets of this number, -100 by default in PyTorch. The loss of a mini-batch is then the
+    /// mean over the other targets of all its micro-batches together. Without it, such a target is an
+    /// error. Only [`LossKind::CrossEntropy`] uses it.
     #[must_use]
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignore_index = Some(index);
         self
     }
 
-    /// Says which output is the loss that the model computes itself.
+    /// Sets the index of the output that is the model's own loss.
     pub(crate) fn of_output(mut self, index: usize) -> Self {
         self.own = Some(index);
         self
@@ -210,7 +209,7 @@ impl NamedLoss {
             return Err(self.kind.unfit(output, target));
         }
         let target = target.f_reshape(&own)?;
-        // The mean of doubles has a gradient for doubles alone.
+        // The mean of doubles needs double targets for a gradient.
         let target = if is_float(target.kind()) && output.kind() != Kind::Double {
             target
         } else {
@@ -254,8 +253,8 @@ impl LossFn for NamedLoss {
     }
 }
 
-/// What libtorch says of a target that is no class (`Target 10 is out of bounds.`) with the classes
-/// that there are, and what to do; any other error as it is.
+/// Explains libtorch's error about a target that is not a class (`Target 10 is out of bounds.`), with
+/// the valid classes and advice; other errors are unchanged.
 pub(super) fn out_of_range(
     error: TchError,
     output: &Tensor,
@@ -282,13 +281,13 @@ pub(super) fn out_of_range(
              targets out of the loss (`NamedLoss::ignore_index`, --ignore-index {label})",
             classes - 1
         );
-        // Others put words before what they say, such as that the error is one inside of libtorch.
+        // Other variants add a prefix, such as that the error is internal to libtorch.
         TchError::Io(io::Error::new(io::ErrorKind::InvalidInput, said))
     })
 }
 
-/// What the model computed itself: a number, or in evaluation one of each micro-batch. These count by
-/// their samples, as in training, where a target tells how many there are.
+/// Returns the model's own loss: a number, or in evaluation one per micro-batch. These are weighted by
+/// samples, as in training, if a target tells their number.
 fn own_loss(outputs: &Values, own: Option<usize>, targets: &Values) -> anyhow::Result<Tensor> {
     let of = |dimensions: usize| outputs.present().find(|own| own.dim() == dimensions);
     let own = own
@@ -320,7 +319,7 @@ fn own_loss(outputs: &Values, own: Option<usize>, targets: &Values) -> anyhow::R
     Ok(weighted.f_sum(Kind::Double)?)
 }
 
-/// The dimension of classes of an output; none where targets of this shape do not fit it.
+/// Returns the class dimension of an output; `None` if targets of this shape do not fit it.
 pub fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
     let fits = |at: &usize| {
         let mut rest = output.to_vec();
@@ -332,13 +331,13 @@ pub fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
     class_dimensions(output.len()).into_iter().find(fits)
 }
 
-/// Where classes may be, the usual place first.
+/// Returns possible class dimensions, the usual one first.
 pub(super) fn class_dimensions(dimensions: usize) -> [usize; 2] {
     let last = dimensions.saturating_sub(1);
     if dimensions > 3 { [1, last] } else { [last, 1] }
 }
 
-/// Whether numbers of this kind have a point.
+/// Whether this is a floating-point type.
 pub(super) fn is_float(kind: Kind) -> bool {
     matches!(
         kind,
@@ -369,7 +368,7 @@ mod tests {
             (&[6, 5][..], &[6][..], Some(1)),
             (&[6, 7, 5], &[6, 7], Some(2)),
             (&[6, 5, 7], &[6, 7], Some(1)),
-            // As many tokens as places: tokens are what three dimensions are for.
+            // As many tokens as classes: three dimensions are meant for tokens.
             (&[6, 5, 5], &[6, 5], Some(2)),
             (&[6, 4, 8, 9], &[6, 8, 9], Some(1)),
             (&[6, 8, 9, 4], &[6, 8, 9], Some(3)),
@@ -382,7 +381,7 @@ mod tests {
         }
     }
 
-    /// `ce` was taken for a slip of `bce`.
+    /// `ce` was taken for a misspelled `bce`.
     #[test]
     fn the_names_of_pytorch_are_taken() {
         for (text, kind) in [

@@ -8,21 +8,21 @@ use gpipe_torch::{Context, Layer, Sequential, Values};
 /// Sizes of an [`lstm`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lstm {
-    /// Distinct tokens.
+    /// Vocabulary size.
     pub vocab: i64,
-    /// Features of a token and of every hidden state.
+    /// Features per token and per hidden state.
     pub hidden: i64,
-    /// LSTM layers.
+    /// Number of LSTM layers.
     pub layers: usize,
-    /// Dropout probability on what goes from layer to layer.
+    /// Dropout probability between layers.
     pub dropout: f64,
 }
 
-/// The model as `layers` + 2 layers: `embed`, `lstm.0` …, `head` (a linear layer onto
-/// the vocabulary).
+/// Makes a model of `layers` + 2 layers: `embed`, `lstm.0` …, `head` (a linear layer to the
+/// vocabulary).
 ///
-/// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`; any time. States
-/// begin with zeros at every sequence.
+/// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`; any time. States start at zero
+/// for every sequence.
 ///
 /// *Source*: Zaremba et al. 2014: dropout between layers, not in time. Parameters of a
 /// layer have the names and layouts of PyTorch's `LSTM` of one layer.
@@ -101,5 +101,5 @@ impl Layer for LstmLayer {
         Ok(ctx.dropout(&output, self.dropout)?.into())
     }
 
-    // Not `graph_safe`: cuDNN's recurrent kernels lay the weights out anew in each pass.
+    // Not `graph_safe`: cuDNN's recurrent kernels rearrange the weights in each pass.
 }

@@ -9,15 +9,15 @@ use gpipe_torch::Sequential;
 pub struct Mlp {
     /// Input features.
     pub inputs: i64,
-    /// Features of the hidden layers.
+    /// Features per hidden layer.
     pub hidden: i64,
-    /// Hidden layers.
+    /// Number of hidden layers.
     pub depth: usize,
     /// Output features.
     pub outputs: i64,
 }
 
-/// The model as `depth` + 1 layers: `hidden.0` … (linear, then `ReLU`), `head` (linear).
+/// Makes a model of `depth` + 1 layers: `hidden.0` … (linear, then `ReLU`), `head` (linear).
 ///
 /// *Shapes*: `[batch, inputs]` to `[batch, outputs]`.
 pub fn mlp(sizes: Mlp) -> Sequential {

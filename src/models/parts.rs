@@ -1,4 +1,4 @@
-//! What several models are made of.
+//! Building blocks of several models.
 
 use tch::nn::init::{FanInOut, NonLinearity, NormalOrUniform};
 use tch::{TchError, Tensor, nn};
@@ -6,7 +6,7 @@ use tch::{TchError, Tensor, nn};
 use gpipe_torch::layers::BatchNorm;
 use gpipe_torch::{Context, Layer, Values};
 
-/// Uniform in ±1/√(inputs of an output): what PyTorch's layers begin with.
+/// Uniform in ±1/√(inputs of an output): PyTorch's default initialisation.
 pub(super) const PYTORCH_INIT: nn::Init = nn::Init::Kaiming {
     dist: NormalOrUniform::Uniform,
     fan: FanInOut::FanIn,
@@ -14,14 +14,14 @@ pub(super) const PYTORCH_INIT: nn::Init = nn::Init::Kaiming {
     non_linearity: NonLinearity::ExplicitGain(0.577_350_269_189_625_8),
 };
 
-/// N(0, 2/outputs that an input has): He et al. 2015, as torchvision's models begin.
+/// N(0, 2/outputs of an input): He et al. 2015, as in torchvision's models.
 pub(super) const FAN_OUT_INIT: nn::Init = nn::Init::Kaiming {
     dist: NormalOrUniform::Normal,
     fan: FanInOut::FanOut,
     non_linearity: NonLinearity::ReLU,
 };
 
-/// Layers one after the other as one layer.
+/// A sequence of layers as one layer.
 #[derive(Debug, Default)]
 pub(super) struct Chain(Vec<Box<dyn Layer>>);
 
@@ -67,7 +67,7 @@ impl Layer for Op {
     }
 }
 
-/// A convolution over two dimensions, whose kernel need not be square.
+/// A two-dimensional convolution with a kernel of any shape.
 #[derive(Debug)]
 pub(super) struct Conv {
     weight: Tensor,
@@ -77,8 +77,8 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    /// A convolution with a square kernel, stride 1, without bias, that keeps the
-    /// height and the width.
+    /// Makes a convolution with a square kernel, stride 1, without bias, that preserves height and
+    /// width.
     pub(super) fn square(path: &nn::Path<'_>, inputs: i64, outputs: i64, size: i64) -> Self {
         Self::new(path, inputs, outputs, [size, size], PYTORCH_INIT)
     }
@@ -98,7 +98,7 @@ impl Conv {
         }
     }
 
-    /// Adds a bias that begins with zeros.
+    /// Adds a bias initialised with zeros.
     pub(super) fn bias(mut self, path: &nn::Path<'_>) -> Self {
         self.bias = Some(path.zeros("bias", &[self.weight.size()[0]]));
         self
@@ -123,7 +123,7 @@ impl Layer for Conv {
     }
 }
 
-/// Batch norm that begins with weight 1 and bias 0.
+/// Batch norm initialised with weight 1 and bias 0.
 pub(super) fn norm(path: &nn::Path<'_>, features: i64) -> BatchNorm {
     let config = nn::BatchNormConfig {
         ws_init: nn::Init::Const(1.0),
@@ -132,18 +132,18 @@ pub(super) fn norm(path: &nn::Path<'_>, features: i64) -> BatchNorm {
     BatchNorm::new(path, features, config)
 }
 
-/// A linear layer that begins as PyTorch's does.
+/// A linear layer with PyTorch's initialisation.
 pub(super) fn linear(path: &nn::Path<'_>, inputs: i64, outputs: i64, bias: bool) -> nn::Linear {
     let config = nn::LinearConfig {
         ws_init: PYTORCH_INIT,
-        // tch's own choice: uniform in ±1/√inputs, as PyTorch.
+        // tch's default: uniform in ±1/√inputs, as in PyTorch.
         bs_init: None,
         bias,
     };
     nn::linear(path, inputs, outputs, config)
 }
 
-/// The mean over height and width, `[samples, features]`.
+/// Returns the mean over height and width, `[samples, features]`.
 pub(super) fn mean_of_map(input: &Tensor) -> Result<Tensor, TchError> {
     input.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)
 }
@@ -152,7 +152,7 @@ pub(super) fn mean_of_map(input: &Tensor) -> Result<Tensor, TchError> {
 mod tests {
     use super::*;
 
-    /// Names its parts and writes nothing else.
+    /// Names its parts only.
     #[derive(Debug)]
     struct Composite(Chain);
 

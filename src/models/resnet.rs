@@ -5,13 +5,13 @@ use tch::nn;
 use super::parts::{Chain, Conv, FAN_OUT_INIT, linear, mean_of_map, norm};
 use gpipe_torch::{Context, Layer, Sequential, Values};
 
-/// How many times a block's own width its output is.
+/// Ratio of a block's output features to its inner width.
 const EXPANSION: i64 = 4;
 
 /// Sizes of a [`resnet`] model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResNet {
-    /// Blocks of each of the four groups; 3, 4, 23, 3 in ResNet-101.
+    /// Number of blocks in each of the four groups; 3, 4, 23, 3 in ResNet-101.
     pub blocks: [usize; 4],
     /// Features of the first convolution; 64 in the original.
     pub width: i64,
@@ -19,13 +19,13 @@ pub struct ResNet {
     pub classes: i64,
 }
 
-/// The model as `conv1`, `bn1` (norm, activation, pooling), `layer1.0` … `layer4.2`
-/// (a bottleneck block each) and `fc` (pooling and linear).
+/// Makes a model of `conv1`, `bn1` (norm, activation, pooling), `layer1.0` … `layer4.2` (a bottleneck
+/// block each) and `fc` (pooling and linear).
 ///
 /// *Shapes*: `[batch, 3, height, width]` to logits `[batch, classes]`.
 ///
-/// *Source*: He et al. 2015, the stride in the block's 3 × 3 convolution as in
-/// torchvision; parameters have torchvision's names and begin as there.
+/// *Source*: He et al. 2015, with the stride in the block's 3 × 3 convolution as in torchvision;
+/// parameters have torchvision's names and initialisation.
 pub fn resnet(sizes: ResNet) -> Sequential {
     let ResNet {
         blocks,
@@ -64,7 +64,7 @@ pub fn resnet(sizes: ResNet) -> Sequential {
 #[derive(Debug)]
 struct Bottleneck {
     body: Chain,
-    /// What brings the input to the shape of the output, where they differ.
+    /// Converts the input to the output's shape, if they differ.
     downsample: Option<Chain>,
 }
 

@@ -1,4 +1,4 @@
-//! What layers of all models say of themselves.
+//! Properties of the layers of all models.
 
 use super::*;
 use gpipe_torch::Sequential;
@@ -118,14 +118,14 @@ fn models_of_words() -> Vec<(&'static str, Sequential)> {
     ]
 }
 
-/// Layers made of layers did not pass on what their parts say of themselves: no CUDA graph was
-/// made of any stage of a VGG.
+/// Composite layers once did not pass on the properties of their parts: no stage of a VGG was captured
+/// as a CUDA graph.
 #[test]
 fn all_layers_but_batch_norm_and_the_recurrent_ones_are_graph_safe() {
     for (model, layers) in every_model() {
         for built in gpipe_torch::testing::built(&layers) {
             let case = format!("{model}, layer `{}`", built.name);
-            // Batch norm is the only one that has buffers.
+            // Only batch norm has buffers.
             let batch_norm = built.has_buffers;
             let recurrent = model == "lstm" && built.name.starts_with("lstm");
             let graph_safe = !batch_norm && !recurrent;

@@ -8,13 +8,13 @@ use gpipe_torch::{Context, Layer, Sequential, Values};
 /// Sizes of a [`transformer`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transformer {
-    /// Distinct tokens.
+    /// Vocabulary size.
     pub vocab: i64,
-    /// Features of a token, an even number.
+    /// Features per token, an even number.
     pub d_model: i64,
-    /// Encoder layers.
+    /// Number of encoder layers.
     pub layers: usize,
-    /// Attention heads; divides `d_model`.
+    /// Number of attention heads; divides `d_model`.
     pub heads: i64,
     /// Features within the feed-forward nets.
     pub d_ff: i64,
@@ -23,8 +23,8 @@ pub struct Transformer {
     pub dropout: f64,
 }
 
-/// The model as `layers` + 2 layers: `embed`, `layers.0` …, `head` (a linear layer onto
-/// the vocabulary).
+/// Makes a model of `layers` + 2 layers: `embed`, `layers.0` …, `head` (a linear layer to the
+/// vocabulary).
 ///
 /// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`; any time. Every
 /// position sees every other.
@@ -49,7 +49,7 @@ pub fn transformer(sizes: Transformer) -> anyhow::Result<Sequential> {
     );
     anyhow::ensure!(d_model % 2 == 0, "d_model {d_model} is not even");
     let mut model = Sequential::new().layer("embed", move |p| Embed {
-        // So that the scaled embedding has variance 1.
+        // The scaled embedding then has variance 1.
         tokens: p.randn(
             "weight",
             &[vocab, d_model],
@@ -66,7 +66,7 @@ pub fn transformer(sizes: Transformer) -> anyhow::Result<Sequential> {
     Ok(model.layer("head", move |p| linear(p, d_model, vocab, true)))
 }
 
-/// √d_model times the token's embedding, plus the position's sines.
+/// The token's embedding times √d_model, plus the position's sines.
 #[derive(Debug)]
 struct Embed {
     tokens: Tensor,
@@ -89,7 +89,7 @@ impl Layer for Embed {
     }
 }
 
-/// Sines and cosines in turn of wavelengths from 2π to 10000 · 2π, `[time, d_model]`.
+/// Alternating sines and cosines of wavelengths from 2π to 10000 · 2π, `[time, d_model]`.
 fn positions(time: i64, d_model: i64, device: Device) -> Result<Tensor, tch::TchError> {
     let options = (Kind::Float, device);
     let exponents = Tensor::f_arange_start_step(0, d_model, 2, options)?;
@@ -148,7 +148,7 @@ impl Layer for EncoderLayer {
     }
 }
 
-/// Multi-head self-attention of every position to every other.
+/// Multi-head self-attention between all positions.
 #[derive(Debug)]
 struct Attention {
     in_weight: Tensor,
@@ -191,7 +191,7 @@ impl Attention {
             .f_permute([2, 0, 3, 1, 4])?;
         let (query, key, value) = (all.f_get(0)?, all.f_get(1)?, all.f_get(2)?);
         let mixed = if ctx.train() && self.dropout > 0.0 {
-            // The fused kernel would draw from the process-wide generator.
+            // The fused kernel would draw from the global generator.
             let weights = query
                 .f_matmul(&key.f_transpose(-2, -1)?)?
                 .f_mul_scalar(1.0 / (head as f64).sqrt())?

@@ -1,4 +1,4 @@
-//! A U-Net whose long skip connections go past the stages between.
+//! A U-Net with long skip connections between distant stages.
 
 use tch::{Tensor, nn};
 
@@ -8,9 +8,9 @@ use gpipe_torch::{Context, Layer, Sequential, Values};
 /// Sizes of a [`unet`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UNet {
-    /// Levels of the encoder and of the decoder; 5 in the benchmark.
+    /// Number of levels of the encoder and of the decoder; 5 in the benchmark.
     pub depth: usize,
-    /// Convolutions of a level; B in the benchmark.
+    /// Number of convolutions per level; B in the benchmark.
     pub convolutions: usize,
     /// Features of the first level; C in the benchmark. Doubled at each level.
     pub width: i64,
@@ -22,10 +22,9 @@ pub struct UNet {
     pub dropout: f64,
 }
 
-/// The model, a layer a convolution: `encoder.0.0` … and `encoder.0.down` for each
-/// level, `bottleneck.0` …, `decoder.4.up` and `decoder.4.0` … for each level from
-/// the deepest, `segment`. What a level's `down` is given skips to the `up` of the
-/// same level.
+/// Makes a model with a layer per convolution: `encoder.0.0` … and `encoder.0.down` for each level,
+/// `bottleneck.0` …, `decoder.4.up` and `decoder.4.0` … for each level from the deepest, `segment`. The
+/// input of a level's `down` skips to the `up` of the same level.
 ///
 /// *Shapes*: `[batch, inputs, height, width]` to `[batch, outputs, height, width]`.
 ///
@@ -34,7 +33,7 @@ pub struct UNet {
 /// instance norm without parameters, leaky ReLU.
 pub fn unet(sizes: UNet) -> Sequential {
     let UNet { depth, width, .. } = sizes;
-    // Half of `width` where a decoder's level goes below the first.
+    // Half of `width` below the first level of the decoder.
     let at = move |level: usize| (width << level) / 2;
     let mut model = Sequential::new();
     for level in 0..depth {
@@ -65,7 +64,7 @@ pub fn unet(sizes: UNet) -> Sequential {
     model.layer("segment", move |p| Conv::square(p, at(0), sizes.outputs, 1))
 }
 
-/// Appends the convolutions of a level: its features before, within and after it.
+/// Appends the convolutions of a level, with its features before, within and after it.
 fn convolutions(mut model: Sequential, name: &str, sizes: UNet, widths: [i64; 3]) -> Sequential {
     let [before, within, after] = widths;
     let count = sizes.convolutions;
@@ -80,7 +79,7 @@ fn convolutions(mut model: Sequential, name: &str, sizes: UNet, widths: [i64; 3]
     model
 }
 
-/// Convolution, dropout of whole features, instance norm, leaky ReLU.
+/// Convolution, feature dropout, instance norm, leaky ReLU.
 #[derive(Debug)]
 struct Convolution {
     conv: Conv,
@@ -113,7 +112,7 @@ impl Layer for Convolution {
     }
 }
 
-/// Leaves its input for the decoder and halves height and width.
+/// Saves its input for the decoder, and halves height and width.
 #[derive(Debug)]
 struct Down(String);
 
@@ -130,7 +129,7 @@ impl Layer for Down {
     }
 }
 
-/// Doubles height and width, and puts the encoder's features behind its own.
+/// Doubles height and width, and appends the encoder's features.
 #[derive(Debug)]
 struct Up(String);
 
@@ -143,7 +142,7 @@ impl Layer for Up {
         let (_, _, height, width) = input.size4()?;
         let (_, _, full_height, full_width) = skipped.size4()?;
         let mut doubled = input.f_upsample_nearest2d([2 * height, 2 * width], 2.0, 2.0)?;
-        // An odd height or width was rounded down on the way into the depth.
+        // An odd height or width was rounded down by the encoder.
         let missing = [0, full_width - 2 * width, 0, full_height - 2 * height];
         if missing != [0; 4] {
             doubled = doubled.f_constant_pad_nd(missing)?;

@@ -19,16 +19,16 @@ pub struct Vgg16 {
     pub dropout: f64,
 }
 
-/// Convolutions of each block, and how many times `width` their features are.
+/// Number of convolutions in each block, and their features as a multiple of `width`.
 const BLOCKS: [(usize, i64); 5] = [(2, 1), (2, 2), (3, 4), (3, 8), (3, 8)];
 
-/// The model as 13 convolutions, 5 poolings after blocks of them, `avgpool` and 3
-/// linear layers, the activation in the layer that it follows.
+/// Makes a model of 13 convolutions, 5 poolings after blocks of them, `avgpool` and 3 linear layers;
+/// activations are part of the layers that they follow.
 ///
 /// *Shapes*: `[batch, 3, height, width]` of at least 32 × 32 to logits `[batch, classes]`.
 ///
-/// *Source*: Simonyan & Zisserman 2014, configuration D; parameters have torchvision's
-/// names (`features.0.weight` … `classifier.6.bias`) and begin as there.
+/// *Source*: Simonyan & Zisserman 2014, configuration D; parameters have torchvision's names
+/// (`features.0.weight` … `classifier.6.bias`) and initialisation.
 pub fn vgg16(sizes: Vgg16) -> Sequential {
     let Vgg16 {
         width,
@@ -46,7 +46,7 @@ pub fn vgg16(sizes: Vgg16) -> Sequential {
                 Chain::new().then(conv).op(|x| x.f_relu())
             });
             inputs = to;
-            // Two, because torchvision counts the activation.
+            // Two, as torchvision counts the activation.
             number += 2;
         }
         model = model.layer(format!("features.{number}"), |_| {

@@ -1,10 +1,10 @@
-//! Names of a `state_dict` that was saved from within a wrapper of PyTorch.
+//! Prefixes of names in a `state_dict` saved from a wrapper of PyTorch.
 
-/// What stands before every name because a wrapper's `state_dict` was saved and not the model's:
-/// `module.` of `DataParallel` and `DistributedDataParallel`, `_orig_mod.` of `torch.compile`, or the
-/// name under which a trainer keeps the model. `own` is the name of one of the model's weights.
+/// Returns the prefix of all names in a `state_dict` saved from a wrapper instead of the model:
+/// `module.` of `DataParallel` and `DistributedDataParallel`, `_orig_mod.` of `torch.compile`, or a
+/// trainer's name of the model. `own` is the name of one of the model's weights.
 ///
-/// *Returns* nothing where the model's own name is there, or the names do not have one beginning.
+/// *Returns* `None` if the model's own name exists, or if the names have no common prefix.
 pub(crate) fn prefix<'a>(
     mut names: impl Iterator<Item = &'a str> + Clone,
     own: &str,

@@ -38,7 +38,7 @@ pub struct CudaReport {
     pub devices: Vec<CudaDevice>,
     /// Settings of the simulated GPUs, if they replace CUDA's devices.
     pub simulated: Option<String>,
-    /// What is missing, with advice; `None` if devices can be used.
+    /// Missing requirement, with advice; `None` if devices can be used.
     pub missing: Option<String>,
 }
 

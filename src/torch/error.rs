@@ -56,7 +56,7 @@ pub enum Error {
          it before anything else (if it never succeeds, start the process anew, from a checkpoint)"
     )]
     Update {
-        /// What stopped it.
+        /// The error that interrupted it.
         r#source: Box<Error>,
     },
     /// Gradients stay non-finite at every loss scale. The step is undone.
@@ -67,7 +67,7 @@ pub enum Error {
     LossScale {
         /// The loss scale of the step.
         scale: f64,
-        /// What is not finite.
+        /// The non-finite value.
         what: String,
     },
     /// A layer failed while it was profiled.
@@ -75,7 +75,7 @@ pub enum Error {
     Profile {
         /// The layer's name.
         layer: String,
-        /// What it was doing.
+        /// The profiled action.
         action: &'static str,
         /// Why it failed.
         r#source: anyhow::Error,

@@ -1,4 +1,4 @@
-//! What a run is made of.
+//! Builder of training runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use super::trainer::Trainer;
 use super::writer::{RunWriter, missing};
 use gpipe_torch::{LossFn, LrSchedule, Optimizer, Pipeline};
 
-/// Everything that can be chosen about a run; [`Trainer::builder`] begins.
+/// Builder of a run; [`Trainer::builder`] makes it.
 ///
-/// Model, partition, schedule, precision and memory are the [pipeline's](gpipe_torch::Pipeline),
-/// kinds of update the [optimizer's](gpipe_torch::Optimizer), order and loading of batches the
-/// [data's](gpipe_data).
+/// Model, partition, schedule, precision and memory are set on the [pipeline](gpipe_torch::Pipeline),
+/// kinds of update on the [optimizer](gpipe_torch::Optimizer), order and loading of batches on the
+/// [data](gpipe_data).
 #[derive(Debug)]
 #[must_use]
 pub struct TrainerBuilder<'a> {
@@ -53,10 +53,10 @@ pub struct TrainerBuilder<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// A run of a pipeline that an optimizer updates, on these batches, by this loss function.
+    /// Makes a run of a pipeline, with an optimizer, batches and a loss function.
     ///
-    /// Without more it trains to the end of the data at the optimizer's learning rate, in the
-    /// next free folder under `runs`, and saves itself after every 100 steps.
+    /// By default it trains to the end of the data at the optimizer's learning rate, in the next free
+    /// folder under `runs`, and saves a checkpoint every 100 steps.
     pub fn builder(
         pipe: &'a mut Pipeline,
         optimizer: &'a mut Optimizer,
@@ -88,39 +88,38 @@ impl<'a> Trainer<'a> {
 }
 
 impl<'a> TrainerBuilder<'a> {
-    /// Steps in all, those of a resumed run with them; by default until the data ends. Only
-    /// where it is known which step is the last is that compared with its prediction.
+    /// Sets the total number of steps, including those of a resumed run; by default until the data
+    /// ends. The last step is compared with its prediction only if this is set.
     pub fn steps(mut self, steps: usize) -> Self {
         self.settings.steps = Some(steps);
         self
     }
 
-    /// The learning rate of each step; by default the optimizer's own.
+    /// Sets the learning-rate schedule; by default the optimizer's own rate.
     pub fn lr(mut self, rates: LrSchedule) -> Self {
         self.settings.lr = Some(rates);
         self
     }
 
-    /// Scales gradients down whose 2-norm, all together, is larger.
+    /// Clips gradients to this total 2-norm.
     pub fn clip(mut self, norm: impl Into<Option<f64>>) -> Self {
         self.settings.clip = norm.into();
         self
     }
 
-    /// Data that was never trained on: its mean loss is measured when all steps are done. See
-    /// [`TrainerBuilder::evaluate_every`], too.
+    /// Evaluates the mean loss on held-out data after all steps. See also
+    /// [`TrainerBuilder::evaluate_every`].
     pub fn held_out(mut self, batches: impl IntoFeed<Feed: 'a> + 'a) -> Self {
         self.held_out = Some(Start::new(batches));
         self
     }
 
-    /// Measures the mean loss on data that was never trained on after every so many steps, and after
-    /// the last one; `data` begins its batches anew each time. Training is none the other for it:
-    /// its bits are the same with evaluations and without.
+    /// Evaluates the mean loss on held-out data every so many steps, and after the last one; `data`
+    /// restarts its batches each time. Evaluations do not change a bit of the training.
     ///
-    /// The loss stands in the metrics of the step. The run is saved after each evaluation that is
-    /// better than all before, where it is saved at all; the checkpoint of the best one stays
-    /// beside the newest ones, and [`BEST`](super::BEST) in the run folder names it.
+    /// The loss is recorded in the step's metrics. The run is saved after each evaluation better than
+    /// all before, unless saving is off; the checkpoint of the best one is kept beside the newest ones,
+    /// and [`BEST`](super::BEST) in the run folder names it.
     pub fn evaluate_every<D>(mut self, steps: usize, data: impl FnMut() -> D + 'a) -> Self
     where
         D: IntoFeed<Feed: 'a> + 'a,
@@ -129,145 +128,141 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Measures the accuracy of a classifier, too, wherever its loss on held-out data is measured: the
-    /// share of targets that are the class of the largest output. Targets of the number `ignored` do
-    /// not count.
+    /// Also measures a classifier's accuracy in each evaluation: the share of targets that equal the
+    /// class of the largest output. Targets equal to `ignored` do not count.
     pub fn accuracy(mut self, ignored: i64) -> Self {
         self.settings.accuracy = Some(ignored);
         self
     }
 
-    /// Ends the run after so many evaluations in a row that were not better than the best one; by
-    /// default it goes on to its last step. For [`TrainerBuilder::evaluate_every`].
+    /// Ends the run after so many consecutive evaluations without a better one; by default it continues
+    /// to its last step. For [`TrainerBuilder::evaluate_every`].
     #[doc(alias = "patience")]
     pub fn early_stopping(mut self, evaluations: impl Into<Option<usize>>) -> Self {
         self.evaluations.patience = evaluations.into();
         self
     }
 
-    /// The run's folder. That of a new run must not hold one; by default it is the next free
+    /// Sets the run's folder, which must not hold a run unless resuming; by default the next free
     /// number under `runs`.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// Whether the run in the folder is resumed from its newest checkpoint: with the same bits as
-    /// if nothing had been interrupted where model, data, optimizer, micro-batches and threads
-    /// per stage are the same. Stopped before its first checkpoint it begins anew. What is to be
-    /// the same is for the caller to see to: see [`TrainerBuilder::config`].
+    /// Whether to resume the run in the folder from its newest checkpoint, with the same bits as an
+    /// uninterrupted run if model, data, optimizer, micro-batches and threads per stage are the same. A
+    /// run without a checkpoint restarts. The caller must make sure that the setup is the same: see
+    /// [`TrainerBuilder::config`].
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
         self
     }
 
-    /// Resumes a run that was opened before, as one does to look at its configuration, or to go
-    /// on in another folder.
+    /// Resumes a run that is already open, for example to read its configuration, or to continue in
+    /// another folder.
     pub fn resume_opened(mut self, resume: Resume) -> Self {
         self.opened = Some(resume);
         self
     }
 
-    /// Steps between two checkpoints, 100 by default; 0 saves nothing. A run that is saved at
-    /// all is saved at its end, too.
+    /// Sets the number of steps between checkpoints, 100 by default; 0 saves nothing. Otherwise the run
+    /// is also saved at its end.
     pub fn checkpoint_every(mut self, steps: usize) -> Self {
         self.every = steps;
         self
     }
 
-    /// How many checkpoints are kept, 3 by default.
+    /// Sets the number of checkpoints kept, 3 by default.
     pub fn checkpoint_keep(mut self, keep: usize) -> Self {
         self.keep = keep;
         self
     }
 
-    /// What is written to `config.toml` and into each checkpoint: the caller's own settings, in
-    /// whatever words. The library reads and compares none of it; [`Resume::config`] gives it
-    /// back. A resumed run keeps its own where none is given.
+    /// Sets the text of `config.toml`, which is also saved in each checkpoint: the caller's settings in
+    /// any format. The library does not interpret it; [`Resume::config`] returns it. A resumed run
+    /// keeps its own unless this is set.
     pub fn config(mut self, text: impl Into<String>) -> Self {
         self.config = Some(text.into());
         self
     }
 
-    /// What one part of the program wants kept in each checkpoint; it is found among its
+    /// Saves the state of a part of the program in each checkpoint, among its
     /// [`Extras`](crate::checkpoint::Extras).
     pub fn part(mut self, name: impl Into<String>, state: impl Into<Value>) -> Self {
         self.parts.push((name.into(), state.into()));
         self
     }
 
-    /// Who is told how the run gets on; several are told in this order.
+    /// Adds a hook that is notified of progress; hooks are called in the order of adding.
     pub fn hook(mut self, hook: impl Hook + 'a) -> Self {
         self.hooks.add(hook);
         self
     }
 
-    /// Ends the run after the step in which this is asked to.
+    /// Ends the run after the step in which `stop` is requested.
     pub fn stop(mut self, stop: Stop) -> Self {
         self.stop = stop;
         self
     }
 
-    /// Ends the run after the step in which Ctrl-C, SIGTERM or SIGHUP comes, and the process
-    /// at the second one; until the folder is in its place the first one does. See
+    /// Ends the run after the current step at Ctrl-C, SIGTERM or SIGHUP, and the process at the second
+    /// signal; until the folder is in place, the first signal ends the process. See
     /// [`Stop::on_signals`].
     pub fn stop_on_signals(mut self) -> Self {
         self.signals = true;
         self
     }
 
-    /// Tokens of a sample that is a sequence of them: metrics then have tokens per second.
+    /// Sets the number of tokens per sample, to report tokens per second.
     pub fn tokens_per_sample(mut self, tokens: impl Into<Option<usize>>) -> Self {
         self.rates.tokens = tokens.into();
         self
     }
 
-    /// Samples of an epoch, of data that has an end: metrics then say how many epochs were trained
-    /// on.
+    /// Sets the number of samples per epoch of finite data, to report epochs.
     pub fn samples_per_epoch(mut self, samples: impl Into<Option<usize>>) -> Self {
         self.rates.epoch = samples.into().filter(|samples| *samples > 0);
         self
     }
 
-    /// Operations that a sample takes, forward and backward and nothing twice, and the
-    /// operations per second that all devices together can do: metrics then have the model
-    /// FLOP/s utilisation.
+    /// Sets the operations per sample (forward and backward, without recomputing) and the peak
+    /// operations per second of all devices, to report the model FLOP/s utilisation.
     pub fn flops(mut self, of_sample_and_peak: impl Into<Option<(f64, f64)>>) -> Self {
         self.rates.flops = of_sample_and_peak.into();
         self
     }
 
-    /// The plan that the pipeline was made by, to be told beside what was measured.
+    /// Sets the pipeline's plan, to report its prediction beside the measurements.
     pub fn plan(mut self, plan: impl Into<Option<Plan>>) -> Self {
         self.settings.plan = plan.into();
         self
     }
 
-    /// What the model is called in the title of the [report](TrainerBuilder::report).
+    /// Sets the model's name for the title of the [report](TrainerBuilder::report).
     pub fn model_name(mut self, name: impl Into<String>) -> Self {
         self.settings.model = Some(name.into());
         self
     }
 
-    /// Where to write the last step beside its prediction, besides the outcome: a page (`.html`)
-    /// or a picture (`.svg`).
+    /// Also writes a comparison of the last step with its prediction: an HTML page (`.html`) or a
+    /// picture (`.svg`).
     pub fn report(mut self, path: impl Into<PathBuf>) -> Self {
         self.report = Some(path.into());
         self
     }
 
-    /// Where to write the last step's timeline in Chrome's trace format, besides the run
-    /// folder.
+    /// Also writes the last step's timeline in Chrome's trace format, outside the run folder.
     pub fn trace(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.files.trace = Some(path.into());
         self
     }
 
-    /// Makes the run folder, or cuts it off after the checkpoint and restores pipeline,
-    /// optimizer and data from it.
+    /// Creates the run folder; or truncates it to the checkpoint, and restores pipeline, optimizer and
+    /// data.
     ///
     /// # Errors
-    /// The folder cannot be had, there is nothing to resume, model or data do not fit.
+    /// The folder is not usable, there is nothing to resume, or model or data do not fit.
     pub fn build(mut self) -> Result<Trainer<'a>, TrainError> {
         self.check()?;
         let resume = match (self.opened.take(), self.resume) {
@@ -290,7 +285,7 @@ impl<'a> TrainerBuilder<'a> {
         let (pipe, optimizer, hooks) = (self.pipe, self.optimizer, &mut self.hooks);
         let (writer, checkpoints) = if let Some(resume) = resume {
             resume.restore(pipe, optimizer)?;
-            // From then on the new folder needs the old one no more.
+            // From then on, the new folder does not depend on the old one.
             resume.begin(saving, pipe, hooks, |checkpoints, pipe, hooks| {
                 if done == 0 || !checkpoints.due(done, true) {
                     return Ok(());
@@ -351,7 +346,7 @@ impl<'a> TrainerBuilder<'a> {
         })
     }
 
-    /// What fits together, and the files that are asked for.
+    /// Checks settings for conflicts, and the requested files.
     fn check(&mut self) -> Result<(), TrainError> {
         if self.settings.steps == Some(0) {
             let why = "a run of 0 steps: it has at least 1".to_owned();
@@ -377,7 +372,7 @@ impl<'a> TrainerBuilder<'a> {
         Ok(())
     }
 
-    /// Opens the run that is resumed, and tells what there is to say of it.
+    /// Opens the resumed run, and reports notes about it.
     fn open(&mut self) -> Result<Resume, TrainError> {
         let folder = self.folder.as_ref().ok_or_else(|| {
             TrainError::Settings("a run is resumed in its own folder: name it".to_owned())

@@ -1,4 +1,4 @@
-//! When a run is saved, and what becomes of a checkpoint that cannot be written.
+//! Schedules checkpoints, and handles failures of writing them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,40 +11,39 @@ use super::hook::Hooks;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Extras, Saved};
 use gpipe_torch::{Optimizer, Pipeline};
 
-/// How a run is saved.
+/// Settings of saving a run.
 #[derive(Debug)]
 pub(super) struct Saving {
-    /// Steps between two checkpoints; 0 saves nothing.
+    /// Steps between checkpoints; 0 saves nothing.
     pub(super) every: usize,
-    /// How many are kept.
+    /// Number of checkpoints kept.
     pub(super) keep: usize,
     /// The caller's configuration.
     pub(super) config: String,
-    /// What else the caller wants saved.
+    /// Other state that the caller saves.
     pub(super) parts: Vec<(String, Value)>,
 }
 
-/// Saves a run. A checkpoint that cannot be written ends no training: there is a warning,
-/// and the next one is tried as ever. Weights that are not finite do end it, and so does a
-/// folder that is another one now.
+/// Saves a run. A checkpoint that cannot be written does not end training: there is a warning, and the
+/// next one is tried. Weights that are not finite do end it, and so does a replaced folder.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     writer: Checkpointer,
     saving: Saving,
-    /// The step of the last one that was handed to the writer.
+    /// Step of the last checkpoint handed to the writer.
     asked: Option<usize>,
-    /// Whether it is of the lowest held-out loss so far.
+    /// Whether it has the lowest held-out loss so far.
     asked_best: bool,
-    /// Whether this process writes what names the best one.
+    /// Whether this process writes the file that names the best one.
     leads: bool,
-    /// The step of the newest one that is whole.
+    /// Step of the newest complete checkpoint.
     whole: Option<u64>,
-    /// Why the last one is not.
+    /// Error of the last checkpoint, if it failed.
     failed: Option<CheckpointError>,
 }
 
 impl Checkpoints {
-    /// `whole` is the step that the run resumes from; of several processes one `leads`.
+    /// `whole` is the step that the run resumes from; one of several processes `leads`.
     pub(super) fn new(
         writer: Checkpointer,
         saving: Saving,
@@ -62,7 +61,7 @@ impl Checkpoints {
         }
     }
 
-    /// Has the checkpoint of the lowest held-out loss stay beside the newest ones, and be found.
+    /// Keeps the checkpoint of the lowest held-out loss, and records its name.
     pub(super) fn best_is(&mut self, step: Option<u64>, hooks: &mut Hooks<'_>) {
         self.writer.spare(step);
         if !self.leads {
@@ -75,29 +74,28 @@ impl Checkpoints {
         }
     }
 
-    /// Whether the run is to be saved after this step: at its end and after its best step in any
-    /// case.
+    /// Whether to save the run after this step, which is always done at its end and after its best
+    /// step.
     pub(super) fn due(&self, step: usize, in_any_case: bool) -> bool {
         let every = self.saving.every;
         every > 0 && (in_any_case || step.is_multiple_of(every))
     }
 
-    /// The step of the newest one that is whole.
+    /// Returns the step of the newest complete checkpoint.
     pub(super) fn whole(&self) -> Option<u64> {
         self.whole
     }
 
-    /// The step of the last one that was tried.
+    /// Returns the step of the last attempt.
     pub(super) fn asked(&self) -> Option<usize> {
         self.asked
     }
 
-    /// Copies everything; the rest is done while training goes on. It takes the place of
-    /// the one before when the next step has shown that it is good: see
-    /// [`Checkpoints::approve`].
+    /// Copies everything; it is written while training continues. It is published when the next step
+    /// has shown that it is good: see [`Checkpoints::approve`].
     ///
     /// # Errors
-    /// Training is to end.
+    /// Training must end.
     pub(super) fn save(
         &mut self,
         pipe: &mut Pipeline,
@@ -114,8 +112,8 @@ impl Checkpoints {
         saved.or_else(|error| self.failed(error, hooks))
     }
 
-    /// Saves a run that resumes in another folder, before anything there says that it is
-    /// one: whoever resumes it later is to begin here, not anew.
+    /// Saves a run that resumes in another folder, before the folder counts as a run, so that a later
+    /// resume starts from here.
     ///
     /// # Errors
     /// It cannot be written.
@@ -151,30 +149,30 @@ impl Checkpoints {
         extras
     }
 
-    /// A step after the last one that was saved has a finite loss.
+    /// Publishes the last checkpoint, as a later step has a finite loss.
     pub(super) fn approve(&mut self) {
         self.writer.approve();
     }
 
-    /// Warns of what has failed by now, without waiting.
+    /// Warns of failures so far, without waiting.
     ///
     /// # Errors
-    /// Training is to end.
+    /// Training must end.
     pub(super) fn look(&mut self, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
         let saved = self.writer.check();
         self.take(saved, hooks)
     }
 
-    /// Waits for the last one, which takes its place.
+    /// Waits for the last checkpoint, and publishes it.
     ///
     /// # Errors
-    /// Training is to end.
+    /// Training must end.
     pub(super) fn settle(&mut self, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
         let saved = self.writer.finish();
         self.take(saved, hooks)
     }
 
-    /// That the last one is whole, after [`Checkpoints::settle`].
+    /// Checks that the last checkpoint is complete, after [`Checkpoints::settle`].
     ///
     /// # Errors
     /// It could not be written.
@@ -189,8 +187,8 @@ impl Checkpoints {
         })
     }
 
-    /// The error where the loss of `step` is not finite. The checkpoint that has not been
-    /// followed by a finite one is dropped: nothing can resume from it.
+    /// Returns the error for a non-finite loss at `step`. A checkpoint that no finite loss has followed
+    /// is dropped: it cannot be resumed from.
     pub(super) fn diverged(&mut self, loss: f64, step: usize, hooks: &mut Hooks<'_>) -> TrainError {
         let saved = self.writer.discard();
         if let Err(error) = self.take(saved, hooks) {
@@ -204,7 +202,7 @@ impl Checkpoints {
         TrainError::Diverged { loss, step, remedy }
     }
 
-    /// Where the weights that a run resumed from are what is wrong.
+    /// The remedy if the weights that the run resumed from are at fault.
     fn older(&self, whole: u64) -> Remedy {
         let all = Checkpoint::list(self.writer.folder()).unwrap_or_default();
         let named = all.iter().find(|one| one.step == whole);
@@ -223,7 +221,7 @@ impl Checkpoints {
         }
     }
 
-    /// The run folder.
+    /// Returns the run folder.
     fn run(&self) -> PathBuf {
         let folder: &Path = self.writer.folder();
         folder.parent().unwrap_or(folder).to_owned()
@@ -254,12 +252,12 @@ impl Checkpoints {
         }
     }
 
-    /// Whether that is a reason to end. If not there is a warning, even where nothing else
-    /// is said: whoever is away for a week must find it.
+    /// Whether a failure ends training. Otherwise prints a warning, even if quiet, for a user who is
+    /// away for long.
     fn failed(&mut self, error: CheckpointError, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
         let step = self.asked.unwrap_or_default();
         match error.cause() {
-            // Of a lost process the next step would hear, where there is one.
+            // The next step would report a lost process, if there is one.
             CheckpointError::Lost { .. } | CheckpointError::World(_) => Err(error.into()),
             CheckpointError::NotFinite { what, name, .. } => {
                 let remedy = Box::new(self.smaller_rate());

@@ -1,27 +1,27 @@
-//! Whether the cut is what limits a step: seen from the times of its own stages.
+//! Detects that the balance limits a step, from the times of its own stages.
 
 use gpipe_partitioner::{CheckedSchedule, DeviceId, StageId, Timeline, simulate};
 
 use super::error::TrainError;
 use gpipe_torch::StepReport;
 
-/// Devices that idle less than this share of the step because of the cut do not matter.
+/// Smaller idle shares of a step due to the balance are negligible.
 const IDLE: f64 = 0.1;
 
-/// A step in which so many times the usual share is idle is none like the others.
+/// A step with this many times the usual idle share is an outlier.
 const ALIKE: f64 = 2.0;
 
-/// A cut that costs time.
+/// An uneven balance that costs time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Uneven {
-    /// The share of the devices' time in which they are idle because of it, at least.
+    /// Lower bound of the devices' idle share that it causes.
     idle: f64,
     who: String,
 }
 
 impl Uneven {
-    /// A sentence, where about as much is idle in the other steps: one step that was disturbed says
-    /// nothing of the cut. `bubble` is the share that is idle in most of them, as simulated, of which the cut's
+    /// Describes it, if the idle share is similar in other steps: a single disturbed step tells nothing
+    /// of the balance. `bubble` is the simulated idle share of most steps, of which the balance's share
     /// is a part.
     pub(super) fn words(&self, bubble: f64) -> Option<String> {
         (self.idle <= ALIKE * bubble).then(|| {
@@ -34,7 +34,7 @@ impl Uneven {
     }
 }
 
-/// The same of a step that has run by this schedule.
+/// Checks a step that was executed with this schedule.
 pub(super) fn uneven_step(
     report: &StepReport,
     schedule: &CheckedSchedule,
@@ -46,9 +46,8 @@ pub(super) fn uneven_step(
     Ok(uneven(&simulate(schedule, &costs).timeline, balance))
 }
 
-/// Where devices have so unequal work that a step waits for one of them and
-/// another cut could give it less; `predicted` has each stage's median times, and
-/// `balance` the layers of each stage.
+/// Finds devices with so unequal work that a step waits for one of them, if another balance could give
+/// it less; `predicted` has each stage's median times, and `balance` the layers of each stage.
 pub(super) fn uneven(predicted: &Timeline, balance: &[usize]) -> Option<Uneven> {
     let devices = predicted.devices();
     let busy = |device: &usize| predicted.busy(DeviceId(*device));
@@ -63,7 +62,7 @@ pub(super) fn uneven(predicted: &Timeline, balance: &[usize]) -> Option<Uneven> 
         stages.dedup();
         stages
     };
-    // A layer is the least that a stage has.
+    // A stage has at least one layer.
     let mut others = stages(most).into_iter();
     let divisible = others.any(|stage| balance.get(stage.index()).is_some_and(|own| *own > 1));
     let limits = idle > IDLE && 2.0 * idle >= predicted.bubble_fraction();
@@ -102,7 +101,8 @@ mod tests {
         found(times, micro, balance).and_then(|own| own.words(0.5))
     }
 
-    /// "at least 29 % of a step" stood below "idle 11.7 % as simulated": the last step had been disturbed.
+    /// "at least 29 % of a step" was printed below "idle 11.7 % as simulated": the last step had been
+    /// disturbed.
     #[test]
     fn a_step_unlike_the_others_says_nothing_of_the_cut() {
         let uneven = found(&[9.0, 1.0], 8, &[4, 2]).unwrap();
@@ -113,7 +113,7 @@ mod tests {
                 .unwrap()
                 .contains("at least 44 % of a step")
         );
-        // Nor does it say more than the line above it.
+        // Nor does it exceed the line above it.
         assert!(
             uneven
                 .words(0.4)
@@ -130,9 +130,9 @@ mod tests {
              idle for at least 44 % of a step"
         );
         assert_eq!(said(&[1.0, 1.05], 8, &[4, 2]), None);
-        // Nothing is left to divide.
+        // Nothing can be divided.
         assert_eq!(said(&[9.0, 1.0], 8, &[1, 5]), None);
-        // With one micro-batch the pipeline is what idles.
+        // With one micro-batch, the pipeline itself idles.
         assert_eq!(said(&[1.5, 1.0], 1, &[4, 2]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a run, for the caller to tell apart.
+//! Errors of a run.
 
 use std::fmt;
 use std::io;
@@ -12,22 +12,22 @@ use super::folder::{CHECKPOINTS, CONFIG_FILE};
 use crate::checkpoint::CheckpointError;
 use crate::metrics::{METRICS_FILE, MetricsError};
 
-/// Why a run did not begin, resume or go to its end.
+/// An error of starting, resuming or finishing a run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// What the builder was given does not fit together.
+    /// The builder's settings conflict.
     #[error("{0}")]
     Settings(String),
-    /// The folder of a new run cannot be made.
+    /// The folder of a new run cannot be created.
     #[error("{}: {why}", .folder.display())]
     NewFolder {
         /// The folder.
         folder: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The folder of a new run has one already.
+    /// The folder of a new run already holds one.
     #[error(
         "{}: the folder already holds a run; choose another, or remove it, or resume it",
         .folder.display()
@@ -41,7 +41,7 @@ pub enum TrainError {
     NoRun {
         /// The folder.
         folder: PathBuf,
-        /// Why not.
+        /// The reason.
         why: NoRun,
     },
     /// The configuration of a run cannot be read.
@@ -49,10 +49,10 @@ pub enum TrainError {
     Config {
         /// The run's folder.
         folder: PathBuf,
-        /// Why not.
+        /// The cause.
         r#source: io::Error,
     },
-    /// A run was stopped so early that it has neither a configuration nor a checkpoint.
+    /// A run was stopped before it had a configuration or a checkpoint.
     #[error(
         "{}: it was stopped before there was anything to go on with: neither a configuration nor a \
          checkpoint; begin it again, as a new run in the same folder", .folder.display()
@@ -61,7 +61,7 @@ pub enum TrainError {
         /// The run's folder.
         folder: PathBuf,
     },
-    /// A run without a checkpoint has done so many steps that it must have lost some.
+    /// A run without a checkpoint has done enough steps that it must have lost one.
     #[error(
         "{}: the run has done {}, but {} has no checkpoint to go on from: put back what was there, or \
          begin anew", .folder.display(), count(*.done as usize, "step"),
@@ -76,12 +76,12 @@ pub enum TrainError {
     /// The newest checkpoint is damaged.
     #[error("{error}; {}", or_older(.intact.as_deref()))]
     Damaged {
-        /// Error of the list.
+        /// Its error.
         error: Box<CheckpointError>,
-        /// An older one that is not.
+        /// An older, intact one.
         intact: Option<PathBuf>,
     },
-    /// A checkpoint lacks a part that a run resumes with.
+    /// A checkpoint lacks a part needed for resuming.
     #[error(
         "{}: the part `{part}` is missing or not what a run writes: use another checkpoint",
         .manifest.display()
@@ -89,7 +89,7 @@ pub enum TrainError {
     Part {
         /// The checkpoint's manifest.
         manifest: PathBuf,
-        /// The part.
+        /// Name of the part.
         part: String,
     },
     /// The loss is not finite.
@@ -99,10 +99,10 @@ pub enum TrainError {
         loss: f64,
         /// The step.
         step: usize,
-        /// What may help.
+        /// A possible remedy.
         remedy: Box<Remedy>,
     },
-    /// After an update there are weights that nothing can be trained from.
+    /// Weights or optimizer state are not finite after an update.
     #[error(
         "after the update of step {step} {what} `{name}` is not finite, so it was not saved{}: {remedy}",
         stays(*.whole)
@@ -110,13 +110,13 @@ pub enum TrainError {
     NotFinite {
         /// The step.
         step: usize,
-        /// What it is: a parameter, or the optimizer's state of one.
+        /// Kind of the tensor: a parameter, or optimizer state.
         what: &'static str,
         /// The parameter.
         name: String,
-        /// The step of the newest whole checkpoint.
+        /// Step of the newest complete checkpoint.
         whole: Option<u64>,
-        /// What may help.
+        /// A possible remedy.
         remedy: Box<Remedy>,
     },
     /// The last checkpoint of a run could not be written.
@@ -126,44 +126,44 @@ pub enum TrainError {
     NotSaved {
         /// Its step.
         step: usize,
-        /// Why not.
+        /// The cause.
         error: Box<CheckpointError>,
-        /// The step of the newest whole one.
+        /// Step of the newest complete checkpoint.
         whole: Option<u64>,
     },
     /// A file of the run cannot be read or written.
     #[error("cannot {what} {}: {source}", .path.display())]
     File {
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         r#source: io::Error,
     },
-    /// The data gives no batch.
+    /// The data gives no batch at the start.
     #[error("{0:#}")]
     Data(anyhow::Error),
-    /// The data gives no next batch to a run that has begun.
+    /// The data fails to give a batch during the run.
     #[error("{error:#}{}", kept(*.saved))]
     NoBatch {
-        /// Why not.
+        /// The cause.
         error: anyhow::Error,
         /// The run's folder.
         folder: PathBuf,
-        /// The step after which the run is saved, where it is.
+        /// Step of the saved run, if it is saved.
         saved: Option<u64>,
     },
     /// The loss function fails on held-out data.
     #[error("the loss on held-out data: {0:#}")]
     HeldOut(anyhow::Error),
-    /// The system gives no way to hear of signals.
+    /// Signal handlers cannot be installed.
     #[error("cannot listen to signals: {0}")]
     Signals(io::Error),
-    /// Several files are missing at the end.
+    /// Several files could not be written at the end.
     #[error("{}", together(.0))]
     Several(Vec<TrainError>),
-    /// A step failed, or the pipeline could not do what it was asked.
+    /// A step or another operation of the pipeline failed.
     #[error(transparent)]
     Pipeline(#[from] gpipe_torch::Error),
     /// A checkpoint cannot be written or used.
@@ -178,8 +178,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether the caller asked for something that cannot be, rather than something
-    /// failed on the way.
+    /// Whether the caller's request was invalid, as opposed to a failure at run time.
     pub fn is_wrong_use(&self) -> bool {
         match self {
             Self::Settings(_)
@@ -209,15 +208,15 @@ impl TrainError {
     }
 }
 
-/// Why there is no run in a folder.
+/// The reason why a folder holds no run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoRun {
-    /// Nothing is there.
+    /// There is nothing.
     Missing,
-    /// There is a file.
+    /// It is a file.
     File,
-    /// There is a folder of something else.
+    /// It is a folder of something else.
     Foreign,
 }
 
@@ -234,7 +233,7 @@ impl fmt::Display for NoRun {
     }
 }
 
-/// What may help where a run has left the finite numbers.
+/// A remedy for non-finite values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -242,17 +241,17 @@ pub enum Remedy {
     SmallerRate {
         /// The run's folder.
         folder: PathBuf,
-        /// The step after which it can resume.
+        /// Step of the checkpoint to resume from.
         whole: Option<u64>,
     },
-    /// An older checkpoint: it was the first step after the newest one, of which a smaller
-    /// learning rate changes nothing.
+    /// An older checkpoint: the failure came in the first step after the newest one, before a smaller
+    /// learning rate could help.
     OlderCheckpoint {
         /// The run's folder.
         folder: PathBuf,
-        /// The step of the newest checkpoint.
+        /// Step of the newest checkpoint.
         whole: u64,
-        /// The newest checkpoint, and the step of the one before it; none where it is alone.
+        /// The newest checkpoint and the step of the previous one; `None` if there is no other.
         older: Option<(PathBuf, u64)>,
     },
 }
@@ -318,7 +317,7 @@ fn kept(saved: Option<u64>) -> String {
     })
 }
 
-/// What is said of the newest whole checkpoint behind one that could not be written.
+/// Describes the newest complete checkpoint, after one that could not be written.
 pub(super) fn newest(whole: Option<u64>) -> String {
     match whole {
         Some(step) => format!(" (the newest whole one is of step {step})"),
@@ -331,7 +330,7 @@ fn together(errors: &[TrainError]) -> String {
     all.join("; and ")
 }
 
-/// What is said of steps that are trained once more.
+/// Describes steps that will be repeated.
 pub(super) fn once_more(steps: u64) -> String {
     match steps {
         1 => format!(", and the step in its {METRICS_FILE} is trained once more"),

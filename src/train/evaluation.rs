@@ -1,9 +1,8 @@
-//! Evaluations while a run trains: when, on what, which was the best, and when to give up on a
-//! better one.
+//! Evaluations during a run: when, on which data, which was the best, and when to stop early.
 //!
-//! An evaluation changes nothing that training depends on: outputs are computed in inference mode,
-//! from batches of their own. How a run stands with its evaluations is a part of each of its
-//! checkpoints, so that a run that resumes goes on with the same best one and the same count.
+//! An evaluation changes nothing that training depends on: outputs are computed in inference mode, from
+//! separate batches. The state of evaluations is saved in each checkpoint, so that a resumed run
+//! continues with the same best one and the same count.
 
 use std::fmt;
 
@@ -21,20 +20,20 @@ use crate::metrics::number_or_null;
 /// The loss on held-out data after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Steps that had been done.
+    /// Number of completed steps.
     pub step: u64,
-    /// The mean loss. A checkpoint has `null` for what is not finite, which is read back as NaN.
+    /// Mean loss. Checkpoints store a non-finite one as `null`, which is read back as NaN.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// The share of targets that are the class of the largest output, where that is measured
+    /// Share of targets that equal the class of the largest output, if measured
     /// ([`TrainerBuilder::accuracy`](super::TrainerBuilder::accuracy)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
 }
 
-/// `loss 0.4321, accuracy 83.33 %`
+/// Formats as `loss 0.4321, accuracy 83.33 %`.
 impl Evaluation {
-    /// What it says, and whether no loss before was lower.
+    /// Formats the evaluation, and whether it is the best so far.
     pub fn words(&self, is_best: bool) -> String {
         let best = if is_best { ", the lowest so far" } else { "" };
         let accuracy = self
@@ -51,20 +50,20 @@ impl fmt::Display for Evaluation {
     }
 }
 
-/// How a run stands with its evaluations.
+/// State of a run's evaluations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Standing {
-    /// The batches, as they tell their beginning: losses on others are not compared with these.
+    /// Initial state of the batches: losses on other data are not comparable.
     data: Value,
     last: Option<Evaluation>,
-    /// The lowest loss, and of several the first.
+    /// The first evaluation with the lowest loss.
     best: Option<Evaluation>,
-    /// Evaluations since the best one.
+    /// Number of evaluations since the best one.
     worse: usize,
 }
 
 impl Standing {
-    /// Evaluations are on these batches from now on; whether what is known is of others, and void.
+    /// Sets the batches of evaluations; returns whether they changed, which discards earlier results.
     fn on(&mut self, data: Value) -> bool {
         if self.data == data {
             return false;
@@ -98,17 +97,17 @@ impl Standing {
     }
 }
 
-/// When a run is evaluated, on which data.
+/// Schedule and data of evaluations.
 pub(super) struct Evaluations<'a> {
-    /// Steps between two of them.
+    /// Steps between evaluations.
     pub(super) every: usize,
-    /// So many in a row that are not better than the best one end the run.
+    /// Number of consecutive evaluations without a better one that ends the run.
     pub(super) patience: Option<usize>,
     pub(super) data: Option<Box<Again<'a>>>,
     pub(super) standing: Standing,
 }
 
-/// Begins the same batches as often as it is called.
+/// Restarts the same batches at each call.
 type Again<'a> = dyn FnMut() -> Start<'a> + 'a;
 
 impl<'a> Evaluations<'a> {
@@ -133,19 +132,19 @@ impl<'a> Evaluations<'a> {
         self.data.is_some()
     }
 
-    /// Whether one belongs behind this step, the last one or not, and has not been made.
+    /// Whether an evaluation is due after this step, and has not been made.
     pub(super) fn is_due(&self, step: usize, last: bool) -> bool {
         let made = (self.standing.last).is_some_and(|own| own.step == step as u64);
         self.are_on() && step > 0 && !made && (last || step.is_multiple_of(self.every))
     }
 
-    /// Whether no better one is waited for any more.
+    /// Whether early stopping ends the run.
     pub(super) fn are_over(&self) -> bool {
         let patience = self.patience.filter(|_| self.are_on());
         patience.is_some_and(|patience| self.standing.worse >= patience)
     }
 
-    /// What is known of the weights after this step.
+    /// Returns the evaluation after this step, if there is one.
     pub(super) fn after(&self, step: usize) -> Option<Evaluation> {
         self.standing.last.filter(|own| own.step == step as u64)
     }
@@ -168,8 +167,8 @@ impl fmt::Debug for Evaluations<'_> {
 }
 
 impl Trainer<'_> {
-    /// Evaluates after this step where that is due; none where it is not, or where somebody asked
-    /// for the end before all batches were through.
+    /// Evaluates after this step if due; `None` if not, or if a stop was requested before all batches
+    /// were done.
     pub(super) fn evaluate(
         &mut self,
         step: usize,
@@ -195,7 +194,7 @@ impl Trainer<'_> {
         let Some(measured) = measured else {
             return Ok(None);
         };
-        // Processors of another kind may round otherwise, and all are to decide alike.
+        // Other processors may round differently, but all must decide alike.
         let own = || Ok(measured.loss.to_bits());
         let loss = f64::from_bits(made_by_leader(pipe, "the held-out loss", own)?);
         let evaluation = Evaluation {
@@ -207,9 +206,8 @@ impl Trainer<'_> {
         Ok(Some(evaluation))
     }
 
-    /// Evaluates after the last step that was done, where that is owed: what a stop cut short when
-    /// the run was here before, or what belongs behind the end of the data. Its loss goes into the
-    /// line of that step, which is there.
+    /// Evaluates after the last completed step if that is still due: after a stop interrupted it in an
+    /// earlier run, or at the end of the data. Adds the loss to the metrics of that step.
     ///
     /// *Returns* whether it is the best one.
     pub(super) fn evaluate_late(&mut self, last: bool) -> Result<bool, TrainError> {

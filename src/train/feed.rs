@@ -1,4 +1,4 @@
-//! Batches to train on, and where one is among them.
+//! Feeds of training batches, and their positions.
 
 use std::fmt;
 
@@ -10,32 +10,31 @@ use gpipe_torch::Values;
 /// Inputs and targets of a mini-batch.
 pub type Batch = anyhow::Result<(Values, Values)>;
 
-/// Batches in a row, with a position that a later run resumes from.
+/// A sequence of batches, with a position that a later run can resume from.
 ///
 /// A [`Loader`] of pairs is one.
 pub trait Feed {
-    /// The next batch; `None` at the end of the data.
+    /// Returns the next batch; `None` at the end of the data.
     ///
     /// # Errors
-    /// It cannot be made: the run ends.
+    /// The batch cannot be made; the run ends.
     fn next_batch(&mut self) -> Option<Batch>;
 
-    /// Where it stands, after the batches that were taken: what [`IntoFeed::start`] goes on
-    /// from. It is saved with every checkpoint.
+    /// Returns the position after the batches taken so far, for [`IntoFeed::start`]. It is saved with
+    /// every checkpoint.
     fn state(&self) -> Value;
 
-    /// How many batches there are from its beginning, where that is known.
+    /// Returns the number of batches from the beginning, if known.
     fn batches(&self) -> Option<usize> {
         None
     }
 
-    /// What was skipped, as it could not be made, on the way to where it stands: the trainer warns of
-    /// each.
+    /// Returns the items skipped so far because they could not be made; the trainer warns of each.
     fn skipped(&self) -> &[DataError] {
         &[]
     }
 
-    /// What loading and training take since its first batch, where that is measured.
+    /// Returns measures of loading and training since the first batch, if available.
     fn measures(&self) -> Option<InputMeasures> {
         None
     }
@@ -60,18 +59,18 @@ impl<X: Into<Values>, Y: Into<Values>> Feed for Loader<(X, Y)> {
     }
 }
 
-/// What a run takes its batches from, begun when it is known where.
+/// A source of batches, started once the position is known.
 ///
-/// [`Batches`] of pairs are it, and so is every function from a saved position, or none, to
-/// a [`Feed`].
+/// [`Batches`] of pairs are one, and so is every function from an optional saved position to a
+/// [`Feed`].
 pub trait IntoFeed {
-    /// The batches.
+    /// Type of the feed.
     type Feed: Feed;
 
-    /// Begins, with the state of an earlier feed of the same data where that stood.
+    /// Starts the feed, from the state of an earlier feed of the same data if given.
     ///
     /// # Errors
-    /// The state is none, or of other data; there is no such data.
+    /// The state is invalid or of other data, or the data does not exist.
     fn start(self, from: Option<&Value>) -> anyhow::Result<Self::Feed>;
 }
 
@@ -104,10 +103,10 @@ where
     }
 }
 
-/// A [`Feed`] whose type is forgotten.
+/// A type-erased [`Feed`].
 pub(super) struct AnyFeed<'a>(pub(super) Box<dyn Feed + 'a>);
 
-/// An [`IntoFeed`] whose type is forgotten.
+/// A type-erased [`IntoFeed`].
 pub(super) struct Start<'a>(Box<StartFn<'a>>);
 
 type StartFn<'a> = dyn FnOnce(Option<&Value>) -> anyhow::Result<AnyFeed<'a>> + 'a;

@@ -1,5 +1,5 @@
-//! The run folder: the names of its files, what makes it one, and how its files stay whole.
-//! Nothing else knows its format.
+//! Run folders: names of files, detection of runs, and atomic writing. No other module knows the
+//! format.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,34 +15,33 @@ use gpipe_partitioner::files;
 use gpipe_torch::Pipeline;
 use gpipe_torch::world::World;
 
-/// The run's configuration, in the words of whoever began it.
+/// The run's configuration, in the caller's format.
 pub const CONFIG_FILE: &str = "config.toml";
-/// The folder of its checkpoints.
+/// The folder of checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// A link to the checkpoint of the lowest held-out loss, where a run was evaluated while it
-/// trained.
+/// A link to the checkpoint of the lowest held-out loss, if there were evaluations during training.
 pub const BEST: &str = "best";
-/// The timeline of its last step, in Chrome's trace format.
+/// Timeline of the last step, in Chrome's trace format.
 pub const TRACE_FILE: &str = "trace.json";
 
 /// Default folder of runs.
 const RUNS: &str = "runs";
-/// The part of a checkpoint that says where the run stood in its data.
+/// Checkpoint part with the position in the data.
 pub(super) const DATA_PART: &str = "data";
-/// The part that says how the run stood with its evaluations.
+/// Checkpoint part with the state of evaluations.
 pub(super) const EVALUATION_PART: &str = "evaluation";
-/// The part with the state of the loss scaling.
+/// Checkpoint part with the state of loss scaling.
 pub(super) const LOSS_SCALE_PART: &str = "loss_scale";
 
-/// A folder that one run owns: `config.toml`, `metrics.jsonl` with TensorBoard's event file
-/// beside it, `checkpoints`, and `trace.json` of the last step.
+/// A folder owned by one run: `config.toml`, `metrics.jsonl` with TensorBoard's event file beside it,
+/// `checkpoints`, and `trace.json` of the last step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunFolder {
     path: PathBuf,
 }
 
 impl RunFolder {
-    /// The folder of a run that is there.
+    /// Opens the folder of an existing run.
     ///
     /// # Errors
     /// [`TrainError::NoRun`].
@@ -68,35 +67,35 @@ impl RunFolder {
         Self { path: path.into() }
     }
 
-    /// The folder itself.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its configuration's file.
+    /// Returns the path of the configuration.
     pub fn config_path(&self) -> PathBuf {
         self.path.join(CONFIG_FILE)
     }
 
-    /// The folder of its checkpoints.
+    /// Returns the path of the checkpoints' folder.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join(CHECKPOINTS)
     }
 
-    /// The file with a line for each step.
+    /// Returns the path of the file with a line per step.
     pub fn metrics_path(&self) -> PathBuf {
         self.path.join(METRICS_FILE)
     }
 
-    /// The configuration.
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// It is not there, or is no text.
+    /// The file is missing, or is not text.
     pub fn config(&self) -> io::Result<String> {
         files::read_text(&self.config_path())
     }
 
-    /// What each step came to.
+    /// Reads the metrics of all steps.
     ///
     /// # Errors
     /// As [`read`].
@@ -104,7 +103,7 @@ impl RunFolder {
         read(&self.metrics_path())
     }
 
-    /// The newest checkpoint; none before the first.
+    /// Opens the newest checkpoint; `None` before the first.
     ///
     /// # Errors
     /// As [`Checkpoint::newest`].
@@ -112,8 +111,8 @@ impl RunFolder {
         found(Checkpoint::newest(self.checkpoints()))
     }
 
-    /// The checkpoint of the lowest held-out loss; none where the run was not evaluated while it
-    /// trained, or has not been saved since.
+    /// Opens the checkpoint of the lowest held-out loss; `None` if the run was not evaluated during
+    /// training, or has not been saved since.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -125,7 +124,7 @@ impl RunFolder {
         Checkpoint::open(best).map(Some)
     }
 
-    /// Has [`BEST`] name the checkpoint of this step, if it is there, and nothing else.
+    /// Makes [`BEST`] a link to the checkpoint of this step, if it exists; else removes the link.
     pub(super) fn link_best(&self, step: Option<u64>) -> Result<(), TrainError> {
         let (link, new) = (self.path.join(BEST), self.path.join("best.new"));
         let failed = |error| TrainError::write(&link)(error);
@@ -146,8 +145,7 @@ impl RunFolder {
             .map_err(failed)
     }
 
-    /// Copies the checkpoint of a step from another run, if it has it: it is there when all of it
-    /// is.
+    /// Copies the checkpoint of a step from another run, if it exists; it appears once it is complete.
     pub(super) fn copy_checkpoint(&self, from: &Self, step: u64) -> Result<(), TrainError> {
         let all = Checkpoint::list(from.checkpoints())?;
         let Some(there) = all.iter().find(|one| one.step == step) else {
@@ -155,7 +153,7 @@ impl RunFolder {
         };
         let name = there.path.file_name().unwrap_or_default();
         let here = self.checkpoints().join(name);
-        // As one that is being written is called: what a killed process leaves of it is removed.
+        // Named like a checkpoint being written, so that leftovers of a killed process are removed.
         let half = format!(".writing-{}", name.to_string_lossy());
         let half = self.checkpoints().join(half);
         fs::create_dir_all(&half).map_err(TrainError::write(&half))?;
@@ -168,7 +166,7 @@ impl RunFolder {
         fs::rename(&half, &here).map_err(TrainError::write(&here))
     }
 
-    /// What saves into it. No other process may do so meanwhile.
+    /// Returns a writer of checkpoints, which keeps other processes from saving there.
     pub(super) fn lock(&self, world: Option<&Arc<World>>) -> Result<Checkpointer, TrainError> {
         Ok(match world {
             Some(world) => Checkpointer::in_world(self.checkpoints(), world)?,
@@ -176,10 +174,9 @@ impl RunFolder {
         })
     }
 
-    /// Makes the folder of a new run, and locks it: the one that was asked for, which must
-    /// not hold another run, or the next free one. Nothing else is written there before
-    /// another process that wants the same folder is known to be shut out. Of the processes of
-    /// `pipe` rank 0 makes it, for all of which it has to be the same.
+    /// Creates and locks the folder of a new run: the requested one, which must not hold another run,
+    /// or the next free one. Nothing else is written there until other processes are known to be shut
+    /// out. Of the processes of `pipe`, rank 0 creates it; it must be the same for all.
     pub(super) fn claim(
         path: Option<&Path>,
         pipe: &Pipeline,
@@ -195,14 +192,14 @@ impl RunFolder {
                  processes the same folder"
             )
         });
-        // It is the command lines that differ, in whichever process that shows.
+        // The command lines differ, in whichever process that shows.
         let all: Vec<Option<String>> = pipe.share(other)?;
         if let Some(why) = all.into_iter().flatten().next() {
             return Err(TrainError::Settings(why));
         }
         let writer = run.lock(pipe.world())?;
         if let Some(path) = path {
-            // Another one may have begun there, and ended, meanwhile.
+            // Another run may have begun and ended there meanwhile.
             made_by_leader(pipe, what, || Self::check_free(path))?;
         }
         Ok((run, writer))
@@ -220,9 +217,9 @@ impl RunFolder {
         Ok(path.to_owned())
     }
 
-    /// That a folder does not hold a run, so that a new one can have it. One may have been
-    /// stopped before it was one: then there are neither a configuration nor checkpoints, and
-    /// what else a fork has copied stands beside the empty folder of them that it locked first.
+    /// Checks that a folder is free for a new run. A run may have been stopped before it was complete:
+    /// then there are neither a configuration nor checkpoints, and files copied by a fork are beside
+    /// the empty folder of checkpoints that it locked first.
     ///
     /// # Errors
     /// [`TrainError::NewFolder`], [`TrainError::Occupied`].
@@ -235,7 +232,7 @@ impl RunFolder {
         }
         let is_there = |path: PathBuf| path.symlink_metadata().is_ok();
         let saved = Checkpoint::list(run.checkpoints()).map_or(true, |all| !all.is_empty());
-        // No folder, or a link that leads nowhere, which is nothing to write through.
+        // There is no folder, or only a dangling link, which must not be written through.
         let none = !run.checkpoints().exists();
         let strays = is_there(run.metrics_path()) || is_there(run.checkpoints());
         if is_there(run.config_path()) || saved || (none && strays) {
@@ -244,11 +241,11 @@ impl RunFolder {
         Ok(())
     }
 
-    /// That a new run can have this folder, or the next free one: nobody is to wait for what ends
-    /// with a folder that cannot be made.
+    /// Checks early that a new run can have this folder, or the next free one, so that nobody waits for
+    /// a run that then fails.
     ///
     /// # Errors
-    /// As [`check_free`](Self::check_free), or nothing can be made there.
+    /// As [`check_free`](Self::check_free), or the folder cannot be created.
     pub fn check_new(path: Option<&Path>) -> Result<(), TrainError> {
         let folder = path.unwrap_or(Path::new(RUNS)).to_owned();
         if !folder.is_file() {
@@ -286,7 +283,7 @@ impl RunFolder {
     }
 }
 
-/// None where there is no checkpoint.
+/// Returns `None` if there is no checkpoint.
 pub(super) fn found<T>(result: Result<T, CheckpointError>) -> Result<Option<T>, CheckpointError> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -295,7 +292,7 @@ pub(super) fn found<T>(result: Result<T, CheckpointError>) -> Result<Option<T>, 
     }
 }
 
-/// `root/1`, or the next number that nobody has taken.
+/// Creates `root/1`, or the next free number.
 fn next_free(root: &Path) -> Result<PathBuf, TrainError> {
     fs::create_dir_all(root).map_err(TrainError::write(root))?;
     for number in 1_u32.. {
@@ -312,13 +309,13 @@ fn next_free(root: &Path) -> Result<PathBuf, TrainError> {
     })
 }
 
-/// Writes a file that was asked for by name, whatever stands there.
+/// Writes a file named by the user, overwriting any other.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     fs::write(path, bytes).map_err(TrainError::write(path))
 }
 
-/// The whole file or, whatever happens, the one that was there. Links that others may have
-/// left in the folder are replaced, not followed.
+/// Writes a file atomically: on failure the old one stays. Links in the folder are replaced, not
+/// followed.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     if files::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
@@ -335,7 +332,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     });
     let written = written.and_then(|()| fs::rename(&new, path));
     written.map_err(|error| {
-        // The room that it takes may be what is missing.
+        // Its space may be what is missing.
         let _ = fs::remove_file(&new);
         TrainError::write(path)(error)
     })

@@ -1,10 +1,10 @@
-//! What becomes of CUDA graphs, told once a stage.
+//! Reports the use of CUDA graphs, once per stage.
 
 use super::error::TrainError;
 use super::hook::Hooks;
 use gpipe_torch::{GraphUse, Pipeline};
 
-/// The stages of which nothing has been told yet; none where nobody asked for graphs.
+/// The stages not yet reported; none if graphs were not requested.
 #[derive(Debug, Default)]
 pub(super) struct GraphNotices(Vec<usize>);
 
@@ -13,7 +13,7 @@ impl GraphNotices {
         Ok(Self((0..pipe.cuda_graphs()?.len()).collect()))
     }
 
-    /// After a step: tells what is new.
+    /// Reports news after a step.
     pub(super) fn look(
         &mut self,
         pipe: &mut Pipeline,

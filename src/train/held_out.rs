@@ -1,4 +1,4 @@
-//! The loss, and of classifiers the accuracy, on data that was never trained on.
+//! Loss and accuracy on held-out data.
 
 use tch::{Device, Kind, Tensor};
 
@@ -9,16 +9,16 @@ use super::stop::Stop;
 use gpipe_models::class_dimension;
 use gpipe_torch::{LossFn, Pipeline, TorchError, Values};
 
-/// What is measured on held-out data.
+/// Results on held-out data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub(super) loss: f64,
     pub(super) accuracy: Option<f64>,
 }
 
-/// Means over the batches of what was held out: the loss per thing that the loss function takes a
-/// mean over, and the accuracy where it is asked for with the target that does not count. Nothing
-/// where somebody asked for the end before the last batch.
+/// Returns the mean loss over the held-out batches, by the units that the loss function averages over,
+/// and the accuracy if requested by giving its ignored target. `None` if a stop was requested before
+/// the last batch.
 pub(super) fn measure(
     pipe: &mut Pipeline,
     batches: &mut dyn Feed,
@@ -59,11 +59,11 @@ pub(super) fn measure(
     Ok(Some(Measured { loss, accuracy }))
 }
 
-/// How many classes were told right, and of how many: targets that the loss leaves out are none.
-/// None where the targets are no classes, or none of this output's.
+/// Returns the numbers of correct predictions and of targets, without ignored ones. `None` if the
+/// targets are not classes, or do not match this output.
 ///
 /// # Errors
-/// libtorch refuses.
+/// libtorch fails.
 pub fn right(
     logits: &Tensor,
     classes: &Tensor,
@@ -81,11 +81,11 @@ pub fn right(
     Ok(Some((number(right)?, number(counts)?)))
 }
 
-/// The targets; of a model that computes its loss itself, and has none, how many samples there are:
-/// as many numbers, of which nothing is known but that.
+/// Returns the targets; for a model that computes its own loss, and has none, placeholders for the
+/// number of samples.
 ///
 /// # Errors
-/// libtorch refuses.
+/// libtorch fails.
 pub fn told(inputs: &Values, targets: Values) -> Result<Values, TorchError> {
     let samples = inputs.present().next().map(Tensor::size);
     match samples.as_deref().and_then(<[i64]>::first) {
@@ -96,7 +96,7 @@ pub fn told(inputs: &Values, targets: Values) -> Result<Values, TorchError> {
     }
 }
 
-/// The sum of the losses of a batch, and over how many things it is.
+/// Returns the sum of a batch's losses, and the number of averaged units.
 fn judge(own: &dyn LossFn, outputs: &Values, targets: &Values) -> anyhow::Result<(f64, f64)> {
     let things = targets.present().map(Tensor::numel).sum::<usize>() as f64;
     let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
@@ -114,7 +114,7 @@ mod tests {
         Tensor::from_slice(of).view(shape)
     }
 
-    /// It took the last dimension, and gave nonsense, or an error of libtorch's, for pictures.
+    /// The last dimension was used, which gave wrong results or an error of libtorch for images.
     #[test]
     fn classes_are_told_where_the_loss_has_them() {
         let wanted = classes(&[0, 3, 1, 2, 2, 0], &[1, 2, 3]);

@@ -1,4 +1,4 @@
-//! Who is told how a run gets on.
+//! Hooks for the progress of a run.
 
 use std::fmt;
 use std::io::Write;
@@ -7,7 +7,7 @@ use super::evaluation::Evaluation;
 use super::outcome::Ended;
 use crate::metrics::{Interval, StepMetrics};
 
-/// Is told how a run gets on; every method does nothing by default.
+/// Receives the progress of a run; every method does nothing by default.
 ///
 /// ```
 /// use gpipe::train::metrics::StepMetrics;
@@ -23,59 +23,57 @@ use crate::metrics::{Interval, StepMetrics};
 /// }
 /// ```
 pub trait Hook {
-    /// Training begins; `done` steps were done by an earlier run.
+    /// Training begins; an earlier run has completed `done` steps.
     fn begin(&mut self, done: usize) {
         let _ = done;
     }
 
-    /// What a step came to. On asynchronous devices it is known one step later.
+    /// Metrics of a completed step. On asynchronous devices they are known one step later.
     fn step(&mut self, metrics: &StepMetrics) {
         let _ = metrics;
     }
 
-    /// The checkpoint of this step is whole on the disk.
+    /// The checkpoint of this step is complete on disk.
     fn checkpoint(&mut self, step: u64) {
         let _ = step;
     }
 
-    /// After this step, one of the first, it is known that another cut would be faster: a sentence on
+    /// One of the first steps, this one, has shown that another balance would be faster; `words` say
     /// which stages wait.
     fn cut(&mut self, step: u64, words: &str) {
         let _ = (step, words);
     }
 
-    /// Something that is good to know.
+    /// A note.
     fn note(&mut self, note: &str) {
         let _ = note;
     }
 
-    /// Something that somebody has to be told, even where nothing else is said; training goes
-    /// on.
+    /// A warning, to be shown even if quiet; training continues.
     fn warning(&mut self, warning: &str) {
         let _ = warning;
     }
 
-    /// No step follows: what is left is to finish the last checkpoint, and to measure the
-    /// held-out loss.
+    /// The last step is done; finishing the last checkpoint and the held-out evaluation remain.
     fn end(&mut self, ended: Ended) {
         let _ = ended;
     }
 
-    /// The loss is measured on this many held-out batches now, where their number is known.
+    /// The evaluation after all steps begins, on this many held-out batches, if known.
     fn held_out(&mut self, batches: Option<usize>) {
         let _ = batches;
     }
 
-    /// One held-out batch more has been measured.
+    /// Another held-out batch is done.
     fn held_out_batch(&mut self) {}
 
-    /// An evaluation after this step begins, on this many held-out batches where their number is
-    /// known; training waits for it.
+    /// An evaluation after this step begins, on this many held-out batches if known; training waits for
+    /// it.
     fn evaluate(&mut self, step: u64, batches: Option<usize>) {
         let _ = (step, batches);
     }
 
-    /// What it came to, and whether it is the best one of the run so far.
+    /// Result of an evaluation, and whether it is the best so far.
     fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
         let _ = (evaluation, is_best);
     }
@@ -127,7 +125,7 @@ impl<H: Hook + ?Sized> Hook for &mut H {
     }
 }
 
-/// All hooks of a run, in the order they were added.
+/// All hooks of a run, in the order of adding.
 #[derive(Default)]
 pub(super) struct Hooks<'a>(Vec<Box<dyn Hook + 'a>>);
 
@@ -157,10 +155,10 @@ impl fmt::Debug for Hooks<'_> {
     }
 }
 
-/// Writes a line for every so many steps, and all notes and warnings. Its speed is that of all steps
-/// since the last line.
+/// Writes a line every so many steps, and all notes and warnings. The speed covers all steps since the
+/// last line.
 ///
-/// Where a line cannot be written, nobody can be told.
+/// Errors of writing are ignored.
 #[derive(Debug)]
 pub struct LogLines<W> {
     to: W,
@@ -169,14 +167,14 @@ pub struct LogLines<W> {
 }
 
 impl LogLines<std::io::Stderr> {
-    /// A line on standard error for each `every` steps and for the first one.
+    /// Writes to standard error, after the first step and every `every` steps.
     pub fn stderr(every: usize) -> Self {
         Self::new(std::io::stderr(), every)
     }
 }
 
 impl<W: Write> LogLines<W> {
-    /// The same to any writer.
+    /// Writes to any writer.
     pub fn new(to: W, every: usize) -> Self {
         Self {
             to,

@@ -1,4 +1,4 @@
-//! What one of a run's processes does for all.
+//! Work that one process does for all processes of a run.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -6,15 +6,15 @@ use serde::de::DeserializeOwned;
 use super::error::TrainError;
 use gpipe_torch::{Pipeline, TorchError};
 
-/// Whether this process writes the run's files: rank 0, or the only one.
+/// Whether this process writes the run's files: rank 0, or a single process.
 pub(super) fn leads(pipe: &Pipeline) -> bool {
     pipe.world().is_none_or(|world| world.rank() == 0)
 }
 
-/// Has rank 0 make something, and all have it.
+/// Makes a value in rank 0 and sends it to all.
 ///
 /// # Errors
-/// That of rank 0, in all.
+/// The error of rank 0, in all.
 pub(super) fn made_by_leader<T: Serialize + DeserializeOwned>(
     pipe: &Pipeline,
     what: &str,
@@ -24,7 +24,7 @@ pub(super) fn made_by_leader<T: Serialize + DeserializeOwned>(
     let agreed = pipe.agree(what, made.as_ref().err().map(ToString::to_string));
     let made = made?;
     agreed?;
-    // As a list: an option of nothing would look like none.
+    // As a list: `Some(None)` and `None` are the same in JSON.
     let made: Vec<T> = made.into_iter().collect();
     let all = pipe.share(made)?.into_iter();
     let first = all.flatten().next();

@@ -1,9 +1,9 @@
-//! Training from the first step to the last, and on from wherever it was interrupted: a run.
+//! Training runs, from the first step to the last, with resuming after interruptions.
 //!
-//! A [`Trainer`] takes a pipeline, an optimizer, batches and a loss function. It keeps a run
-//! folder: metrics of every step as JSON lines and for TensorBoard, checkpoints, the last
-//! step's trace, and whatever configuration its caller wants there. It ends early where a
-//! [`Stop`] or a signal asks for it, and resumes with the same bits.
+//! A [`Trainer`] takes a pipeline, an optimizer, batches and a loss function. It maintains a run
+//! folder: metrics of every step as JSON lines and for TensorBoard, checkpoints, the last step's trace,
+//! and the caller's configuration. It ends early if a [`Stop`] or a signal requests it, and resumes
+//! with the same bits.
 //!
 //! ```
 //! use gpipe::data::{Dataset, Made};

@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The result of a run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,75 +21,75 @@ use gpipe_torch::{MemoryReport, MemoryUse, Pipeline, Recompute};
 pub enum Ended {
     /// All steps are done, or the data is at its end.
     AllDone,
-    /// Somebody asked for the end: a [`Stop`](super::Stop) or a signal. The run can be resumed
-    /// where it is saved at all.
+    /// A stop was requested: by a [`Stop`](super::Stop) or a signal. The run can be resumed if it is
+    /// saved.
     Stopped {
         /// The last step.
         step: usize,
     },
-    /// So many evaluations in a row were not better than the best one
+    /// Too many consecutive evaluations were not better than the best one
     /// ([`TrainerBuilder::early_stopping`](super::TrainerBuilder::early_stopping)).
     EarlyStopped {
         /// The last step.
         step: usize,
     },
-    /// Somebody asked for the end after the last step, before the held-out loss was measured.
+    /// A stop was requested after the last step, before the held-out evaluation was done.
     Unmeasured,
 }
 
-/// What a run came to.
+/// The result of a run.
 ///
-/// It displays as lines for people, without the [comparison](Outcome::comparison).
+/// It displays as lines of text, without the [comparison](Outcome::comparison).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome {
     /// How it ended.
     pub ended: Ended,
-    /// What each step came to, those of the run that was resumed with them.
+    /// Metrics of all steps, including those of a resumed run.
     pub records: Vec<StepMetrics>,
     /// The run folder.
     pub folder: PathBuf,
-    /// The mean loss on held-out data after the last step, where there was any.
+    /// Mean held-out loss after the last step, if there is held-out data.
     pub held_out_loss: Option<f64>,
-    /// The share of held-out targets that are the class of the largest output, where that is
-    /// measured ([`TrainerBuilder::accuracy`](super::TrainerBuilder::accuracy)).
+    /// Share of held-out targets that equal the class of the largest output, if measured
+    /// ([`TrainerBuilder::accuracy`](super::TrainerBuilder::accuracy)).
     pub held_out_accuracy: Option<f64>,
-    /// The evaluation with the lowest loss, where the run was evaluated while it trained.
+    /// The evaluation with the lowest loss, if there were evaluations during training.
     pub best: Option<Evaluation>,
-    /// The last step beside its prediction; none before the last step.
+    /// Comparison of the last step with its prediction; `None` if the last step was not reached.
     pub comparison: Option<Comparison>,
-    /// Memory of the last step, where the pipeline measures it.
+    /// Memory of the last step, if the pipeline measures it.
     pub memory: Option<MemoryReport>,
-    /// What held the run back as far as its input is concerned, and what would help; where the
-    /// [feed](super::Feed) measures.
+    /// Diagnosis of what limited the run as far as its input is concerned, if the [feed](super::Feed)
+    /// measures it.
     pub input: Option<Diagnosis>,
-    /// Whether all files could be written: the last checkpoint, the metrics and what is about
-    /// the last step. What training came to is not lost where they could not.
+    /// Whether all files could be written: the last checkpoint, the metrics and the files about the
+    /// last step. The other results are valid even if not.
     pub files: Result<(), TrainError>,
     /// By the times of the last step.
     pub(super) uneven_cut: Option<Uneven>,
     pub(super) others: Option<Others>,
     pub(super) rates: Rates,
-    /// Steps that were done before this call, perhaps on other devices.
+    /// Steps done before this call, perhaps on other devices.
     pub(super) before: usize,
     pub(super) schedule: String,
-    /// Stages of each device.
+    /// Stages per device.
     pub(super) chunks: usize,
     pub(super) recompute: Recompute,
-    /// The step that the plan predicts, in milliseconds.
+    /// The plan's prediction of a step in milliseconds.
     pub(super) planned_ms: Option<f64>,
-    /// The share of the devices' time in which they are idle, as the plan predicts it.
+    /// The plan's prediction of the devices' idle share.
     pub(super) planned_bubble: Option<f64>,
 }
 
-/// What follows from how fast samples are trained on.
+/// Constants for deriving rates from samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rates {
-    /// Tokens of a sample, where it is a sequence of them.
+    /// Tokens per sample, if samples are token sequences.
     pub(super) tokens: Option<usize>,
-    /// Samples of an epoch.
+    /// Samples per epoch.
     pub(super) epoch: Option<usize>,
-    /// Operations of a sample, and those per second of all devices together.
+    /// Operations per sample, and peak operations per second of all devices.
     pub(super) flops: Option<(f64, f64)>,
 }
 
@@ -104,11 +104,11 @@ impl Rates {
     }
 }
 
-/// The share by which a last loss is above the first one where more than the draw of the batch differs.
+/// Relative increase from the first loss to the last that exceeds the noise of batches.
 const RISEN: f64 = 0.1;
 
 impl Outcome {
-    /// With the steps that the run had done before.
+    /// Starts with the steps that the run did before.
     pub(super) fn new(folder: PathBuf, records: Vec<StepMetrics>) -> Self {
         let records_before = records.len();
         Self {
@@ -134,13 +134,13 @@ impl Outcome {
         }
     }
 
-    /// Notes how the run is run.
+    /// Records how the run is executed.
     pub(super) fn run_by(
         &mut self,
         pipe: &mut Pipeline,
         plan: Option<&Plan>,
     ) -> Result<(), TrainError> {
-        // What a plan has computed is called that.
+        // A computed schedule is named as in the plan.
         let name = plan.map_or_else(|| pipe.schedule_name(), |plan| plan.schedule.name());
         name.clone_into(&mut self.schedule);
         let schedule = pipe.schedule()?;
@@ -152,7 +152,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// The steps of this call; where it did none, all there are.
+    /// Returns the steps of this call; if it did none, all steps.
     pub(super) fn measured(&self) -> &[StepMetrics] {
         match self.records.get(self.before..) {
             Some(own) if !own.is_empty() => own,
@@ -160,7 +160,7 @@ impl Outcome {
         }
     }
 
-    /// Which steps medians are of.
+    /// Describes the steps that medians cover.
     fn which_steps(&self) -> String {
         match self.measured() {
             own if own.len() == self.records.len() => "all steps".to_owned(),
@@ -170,20 +170,20 @@ impl Outcome {
         }
     }
 
-    /// The number of the last step of which there is a line.
+    /// Returns the number of the last step with a line of metrics.
     pub fn steps(&self) -> u64 {
         // Lines of earlier steps may be lost.
         self.records.last().map_or(0, |record| record.step)
     }
 
-    /// Whether the loss, or that on held-out data, ended far above where it began.
+    /// Whether the training or held-out loss ended far above its beginning.
     pub fn has_diverged(&self) -> bool {
         let own = self.summary();
         let held_out = own.held_out_loss.unwrap_or(own.loss_last);
         self.records.len() > 1 && is_worse(own.loss_first, held_out.max(own.loss_last))
     }
 
-    /// Says why this call has learnt nothing, where that is so: all its updates were skipped, or had
+    /// Explains why this call has learned nothing, if so: all its updates were skipped, or had
     /// gradients of 0. A loss of 0 leaves nothing to learn.
     pub fn nothing_learnt(&self) -> Option<String> {
         let own = self.records.get(self.before..).unwrap_or_default();
@@ -198,7 +198,7 @@ impl Outcome {
         Some(said.collect::<Vec<_>>().join(", "))
     }
 
-    /// What is said of updates that were skipped, or had no learning rate.
+    /// Describes updates that were skipped, or had a learning rate of 0.
     fn updates(&self) -> Option<String> {
         let own = self.measured();
         let skipped = own.iter().filter(|step| step.skipped).count();
@@ -220,7 +220,7 @@ impl Outcome {
         })
     }
 
-    /// Describes the whole run: titles, and what they are about.
+    /// Describes the whole run: titles and texts.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let own = self.summary();
         let begin = self.records.first().map_or(0, |record| record.step);
@@ -298,18 +298,17 @@ impl Outcome {
     }
 }
 
-/// Whether an update was made by gradients of which none said anything, while there was a loss.
+/// Whether all gradients of an update were 0, although the loss was not.
 fn has_no_gradient(step: &StepMetrics) -> bool {
     !step.skipped && step.grad_norm == Some(0.0) && step.loss != 0.0
 }
 
-/// Whether a loss is so far above the first one that it is neither noise nor what a trained model loses
-/// on data that it has not seen.
+/// Whether a loss is so far above the first one that neither noise nor unseen data explains it.
 fn is_worse(first: f64, last: f64) -> bool {
     first > 0.0 && last > 2.0 * first && last > first + 1.0
 }
 
-/// Of milliseconds.
+/// Converts milliseconds.
 fn time(ms: f64) -> Micros {
     Micros::new(1e3 * ms).unwrap_or(Micros::ZERO)
 }
@@ -343,22 +342,21 @@ impl fmt::Display for Outcome {
 }
 
 impl super::summary::Summary {
-    /// Whether the time between the passes of a step counts, which nothing predicts.
+    /// Whether the time between the passes of a step matters, which no prediction includes.
     pub fn is_short(&self) -> bool {
         let bubble = (self.bubble_measured, self.bubble_predicted);
         is_short(bubble, self.step_ms_median)
     }
 }
 
-/// Whether steps are so short that devices wait for much longer than the schedule has them wait.
+/// Whether steps are so short that devices idle for much longer than the schedule predicts.
 fn is_short((measured, simulated): (f64, f64), step_ms: f64) -> bool {
     const FAR: f64 = 0.1;
     const SHORT_MS: f64 = 10.0;
     measured - simulated >= FAR && step_ms <= SHORT_MS
 }
 
-/// What is said where steps are so short that devices wait for much longer than the schedule has them
-/// wait.
+/// Explains steps so short that devices idle for much longer than the schedule predicts.
 fn short((measured, simulated): (f64, f64), step_ms: f64) -> String {
     if !is_short((measured, simulated), step_ms) {
         return String::new();
@@ -370,7 +368,7 @@ fn short((measured, simulated): (f64, f64), step_ms: f64) -> String {
     )
 }
 
-/// What activations took in the last step: a line for each device, with its title.
+/// Describes the memory of activations in the last step, a line per device.
 fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
     let devices = report.iter().flat_map(|report| &report.devices);
     let line = |(device, used): (usize, &MemoryUse)| {
@@ -384,8 +382,7 @@ fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
     devices.enumerate().map(line).collect()
 }
 
-/// What the plan promised for a step's forward and backward and what they took, in
-/// milliseconds.
+/// Compares the plan's time of a step's forward and backward with the measured one, in milliseconds.
 fn beside(planned: f64, measured: f64) -> String {
     let times = measured / planned;
     format!(
@@ -400,7 +397,7 @@ fn beside(planned: f64, measured: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Held out 3.5 at the beginning and 146 at the end was told without a word.
+    /// A held-out loss that rose from 3.5 to 146 was once reported without a remark.
     #[test]
     fn a_run_that_ends_far_above_its_beginning_is_told_so() {
         let told = |[first, last]: [f64; 2], held_out: Option<f64>| {
@@ -419,11 +416,11 @@ mod tests {
         };
         assert!(told([3.5, 146.0], None) && told([3.5, 1.0], Some(146.0)));
         assert!(!told([2.0, 2.5], Some(2.5)) && !told([2.0, 1.0], None));
-        // A trained model that a text is new to has not diverged.
+        // A trained model with a higher loss on new text has not diverged.
         assert!(!told([0.1055, 0.1143], Some(0.1706)));
     }
 
-    /// A run all of whose updates were skipped ended as one that had learnt.
+    /// A run with all updates skipped once ended like a successful one.
     #[test]
     fn a_run_that_has_learnt_nothing_says_why() {
         let step = |skipped: bool, lr: f64, norm: f64, loss: f64| StepMetrics {
@@ -453,7 +450,7 @@ mod tests {
             said.unwrap(),
             "2 of 2 skipped, as the loss or gradients were not finite; the loss scale is down to 256"
         );
-        // What the run learnt before is not what this call has learnt.
+        // Learning in an earlier run does not count for this call.
         let (why, said) = of(&[&good, &flat, &skipped], 1);
         let both = "1 of 2 updates were skipped, 1 of 2 updates had gradients of 0";
         assert_eq!(why.unwrap(), both);
@@ -461,7 +458,7 @@ mod tests {
         assert_eq!(of(&[&skipped, &good], 0).0, None);
         assert_eq!(of(&[&solved, &solved], 0), (None, None));
         assert_eq!(of(&[&good], 1).0, None);
-        // It was told before the first step, and is told again.
+        // It was reported before the first step, and is reported again.
         let (why, said) = of(&[&good, &still, &still], 1);
         assert_eq!(why, None);
         let still = "2 of 2 had the learning rate 0: nothing was learnt";
@@ -484,7 +481,7 @@ mod tests {
         assert_eq!(told(2), "4.0000 at step 1, 3.0000 at step 2");
     }
 
-    /// Half of the time was idle where a quarter was simulated, and nobody said why.
+    /// Half of the time was idle where a quarter was simulated, without an explanation.
     #[test]
     fn a_bubble_of_short_steps_is_explained() {
         let said = short((0.53, 0.26), 1.25);

@@ -1,13 +1,13 @@
-//! What the devices of a run can do at most.
+//! Peak performance of a run's devices.
 
 use tch::Device;
 
 use crate::metrics::{Arithmetic, machine_peak_flops};
 use gpipe_torch::Precision;
 
-/// Floating-point operations per second that devices can do together, a GPU that is named
-/// twice being one: `of_each` can do so many, or, where that is not said, what is known of this
-/// machine's GPUs in that precision. None where it is not known.
+/// Returns the total peak floating-point operations per second of devices, counting a repeated GPU
+/// once. `of_each` is the peak of each; by default the known peak of this machine's GPUs in that
+/// precision. `None` if unknown.
 pub fn peak_flops(devices: &[Device], precision: Precision, of_each: Option<f64>) -> Option<f64> {
     let mut gpus: Vec<usize> = (devices.iter())
         .filter_map(|device| match device {
@@ -23,7 +23,7 @@ pub fn peak_flops(devices: &[Device], precision: Precision, of_each: Option<f64>
     Some(of_each * (others + gpus.len()) as f64)
 }
 
-/// What matrices are multiplied in.
+/// Returns the arithmetic of matrix products.
 fn arithmetic(precision: Precision) -> Arithmetic {
     match precision {
         Precision::F32 => Arithmetic::F32,

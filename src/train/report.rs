@@ -1,4 +1,4 @@
-//! The last step beside its prediction.
+//! Comparison of the last step with its prediction.
 
 use std::path::{Path, PathBuf};
 
@@ -16,20 +16,20 @@ use gpipe_data::{Diagnosis, Limit};
 use gpipe_torch::profile::others::Others;
 use gpipe_torch::{MemoryReport, MemoryUse, Recompute, StepReport};
 
-/// What the comparison is written as.
+/// File format of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportFormat {
-    /// A page.
+    /// An HTML page.
     Html,
-    /// A picture.
+    /// An SVG picture.
     Svg,
 }
 
 impl ReportFormat {
-    /// The format that a file's name asks for.
+    /// Returns the format of a file name.
     ///
     /// # Errors
-    /// It ends in neither `.html` nor `.svg`, in words.
+    /// It ends in neither `.html` nor `.svg`.
     pub fn of(path: &Path) -> Result<Self, String> {
         let extension = path.extension().and_then(|extension| extension.to_str());
         match extension.map(str::to_lowercase).as_deref() {
@@ -40,19 +40,18 @@ impl ReportFormat {
     }
 }
 
-/// A step that was measured beside what its own median times predict for the schedule that it
-/// ran, and where the difference comes from.
+/// Comparison of a measured step with the prediction by its own median times for its schedule, with the
+/// causes of the difference.
 #[derive(Debug)]
 pub struct Comparison {
     explanation: Explanation,
-    /// The step in words: `Step 3`.
+    /// Name of the step: `Step 3`.
     what: String,
     title: String,
     plan: Option<Plan>,
-    /// By device; empty where nobody measures.
+    /// By device; empty if not measured.
     memory: Vec<StepMemory>,
-    /// What its input has to do with it, where that was measured, and whether it holds the
-    /// training back.
+    /// Effect of the input, if measured, and whether it limits training.
     input: Option<(String, bool)>,
 }
 
@@ -87,7 +86,7 @@ impl Comparison {
         })
     }
 
-    /// The same of a model that has a name.
+    /// Adds the model's name.
     pub(super) fn of_model(mut self, name: Option<&str>) -> Self {
         if let Some(name) = name {
             self.title = format!("{name}, {}", self.title);
@@ -95,14 +94,14 @@ impl Comparison {
         self
     }
 
-    /// The same with the plan that the step was run by.
+    /// Adds the plan of the run.
     pub(super) fn with_plan(mut self, plan: Option<&Plan>) -> Self {
         self.plan = plan.cloned();
         self
     }
 
-    /// The same with what other programs took of the cores meanwhile: they look like a slow
-    /// engine, a slow stage or a slow hand-over.
+    /// Adds the cores used by other programs: these look like a slow engine, a slow stage or slow
+    /// transfers.
     pub(super) fn with_others(mut self, others: Option<Others>) -> Self {
         if let Some(others) = others.filter(Others::are_in_the_way) {
             self.explanation = self.explanation.with_others(in_the_way(&others));
@@ -110,7 +109,7 @@ impl Comparison {
         self
     }
 
-    /// The same with what was found about the input of the run.
+    /// Adds the diagnosis of the run's input.
     pub(super) fn with_input(mut self, input: Option<&Diagnosis>) -> Self {
         self.input = input.map(|own| {
             let sentence = format!("Input of the run: {own}. A batch takes: {}.", own.phases());
@@ -119,28 +118,27 @@ impl Comparison {
         self
     }
 
-    /// What the step's own median times predict.
+    /// Returns the prediction by the step's own median times.
     pub fn predicted(&self) -> &Timeline {
         self.explanation.predicted()
     }
 
-    /// The comparison in lines of at most `width` columns.
+    /// Formats the comparison as text of at most `width` columns.
     pub fn text(&self, width: usize) -> String {
         render::compare_text(&self.explanation, &self.what, width)
     }
 
-    /// In a sentence: how long the step took, how long it was to
-    /// take, and why.
+    /// Formats a sentence: the duration of the step, the predicted duration, and the causes.
     pub fn sentence(&self) -> String {
         self.explanation.sentence(&self.what)
     }
 
-    /// In a line: how long the step took, how long it was to take, and the largest cause.
+    /// Formats a line: the duration of the step, the predicted duration, and the largest cause.
     pub fn brief(&self) -> String {
         self.explanation.brief()
     }
 
-    /// The comparison as a page or a picture.
+    /// Renders the comparison as a page or a picture.
     pub fn render(&self, format: ReportFormat) -> String {
         match format {
             ReportFormat::Html => self.page(),
@@ -163,10 +161,10 @@ impl Comparison {
     }
 }
 
-/// Which files are written about the last step besides the run folder's.
+/// Requested files about the last step, outside the run folder.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Its timeline, in Chrome's trace format.
+    /// The timeline, in Chrome's trace format.
     pub(super) trace: Option<PathBuf>,
     /// The comparison.
     pub(super) report: Option<(PathBuf, ReportFormat)>,
@@ -191,7 +189,7 @@ impl Files {
     }
 }
 
-/// Who had the cores.
+/// Describes the use of cores by other programs.
 fn in_the_way(others: &Others) -> String {
     format!(
         "Other programs held {:.1} of {}: times of this run say little.",
@@ -200,7 +198,7 @@ fn in_the_way(others: &Others) -> String {
     )
 }
 
-/// What activations took on each device, over the measured timeline.
+/// Returns the memory of activations on each device, over the measured timeline.
 fn memory(
     measured: Option<&MemoryReport>,
     timeline: &Timeline,

@@ -1,4 +1,4 @@
-//! A run that is resumed: where it is, what it resumes from, and whether one may believe it.
+//! Opening and validating a run to resume.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Needs};
 use gpipe_torch::world::World;
 use gpipe_torch::{Optimizer, Pipeline};
 
-/// How a run is resumed.
+/// Options of resuming a run.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ResumeOptions {
-    /// Another folder than the run's own, made new: the run itself stays as it is.
+    /// Another, new folder to continue in: the run's own folder stays unchanged.
     pub fork: Option<PathBuf>,
-    /// Takes the newest checkpoint that is intact where newer ones are damaged.
+    /// Accepts the newest intact checkpoint if newer ones are damaged.
     pub fallback: bool,
-    /// The processes that resume it together, which all do this; none where one does.
+    /// The processes that resume it together, all of which do this; `None` for a single process.
     pub world: Option<Arc<World>>,
 }
 
 impl ResumeOptions {
-    /// In another folder, where there is one.
+    /// Sets another folder to continue in, if any.
     #[must_use]
     pub fn fork(mut self, folder: Option<PathBuf>) -> Self {
         self.fork = folder;
         self
     }
 
-    /// The processes that resume it together, where there are several.
+    /// Sets the processes that resume it together, if several.
     #[must_use]
     pub fn world(mut self, world: Option<&Arc<World>>) -> Self {
         self.world = world.map(Arc::clone);
         self
     }
 
-    /// Whether an older checkpoint will do.
+    /// Sets whether an older checkpoint is acceptable.
     #[must_use]
     pub fn fallback(mut self, fallback: bool) -> Self {
         self.fallback = fallback;
@@ -53,29 +53,28 @@ impl ResumeOptions {
     }
 }
 
-/// A run that is to be resumed; from when this is opened no other process can train in the
-/// folder.
+/// A run to resume; while this exists, no other process can train in the folder.
 #[derive(Debug)]
 pub struct Resume {
     run: RunFolder,
-    /// Nothing if it was stopped before its first checkpoint.
+    /// `None` if it was stopped before its first checkpoint.
     from: Option<Checkpoint>,
     config: (PathBuf, String),
     /// Another folder than the run's own.
     forked: Option<PathBuf>,
-    /// In the run's own folder.
+    /// Writer in the run's own folder.
     writer: Option<Checkpointer>,
-    /// Steps that it has done without a checkpoint; nothing without metrics either.
+    /// Steps done without a checkpoint; `None` without metrics.
     unsaved: Option<u64>,
 }
 
 impl Resume {
-    /// Finds the newest checkpoint and verifies it; `warn` is told of those that are damaged,
-    /// where an older one will do.
+    /// Finds the newest checkpoint and verifies it; calls `warn` for damaged ones, if an older one is
+    /// acceptable.
     ///
     /// # Errors
-    /// There is no run, or another process trains it, or its newest checkpoint is no
-    /// good: which file, why, and what to do.
+    /// There is no run, another process is training it, or its newest checkpoint is invalid. The error
+    /// names the file, the reason and a remedy.
     pub fn open(
         run: impl Into<PathBuf>,
         options: &ResumeOptions,
@@ -88,7 +87,7 @@ impl Resume {
         if let Some(folder) = forked.filter(|_| world.is_none_or(|world| world.rank() == 0)) {
             RunFolder::check_new(Some(folder))?;
         }
-        // Before anything is read: whoever trains there may remove it meanwhile.
+        // Before anything is read, as a training process may remove checkpoints meanwhile.
         let writer = match forked {
             None => Some(run.lock(world)?),
             Some(_) => None,
@@ -111,8 +110,8 @@ impl Resume {
         })
     }
 
-    /// Without a checkpoint a run begins anew, unless it seems to have lost some: the metrics
-    /// of a long run are not to be cut off. It was saved after `every` so many steps.
+    /// Checks that a run without a checkpoint has not lost one; it restarts, and the metrics of a long
+    /// run must not be cut off. It was saved every `every` steps.
     ///
     /// # Errors
     /// [`TrainError::CheckpointsLost`].
@@ -120,7 +119,7 @@ impl Resume {
         let Some(done) = self.unsaved else {
             return Ok(());
         };
-        // The second one waits until the first is written.
+        // The second checkpoint is started after the first is written.
         if every.is_some_and(|every| done < 2 * every) {
             return Ok(());
         }
@@ -130,38 +129,37 @@ impl Resume {
         })
     }
 
-    /// The run.
+    /// Returns the run's folder.
     pub fn run(&self) -> &RunFolder {
         &self.run
     }
 
-    /// The folder in which it is resumed.
+    /// Returns the folder in which it continues.
     pub fn folder(&self) -> &Path {
         self.forked.as_deref().unwrap_or(self.run.path())
     }
 
-    /// What it resumes from; nothing if it was stopped before its first checkpoint.
+    /// Returns the checkpoint to resume from; `None` if the run was stopped before its first.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         self.from.as_ref()
     }
 
-    /// Steps that have been done.
+    /// Returns the number of completed steps.
     pub fn step(&self) -> u64 {
         self.from.as_ref().map_or(0, |from| from.extras().step)
     }
 
-    /// Its configuration, and the file that has it: where that of the run is lost, the
-    /// checkpoint's.
+    /// Returns the configuration and the file that holds it: if the run's is lost, the checkpoint's.
     pub fn config(&self) -> (&Path, &str) {
         (&self.config.0, &self.config.1)
     }
 
-    /// Steps that are in the metrics and are trained once more.
+    /// Returns the number of steps in the metrics that will be repeated.
     pub fn repeated(&self) -> u64 {
         self.unsaved.unwrap_or_default()
     }
 
-    /// Where it goes on, in words.
+    /// Describes where the run continues.
     pub fn note(&self) -> String {
         if let Some(from) = &self.from {
             let (step, path) = (from.extras().step, from.path().display());
@@ -177,10 +175,10 @@ impl Resume {
         )
     }
 
-    /// Where it stood in the data.
+    /// Returns the position in the data.
     ///
     /// # Errors
-    /// The checkpoint does not say: the data would silently begin anew.
+    /// The checkpoint has none: the data would silently restart.
     pub(super) fn data(&self) -> Result<Option<&Value>, TrainError> {
         let Some(from) = &self.from else {
             return Ok(None);
@@ -189,10 +187,10 @@ impl Resume {
         saved.map(Some).ok_or_else(|| lacks(from, DATA_PART))
     }
 
-    /// How it stood with its evaluations.
+    /// Returns the state of evaluations.
     ///
     /// # Errors
-    /// The checkpoint has that, but not as a run writes it.
+    /// The state in the checkpoint is invalid.
     pub(super) fn standing(&self) -> Result<Standing, TrainError> {
         let Some(from) = &self.from else {
             return Ok(Standing::default());
@@ -203,7 +201,7 @@ impl Resume {
             .map_err(|_| lacks(from, EVALUATION_PART))
     }
 
-    /// Has pipeline and optimizer go on from the checkpoint.
+    /// Restores pipeline and optimizer from the checkpoint.
     pub(super) fn restore(
         &self,
         pipe: &mut Pipeline,
@@ -214,14 +212,14 @@ impl Resume {
         };
         from.restore(pipe, optimizer)?;
         match from.extras().get(LOSS_SCALE_PART) {
-            // In another precision there is none.
+            // Other precisions have no loss scale.
             Some(scale) if pipe.loss_scale().is_some() => Ok(pipe.restore_loss_scale(scale)?),
             _ => Ok(()),
         }
     }
 
-    /// The run folder, cut off after the checkpoint's step, and what saves into it; `save`
-    /// makes the first checkpoint of a folder of its own.
+    /// Returns the run folder, cut off after the checkpoint's step, and the writer of checkpoints;
+    /// `save` makes the first checkpoint of a fork.
     pub(super) fn begin(
         self,
         saving: Saving,
@@ -262,7 +260,7 @@ impl Resume {
     }
 }
 
-/// The error about a part of a checkpoint that a run has not written.
+/// The error about a missing or invalid part of a checkpoint.
 pub fn lacks(checkpoint: &Checkpoint, part: &str) -> TrainError {
     TrainError::Part {
         manifest: checkpoint.path().join("manifest.json"),
@@ -277,8 +275,8 @@ fn same_folder(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The newest checkpoint, or the newest that training can resume from where that is agreed
-/// to.
+/// Returns the newest checkpoint, or the newest that training can resume from if an older one is
+/// acceptable.
 fn newest(
     run: &RunFolder,
     options: &ResumeOptions,
@@ -312,7 +310,7 @@ fn newest(
     })
 }
 
-/// The run's configuration; where it is lost, that in the checkpoint.
+/// Reads the run's configuration; if it is lost, the checkpoint's.
 fn config(run: &RunFolder, from: Option<&Checkpoint>) -> Result<(PathBuf, String), TrainError> {
     let saved = from.map(|from| {
         let text = from.extras().config.clone();

@@ -1,4 +1,4 @@
-//! What a run's steps are given.
+//! Settings of a run's steps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use gpipe_partitioner::Plan;
 use super::report::Files;
 use gpipe_torch::{Loss, LossFn, LrSchedule, Values};
 
-/// What is chosen about each step.
+/// Settings of each step.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) steps: Option<usize>,
     pub(super) lr: Option<LrSchedule>,
     pub(super) clip: Option<f64>,
-    /// The target that does not count in the accuracy on held-out data, where that is measured.
+    /// The target ignored by the held-out accuracy, if that is measured.
     pub(super) accuracy: Option<i64>,
     pub(super) plan: Option<Plan>,
-    /// What the model is called.
+    /// Name of the model.
     pub(super) model: Option<String>,
     pub(super) files: Files,
 }
 
-/// A loss function whose type is forgotten.
+/// A type-erased loss function.
 #[derive(Clone)]
 pub(super) struct SharedLoss(pub(super) Arc<dyn LossFn>);
 

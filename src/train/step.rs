@@ -1,4 +1,4 @@
-//! One step: gradients of a batch, the update by them, and what that came to.
+//! A step: the gradients of a batch, the update, and their metrics.
 
 use std::time::{Duration, Instant};
 
@@ -11,23 +11,23 @@ use super::settings::{Settings, SharedLoss};
 use crate::metrics::StepMetrics;
 use gpipe_torch::{GradNorm, Optimizer, Pipeline, StepReport};
 
-/// A step whose numbers may still be on devices: the host is ahead of it.
+/// A step whose results may still be on devices, as the host runs ahead.
 #[derive(Debug)]
 pub(super) struct PendingStep {
     pub(super) step: usize,
     pub(super) report: StepReport,
-    /// What it ran, where that is looked at.
+    /// The executed schedule, if the step is analysed.
     pub(super) schedule: Option<CheckedSchedule>,
     samples: usize,
     norm: Option<GradNorm>,
     lr: f64,
-    /// How long its batch was waited for, and what came after that if all of it is over.
+    /// Time spent waiting for its batch, and the time of the rest if all of it is done.
     waited: Duration,
     took: Option<Duration>,
 }
 
-/// Takes the next batch and has devices train on it; nothing at the end of the data. The
-/// host waits only for those that are on the CPU. Where the step `is_looked_at`, it knows what it ran.
+/// Takes the next batch and starts training on it; `None` at the end of the data. The host waits only
+/// for CPU devices. If the step `is_looked_at`, its schedule is recorded.
 pub(super) fn next(
     pipe: &mut Pipeline,
     optimizer: &mut Optimizer,
@@ -36,7 +36,7 @@ pub(super) fn next(
     settings: &Settings,
     (step, is_looked_at): (usize, bool),
 ) -> Result<Option<PendingStep>, TrainError> {
-    // A computed schedule may change after a step: what counts is the one before.
+    // A computed schedule may change after a step: the one before it counts.
     let schedule = is_looked_at.then(|| pipe.schedule());
     let schedule = schedule.transpose()?;
     let begin = Instant::now();
@@ -71,32 +71,32 @@ pub(super) fn next(
     }))
 }
 
-/// Limits the gradients where that is asked for, and measures them otherwise: their norm.
+/// Clips the gradients if requested, and otherwise only measures their norm.
 fn clip(pipe: &mut Pipeline, limit: Option<f64>) -> Result<Option<GradNorm>, TrainError> {
     match limit {
         Some(limit) => Ok(Some(pipe.clip_gradients(limit)?)),
-        // What cannot be measured the optimizer refuses, and names the parameter.
+        // The optimizer rejects gradients that cannot be measured, and names the parameter.
         None => Ok(pipe.clip_gradients(f64::INFINITY).ok()),
     }
 }
 
 impl PendingStep {
-    /// Whether reading its numbers does not wait.
+    /// Whether reading the results does not block.
     pub(super) fn is_ready(&self) -> bool {
         self.took.is_some() || self.report.is_ready()
     }
 
-    /// What the step came to; waits for devices that are still at it. Its time is, where it
-    /// was not over when the host was done with it, that since the numbers of the one
-    /// before were `read`: the host is ahead of devices then, and so would its time be. What has
-    /// elapsed is the time since the numbers of the step before were `told`, which is set anew.
+    /// Returns the metrics of the step; waits for devices that are still busy. If it was not done when
+    /// the host was, its time is the time since the results of the previous step were `read`, as the
+    /// host runs ahead of the devices. The elapsed time counts from `told`, when the previous results
+    /// were known, which is updated.
     pub(super) fn metrics(
         &self,
         read: Instant,
         told: &mut Instant,
     ) -> Result<StepMetrics, TrainError> {
         let numbers = StepMetrics::of(self.step as u64, &self.report)?;
-        // A step that was skipped has left no gradients.
+        // A skipped step leaves no gradients.
         let norm = self.norm.as_ref().filter(|_| !numbers.skipped);
         let norm = norm.map(GradNorm::read).transpose()?;
         let (waited, took) = self.took.map_or_else(

@@ -1,5 +1,5 @@
-//! Ending a run early: a handle, and Ctrl-C, SIGTERM and SIGHUP. The first signal ends the run
-//! after the step, a later one the process at once.
+//! Ends a run early: by a handle, or by Ctrl-C, SIGTERM and SIGHUP. The first signal ends the run after
+//! the step, a later one ends the process at once.
 
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
@@ -14,15 +14,15 @@ use signal_hook::{flag, low_level};
 
 use gpipe_torch::pipeline::StopLine;
 
-/// What a process that a signal ended leaves as its exit code, less the signal's number.
+/// Exit code of a process ended by a signal, minus the signal's number.
 const ENDED_BY: i32 = 128;
 
-/// Signals that come so soon after the first are the same request: `timeout` sends one to its command
-/// and one to the command's group, and a terminal that is closed sends several.
+/// Signals this soon after the first count as the same request: `timeout` signals its command and the
+/// command's group, and a closing terminal sends several.
 const AT_A_TIME: Duration = Duration::from_millis(200);
 
-/// Whether a run is to end after the step that it is at. Clones are the same handle, for other
-/// threads and for [hooks](super::Hook).
+/// A handle that ends a run after its current step. Clones are the same handle, for other threads and
+/// for [hooks](super::Hook).
 ///
 /// ```
 /// use gpipe::train::Stop;
@@ -36,19 +36,19 @@ const AT_A_TIME: Duration = Duration::from_millis(200);
 pub struct Stop {
     asked: Arc<AtomicBool>,
     signals: Option<Arc<Listening>>,
-    /// Where a pipeline is spread over processes, how they hear of each other.
+    /// Connection between the processes of a pipeline, if there are several.
     line: Option<Arc<StopLine>>,
 }
 
 impl Stop {
-    /// Nobody has asked yet.
+    /// Makes a handle, without a request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same where a signal asks, too, for as long as there is a clone of this: Ctrl-C
-    /// (SIGINT), SIGTERM and SIGHUP, but the last not under `nohup`. From a fifth of a second after
-    /// the first signal on, and from when nobody listens any more, a signal ends the process at once.
+    /// Makes a handle that signals trigger too, as long as a clone of it exists: Ctrl-C (SIGINT),
+    /// SIGTERM and SIGHUP, the last not under `nohup`. From a fifth of a second after the first signal,
+    /// or once no handle is left, a signal ends the process at once.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -61,26 +61,25 @@ impl Stop {
         Ok(self)
     }
 
-    /// The same for a run over several processes: whoever of them is asked, all end after the same
-    /// step.
+    /// Adds the other processes of a run: a request in any ends all after the same step.
     pub(super) fn and_others(mut self, line: Option<&Arc<StopLine>>) -> Self {
         self.line = line.map(Arc::clone);
         self.line.iter().for_each(|line| line.clear());
         self
     }
 
-    /// Asks for the end.
+    /// Requests the end.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::SeqCst);
     }
 
-    /// Whether somebody has asked; in a run over several processes, whether all have heard of it.
+    /// Whether the end was requested; in a run over several processes, whether all know of it.
     pub fn is_asked(&self) -> bool {
         let here = self.is_asked_here();
         self.line.as_ref().map_or(here, |line| line.ask(here))
     }
 
-    /// The signal that has asked this process, if one has.
+    /// Returns the signal received by this process, if any.
     pub fn signal(&self) -> Option<i32> {
         let flags = self.signals.iter().flat_map(|own| own.signalled.iter());
         let mut asked = flags.zip(SIGNALS_HEARD);
@@ -95,21 +94,20 @@ impl Stop {
     }
 }
 
-/// The process's signals; their flags are the same for all who listen, as a signal is for the
-/// process.
+/// The process's signals; all listeners share their flags, as signals are for the process.
 #[derive(Debug)]
 struct Listening {
     signalled: Arc<[Arc<AtomicBool>]>,
 }
 
-/// The signals that are heard, in the order of their flags.
+/// The handled signals, in the order of their flags.
 const SIGNALS_HEARD: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Handlers cannot be taken back to what the system had: they are set once.
+/// The system's handlers cannot be restored, so handlers are set once.
 static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
 
 struct Signals {
-    /// One a signal.
+    /// One flag per signal.
     signalled: Arc<[Arc<AtomicBool>]>,
     /// Whether the next signal ends the process.
     last: Arc<AtomicBool>,
@@ -152,16 +150,16 @@ impl Drop for Listening {
         if let Some(own) = &mut *signals {
             own.listening -= 1;
             if own.listening == 0 {
-                // The next one is as a second one: nobody would hear of it.
+                // Without listeners, the next signal acts like a second one.
                 own.set_all(true);
             }
         }
     }
 }
 
-/// Has each signal set its flag, and end the process where one has come some time before.
+/// Installs handlers: each signal sets its flag, and ends the process if one came some time before.
 fn handled() -> io::Result<Signals> {
-    // Under `nohup` a run is to outlive its terminal.
+    // Under `nohup`, a run outlives its terminal.
     let is_heard = |signal: &i32| *signal != SIGHUP || !is_ignored(SIGHUP);
     let signals: Vec<_> = SIGNALS_HEARD.into_iter().filter(is_heard).collect();
     let own = Signals {
@@ -174,7 +172,7 @@ fn handled() -> io::Result<Signals> {
     let watch = thread::Builder::new().name("signals".to_owned());
     watch.spawn(move || after_the_first(heard, &last))?;
     for (flag, &signal) in own.signalled.iter().zip(&signals) {
-        // In this order: handlers run in the order in which they are registered.
+        // The order matters: handlers run in the order of registration.
         let (last, code) = (Arc::clone(&own.last), ENDED_BY + signal);
         flag::register_conditional_shutdown(signal, code, last)?;
         flag::register(signal, Arc::clone(flag))?;
@@ -183,11 +181,11 @@ fn handled() -> io::Result<Signals> {
     Ok(own)
 }
 
-/// Has a signal be the last from some time after the first one on.
+/// Makes signals end the process from some time after the first one.
 fn after_the_first(mut heard: UnixStream, last: &AtomicBool) {
     while heard.read(&mut [0]).is_ok_and(|bytes| bytes > 0) {
         thread::sleep(AT_A_TIME);
-        // The run that it asked may be over by now.
+        // The run that was signalled may be over by now.
         let signals = SIGNALS.lock();
         if signals.as_ref().is_some_and(Signals::is_asked) {
             last.store(true, Ordering::SeqCst);
@@ -195,7 +193,7 @@ fn after_the_first(mut heard: UnixStream, last: &AtomicBool) {
     }
 }
 
-/// Whether this process was started so that a signal does nothing, where Linux says so.
+/// Whether this process was started with a signal ignored, if Linux reports it.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = (status.lines()).find_map(|line| line.strip_prefix("SigIgn:"));
@@ -207,7 +205,7 @@ fn is_ignored(signal: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// One flag for the process: a run that is over must not stop the next one.
+    /// Flags are per process: a finished run must not stop the next one.
     #[test]
     fn a_signal_is_for_those_who_listen_when_it_comes() {
         let (first, second) = (Stop::on_signals().unwrap(), Stop::on_signals().unwrap());

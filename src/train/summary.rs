@@ -1,4 +1,4 @@
-//! The numbers of a whole run.
+//! Summary of a run.
 
 use std::path::PathBuf;
 
@@ -8,98 +8,95 @@ use super::outcome::{Ended, Outcome};
 use crate::metrics::{Interval, StepMetrics};
 use gpipe_data::Diagnosis;
 
-/// The numbers of a whole run, for programs: what `gpipe-rs train --json` prints of it. Those of
-/// its speed are of the steps since the run began or was resumed: before it may have had other devices.
-/// Rates are over the elapsed time, and what `median` names, bubbles and `host_share` are medians of
-/// steps.
+/// Summary of a run, for programs: printed by `gpipe-rs train --json`. Speeds cover the steps since the
+/// run was started or resumed, as it may have had other devices before. Rates are over elapsed time;
+/// fields with `median` in their names, bubbles and `host_share` are medians of steps.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The last step of which there is a line.
+    /// The last step with a line of metrics.
     pub steps: u64,
-    /// Of the first step; NaN without any.
+    /// Loss of the first step; NaN without any.
     pub loss_first: f64,
-    /// Of the last step.
+    /// Loss of the last step.
     pub loss_last: f64,
-    /// Where something was held out.
+    /// Held-out loss, if there is held-out data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_loss: Option<f64>,
-    /// The share of held-out targets that are the class of the largest output, 0 to 1, where that
-    /// is measured.
+    /// Share of held-out targets that equal the class of the largest output, 0 to 1, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_accuracy: Option<f64>,
-    /// The lowest held-out loss while it trained, where it was evaluated then.
+    /// Lowest held-out loss, if there were evaluations during training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_held_out_loss: Option<f64>,
-    /// The step after which it was.
+    /// Step of the lowest held-out loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_step: Option<u64>,
-    /// Updates of this call that were skipped, as the loss or gradients were not finite.
+    /// Updates of this call that were skipped because the loss or gradients were not finite.
     #[serde(skip_serializing_if = "is_none")]
     pub skipped_updates: usize,
-    /// Whether it ended before its last step, as no evaluation was better than the best one.
+    /// Whether early stopping ended the run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub early_stopped: bool,
-    /// Seconds from the begin of training to the numbers of the last step: loading, evaluations and
-    /// checkpoints in between count.
+    /// Seconds from the start of training to the results of the last step, including loading,
+    /// evaluations and checkpoints in between.
     pub elapsed_s: f64,
-    /// Samples trained on by the elapsed time.
+    /// Samples per second of elapsed time.
     pub samples_per_s: f64,
-    /// Where a sample is a sequence of tokens.
+    /// Tokens per second, if samples are token sequences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// Milliseconds of a step, its update with it.
+    /// Milliseconds of a step, including its update.
     pub step_ms_median: f64,
-    /// Share of the elapsed time in which batches were waited for, 0 to 1.
+    /// Share of the elapsed time spent waiting for batches, 0 to 1.
     pub input_wait: f64,
-    /// What holds the run back as far as its input is concerned, where that is measured.
+    /// Diagnosis of what limits the run as far as its input is concerned, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Diagnosis>,
-    /// Model FLOP/s utilisation, where it is known what a sample takes and what the devices can
-    /// do, 0 to 1.
+    /// Model FLOP/s utilisation, 0 to 1, if the operations per sample and the devices' peak are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// Where devices are asynchronous: [`StepMetrics::host_share`].
+    /// On asynchronous devices: [`StepMetrics::host_share`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_share: Option<f64>,
-    /// Cores that other programs used, on average, where the system tells.
+    /// Average number of cores used by other programs, if the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_programs_cores: Option<f64>,
     /// Idle share of device time, 0 to 1.
     pub bubble_measured: f64,
-    /// The same as the schedule alone costs it.
+    /// Idle share by the schedule alone.
     pub bubble_predicted: f64,
     /// The schedule's name.
     pub schedule: String,
-    /// Stages of each device.
+    /// Stages per device.
     pub chunks: usize,
-    /// What is computed twice, in a word.
+    /// Recompute setting, in a word.
     pub recompute: String,
-    /// Of activations in the last step, one entry a device.
+    /// Memory of activations in the last step, per device.
     pub memory: Vec<DeviceMemory>,
     /// The run folder.
     pub run_dir: PathBuf,
-    /// What the plan predicted for a step's forward and backward, where there is one.
+    /// The plan's prediction of a step's forward and backward, if there is a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_ms: Option<f64>,
-    /// Milliseconds from the begin of a step's first action to the end of its last.
+    /// Milliseconds from the start of a step's first action to the end of its last.
     pub makespan_ms_median: f64,
 }
 
-/// What activations took on one device, in bytes.
+/// Memory of activations on one device, in bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[non_exhaustive]
 pub struct DeviceMemory {
-    /// At any time.
+    /// Peak.
     pub peak: u64,
-    /// Between two actions: what micro-batches in flight held.
+    /// Peak between actions: memory of micro-batches in flight.
     pub held: u64,
-    /// What `held` is on paper.
+    /// Predicted value of `held`.
     pub predicted: u64,
 }
 
 impl Outcome {
-    /// The numbers of the whole run.
+    /// Returns the summary.
     pub fn summary(&self) -> Summary {
         let (first, last) = (self.records.first(), self.records.last());
         let loss = |record: Option<&StepMetrics>| record.map_or(f64::NAN, |record| record.loss);
@@ -146,15 +143,15 @@ impl Outcome {
         }
     }
 
-    /// All steps of this call together; where it did none, all of the run.
+    /// Returns the interval of all steps of this call; if it did none, of the whole run.
     fn interval(&self) -> Interval {
         let mut interval = Interval::default();
         self.measured().iter().for_each(|step| interval.add(step));
         interval
     }
 
-    /// The median of a number over the steps of this call; where it did none, over all of the run. NaN
-    /// without any.
+    /// Returns the median of a metric over the steps of this call; if it did none, over the whole run.
+    /// NaN without any.
     pub fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
         median(self.measured().iter().map(number)).unwrap_or(f64::NAN)
     }

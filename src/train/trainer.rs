@@ -1,4 +1,4 @@
-//! Step after step, to the last one or until somebody stops it.
+//! The training loop.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,8 +24,8 @@ use gpipe_data::Diagnosis;
 use gpipe_torch::profile::others::Moment;
 use gpipe_torch::{Optimizer, Pipeline, StepReport};
 
-/// A run with everything in its place: its folder is made or cut off after the last
-/// checkpoint, and its weights are there. [`Trainer::run`] trains.
+/// A run that is ready: its folder is created or cut off after the last checkpoint, and its weights are
+/// loaded. [`Trainer::run`] trains.
 #[derive(Debug)]
 pub struct Trainer<'a> {
     pub(super) pipe: &'a mut Pipeline,
@@ -39,56 +39,56 @@ pub struct Trainer<'a> {
     pub(super) stop: Stop,
     pub(super) writer: RunWriter,
     pub(super) checkpoints: Checkpoints,
-    /// Steps that have been done.
+    /// Number of completed steps.
     pub(super) done: usize,
-    /// Those of them that were done before this began.
+    /// Number of steps completed before this call.
     pub(super) before: usize,
-    /// Whether the second step found the cut uneven.
+    /// Whether the second step found the balance uneven.
     pub(super) seems_uneven: bool,
-    /// Samples of those whose numbers are known.
+    /// Samples of the steps with known results.
     pub(super) seen: u64,
-    /// The last of them, while its numbers are not there: see [`Trainer::step`].
+    /// The last step, until its results are read: see [`Trainer::step`].
     pub(super) pending: Option<PendingStep>,
     pub(super) outcome: Outcome,
-    /// When the numbers of a step were last read, and what follows from them was done.
+    /// When the results of a step were last read and processed.
     pub(super) read: Instant,
-    /// When the numbers of a step were last known: speeds are over the time since then.
+    /// When the results of a step were last known, from where speeds count.
     pub(super) told: Instant,
-    /// When the first of its steps began, by the clocks of the machine's cores.
+    /// Start of the first step, by the clocks of the machine's cores.
     pub(super) begun: Option<Moment>,
-    /// The last ones in a row whose loss was not finite.
+    /// Consecutive last steps with a non-finite loss.
     pub(super) nonfinite_streak: usize,
-    /// Skipped items that were told of.
+    /// Number of skipped items reported.
     pub(super) skipped: usize,
 }
 
-/// So many skipped steps in a row whose loss is not finite end a run: that no smaller loss
-/// scale heals, while one alone may be a strange batch.
+/// Consecutive skipped steps with a non-finite loss that end a run: a smaller loss scale does not help
+/// then, while a single one may be due to an unusual batch.
 const MOST_NONFINITE: usize = 3;
 
 impl Trainer<'_> {
-    /// The run's folder.
+    /// Returns the run's folder.
     pub fn folder(&self) -> &RunFolder {
         &self.writer.folder
     }
 
-    /// Steps that have been done.
+    /// Returns the number of completed steps.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// What ends it early.
+    /// Returns the handle that ends the run early.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Trains to the last step, to the end of the data, or to the step in which somebody asks
-    /// for the end; then measures the loss on held-out data, unless somebody has asked.
+    /// Trains to the last step, to the end of the data, or to a requested stop; then evaluates on
+    /// held-out data, unless stopped.
     ///
     /// # Errors
-    /// A step fails, the loss or the weights are not finite, the folder of checkpoints is not
-    /// the run's any more. A file that cannot be written is a warning to the
-    /// [hooks](super::Hook), and the run goes on: see [`Outcome::files`].
+    /// A step fails, the loss or the weights are not finite, or the folder of checkpoints does not
+    /// belong to the run any more. A file that cannot be written is a warning to the
+    /// [hooks](super::Hook), and the run continues: see [`Outcome::files`].
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let mut ended = self.train()?;
         self.outcome.best = self.evaluations.standing.best();
@@ -142,7 +142,7 @@ impl Trainer<'_> {
             }
             let is_best = self.evaluations.standing.is_best(self.done);
             if self.checkpoints.due(self.done, is_best) {
-                // What is saved is what is known to be good.
+                // Only what is known to be good is saved.
                 self.catch_up()?;
                 // Checkpoints of a run that has diverged would only replace better ones.
                 if self.nonfinite_streak == 0 {
@@ -154,7 +154,7 @@ impl Trainer<'_> {
         }
         self.catch_up()?;
         let is_new_best = ended == Ended::AllDone && self.evaluate_late(true)?;
-        // The last step, whichever that is, unless it has been saved a moment ago.
+        // Save the last step, unless it was saved a moment ago.
         let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
         let saved = saved && !is_new_best;
         if !saved && self.checkpoints.due(self.done, true) {
@@ -170,8 +170,8 @@ impl Trainer<'_> {
         Ok(ended)
     }
 
-    /// The error of a step. Where data gave no batch nothing that was trained is spoilt: it is saved,
-    /// unless other processes are in the step already.
+    /// Handles the error of a step. If the data gave no batch, the training so far is saved, unless
+    /// other processes are already in the step.
     fn saved_before(&mut self, error: TrainError, begun_after: usize) -> TrainError {
         let TrainError::Data(error) = error else {
             return error;
@@ -180,7 +180,7 @@ impl Trainer<'_> {
         let due = self.checkpoints.due(self.done, true) && self.nonfinite_streak == 0;
         let alone = self.pipe.world().is_none();
         if due && alone && !there {
-            // What the data said comes first.
+            // The error of the data takes precedence.
             let _ = self.save();
         }
         let _ = self.checkpoints.settle(&mut self.hooks);
@@ -192,7 +192,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Warns of items that were left out since the last step.
+    /// Warns of items skipped since the last step.
     fn tell_skipped(&mut self) {
         let all = self.batches.0.skipped();
         let new = all.iter().skip(self.skipped);
@@ -205,13 +205,13 @@ impl Trainer<'_> {
         Some(step) == self.settings.steps
     }
 
-    /// Whether the step tells how even the cut is: the first one warms up.
+    /// Whether the step is used to judge the balance; the first one is a warm-up.
     fn tells_cut(&self, step: usize) -> bool {
         (self.before + 2..=self.before + 3).contains(&step)
     }
 
-    /// Says that the cut is uneven, early in the run, where two steps in a row are of one mind: one may
-    /// have been disturbed.
+    /// Reports an uneven balance early in the run, if two consecutive steps agree: one may have been
+    /// disturbed.
     fn look_at_cut(
         &mut self,
         step: usize,
@@ -233,12 +233,11 @@ impl Trainer<'_> {
         self.settings.steps.is_none_or(|steps| self.done < steps)
     }
 
-    /// Trains one step more; false at the end of the data.
+    /// Trains one more step; false at the end of the data.
     ///
-    /// Where devices are asynchronous the numbers of a step are read when the next one
-    /// has been given to them, so that they have something to do meanwhile: a loss that is
-    /// not finite ends the run one step later than it came. Nothing is saved without the
-    /// numbers of the step before having been looked at.
+    /// On asynchronous devices, the results of a step are read after the next one is submitted, to keep
+    /// the devices busy: a non-finite loss ends the run one step later. Nothing is saved before the
+    /// results of the previous step have been checked.
     fn step(&mut self) -> Result<bool, TrainError> {
         let step = self.done + 1;
         let is_looked_at = self.is_last(step) || self.tells_cut(step);
@@ -250,7 +249,7 @@ impl Trainer<'_> {
             &self.settings,
             (step, is_looked_at),
         );
-        // Also where this one has failed: what was done is to be in the metrics.
+        // Also if this step failed: completed steps must be in the metrics.
         let told = self.catch_up();
         let Some(next) = next? else {
             return told.map(|()| false);
@@ -259,7 +258,7 @@ impl Trainer<'_> {
         self.tell_skipped();
         self.done = step;
         let is_last = !self.is_left();
-        // An evaluation is one of the weights of this step, not of the next one.
+        // An evaluation must use the weights of this step, not of the next one.
         let is_ready = next.is_ready() || self.evaluations.is_due(step, is_last);
         self.pending = Some(next);
         if is_ready {
@@ -268,7 +267,7 @@ impl Trainer<'_> {
         Ok(true)
     }
 
-    /// Reads the numbers of the last step, where that has not been done.
+    /// Reads the results of the last step, unless that was done.
     fn catch_up(&mut self) -> Result<(), TrainError> {
         let Some(pending) = self.pending.take() else {
             return Ok(());
@@ -322,14 +321,14 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The metrics with what follows from how fast it went, how far it is, and how it was run.
+    /// Adds rates, progress and setup to the metrics.
     fn rated(&mut self, metrics: StepMetrics) -> StepMetrics {
         self.seen += metrics.samples;
         let (own, samples) = (&self.outcome, metrics.samples_per_s);
         let rates = &own.rates;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         StepMetrics {
-            // To the millisecond, which is what it is good for.
+            // With millisecond precision.
             time: now.map_or(0.0, |now| now.as_millis() as f64 / 1e3),
             samples: self.seen,
             tokens: rates.tokens.map(|tokens| tokens as u64 * self.seen),
@@ -342,16 +341,16 @@ impl Trainer<'_> {
         }
     }
 
-    /// What is about the last step.
+    /// Writes the files about the last step.
     fn compare(
         &mut self,
         step: usize,
         report: &StepReport,
         schedule: &CheckedSchedule,
     ) -> Result<(), TrainError> {
-        // The folder's name may be another run's by now.
+        // The folder may belong to another run by now.
         self.checkpoints.look(&mut self.hooks)?;
-        // The other processes of a run are no other programs.
+        // The other processes of a run do not count as other programs.
         let alone = self.pipe.world().is_none();
         let begun = self.begun.filter(|_| alone);
         let others = begun.and_then(|begun| begun.since());
@@ -364,7 +363,7 @@ impl Trainer<'_> {
         self.outcome.others = others;
         let balance = self.pipe.partition().balance();
         self.outcome.uneven_cut = cut::uneven(comparison.predicted(), &balance);
-        // A file that cannot be written must not cost what the training came to.
+        // A file that cannot be written must not lose the result of training.
         let files = &self.settings.files;
         if self.writer.is_here() {
             self.outcome.files = files.write(report, &comparison, &self.writer.folder);
@@ -373,8 +372,8 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Writes down the configuration that a run resumes with once its second step has a finite loss:
-    /// one that ruins the weights at once is not what the run resumes with the next time.
+    /// Writes the configuration of a resumed run once its second step has a finite loss: one that ruins
+    /// the weights at once must not be used for the next resume.
     fn confirm(&mut self, begun_after: usize) {
         let known = self.done - usize::from(self.pending.is_some());
         if known >= begun_after + 2 && self.nonfinite_streak == 0 {
@@ -383,8 +382,8 @@ impl Trainer<'_> {
     }
 
     fn save(&mut self) -> Result<(), TrainError> {
-        // Steps that a checkpoint has done are in the metrics. Where they cannot be
-        // written there has been a warning.
+        // Steps of a checkpoint must be in the metrics. If they cannot be written, there has been a
+        // warning.
         let _ = self.writer.sync();
         let data = self.batches.0.state();
         let state = (data, self.evaluations.standing.clone());
@@ -393,7 +392,7 @@ impl Trainer<'_> {
             .save(pipe, self.optimizer, self.done, state, hooks)
     }
 
-    /// The loss on what was held out.
+    /// Evaluates on held-out data.
     fn measure(&mut self, held_out: Start<'_>) -> Result<Ended, TrainError> {
         let mut batches = held_out.start(None).map_err(TrainError::Data)?;
         let count = batches.0.batches();
@@ -410,7 +409,7 @@ impl Trainer<'_> {
     }
 }
 
-/// Every error: which of the files are missing is for the last line to say.
+/// Combines all errors, as the final message must name all missing files.
 fn together(results: [Result<(), TrainError>; 3]) -> Result<(), TrainError> {
     let mut errors: Vec<TrainError> = results.into_iter().filter_map(Result::err).collect();
     match errors.len() {

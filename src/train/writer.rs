@@ -1,31 +1,31 @@
-//! Writes into a run folder that this process has locked.
+//! Writes to a run folder locked by this process.
 
 use super::error::TrainError;
 use super::folder::RunFolder;
 use super::hook::Hooks;
 use crate::metrics::{METRICS_FILE, MetricsError, RunMetrics, StepMetrics};
 
-/// The files that grow with a run.
+/// The files that grow during a run.
 #[derive(Debug)]
 pub(super) struct RunWriter {
     pub(super) folder: RunFolder,
-    /// None where another process writes.
+    /// `None` if another process writes.
     metrics: Option<RunMetrics>,
-    /// Whether metrics wait for room on the disk.
+    /// Whether metrics are waiting for disk space.
     owes: bool,
-    /// What is yet to be written down of a run that resumes: see [`RunWriter::confirm`].
+    /// Configuration of a resumed run, still to be written: see [`RunWriter::confirm`].
     config: Option<String>,
 }
 
 impl RunWriter {
-    /// Writes the configuration into a folder that is claimed.
+    /// Writes the configuration to a claimed folder.
     pub(super) fn create(folder: RunFolder, config: &str) -> Result<Self, TrainError> {
         folder.write_config(config)?;
         let metrics = RunMetrics::create(folder.path())?;
         Ok(Self::new(folder, metrics))
     }
 
-    /// Resumes in the folder after `step`: what came after it is cut off.
+    /// Resumes in the folder after `step`: later steps are cut off.
     pub(super) fn resume(folder: RunFolder, config: &str, step: u64) -> Result<Self, TrainError> {
         let metrics = RunMetrics::resume(folder.path(), step)?;
         let mut writer = Self::new(folder, metrics);
@@ -37,7 +37,7 @@ impl RunWriter {
         Ok(writer)
     }
 
-    /// Writes down the configuration of a run that has resumed, and has gone on well.
+    /// Writes the configuration of a resumed run that works.
     pub(super) fn confirm(&mut self, hooks: &mut Hooks<'_>) {
         let Some(config) = self.config.take() else {
             return;
@@ -49,11 +49,11 @@ impl RunWriter {
         }
     }
 
-    /// Has a folder that is claimed go on with what another run had come to after `step`.
+    /// Continues another run's results after `step` in a claimed folder.
     ///
-    /// `save` makes its first checkpoint. Before that it is no run folder, and can be
-    /// claimed again; after it all is there that a run resumes from: a process that is
-    /// killed leaves nothing that would begin anew.
+    /// `save` makes its first checkpoint. Before that, the folder is not a run and can be claimed
+    /// again; after that, everything needed for resuming is there, so a killed process leaves nothing
+    /// that would restart.
     pub(super) fn fork(
         folder: RunFolder,
         from: &RunFolder,
@@ -69,7 +69,7 @@ impl RunWriter {
         Ok(Self::new(folder, metrics))
     }
 
-    /// Of a run whose files another process writes.
+    /// A writer for a process whose files another one writes.
     pub(super) fn elsewhere(folder: RunFolder) -> Self {
         Self {
             folder,
@@ -93,8 +93,8 @@ impl RunWriter {
         }
     }
 
-    /// Writes what a step came to; it is in the files when this returns, so that a killed
-    /// run has lost none. Where there is no room it is written later, with a warning.
+    /// Writes the metrics of a step; they are in the files when this returns, so that a killed run
+    /// loses none. Without disk space they are written later, with a warning.
     pub(super) fn step(&mut self, metrics: &StepMetrics, hooks: &mut Hooks<'_>) {
         let Some(own) = &mut self.metrics else {
             return;
@@ -103,7 +103,7 @@ impl RunWriter {
         self.look(written, hooks);
     }
 
-    /// Writes what more is known of the last step.
+    /// Updates the metrics of the last step.
     pub(super) fn amend(&mut self, metrics: &StepMetrics, hooks: &mut Hooks<'_>) {
         let Some(own) = &mut self.metrics else {
             return;
@@ -122,10 +122,10 @@ impl RunWriter {
         }
     }
 
-    /// Has on the disk what was written, before a checkpoint says that it is.
+    /// Syncs written metrics to the disk, before a checkpoint refers to them.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// They cannot be written.
     pub(super) fn sync(&mut self) -> Result<(), TrainError> {
         let Some(own) = &mut self.metrics else {
             return Ok(());
@@ -135,8 +135,8 @@ impl RunWriter {
     }
 }
 
-/// What is said of steps up to `done` that have no line: a power cut may keep a checkpoint
-/// and lose the lines of steps before it.
+/// Describes steps up to `done` without metrics: a power failure may keep a checkpoint and lose lines
+/// of steps before it.
 pub(super) fn missing(records: &[StepMetrics], done: u64) -> Option<String> {
     let mut gaps = Vec::new();
     let mut next = 1;

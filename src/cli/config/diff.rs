@@ -1,4 +1,4 @@
-//! What differs between the run that was saved and the one that goes on.
+//! Differences between the saved run's configuration and the resumed run's.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use crate::Failure;
 
 type Flat = BTreeMap<String, toml::Value>;
 
-/// Compares the configuration that is in the checkpoint with the one of the run that goes
-/// on; gives `train.batch = 64, where the run had 32` for each change that makes other losses.
+/// Compares the checkpoint's configuration with the resumed run's; returns a note such as `train.batch
+/// = 64, where the run had 32` for each change that affects losses.
 ///
 /// # Errors
-/// A key was changed that cannot be.
+/// A key was changed that must not change.
 pub(crate) fn diff<T: 'static>(
     schema: &Schema<T>,
     defaults: &T,
     saved: &str,
     now: &str,
 ) -> Result<Vec<String>, Failure> {
-    // A run that was saved before there was a key had its default.
+    // A key that did not exist when the run was saved had its default.
     let defaults = flat(&toml(schema, defaults))?;
     let full = |text: &str| -> Result<Flat, Failure> {
         let mut keys = defaults.clone();
@@ -29,7 +29,7 @@ pub(crate) fn diff<T: 'static>(
     let mut notes = Vec::new();
     let new = now.keys().filter(|key| !saved.contains_key(*key));
     let mut keys: Vec<&String> = saved.keys().chain(new).collect();
-    // What another model has otherwise follows from its name.
+    // The model's name comes first: other differences of the model follow from it.
     keys.sort_by_key(|key| *key != "model.name");
     for key in keys {
         let (old, new) = (saved.get(key), now.get(key));
@@ -37,7 +37,7 @@ pub(crate) fn diff<T: 'static>(
             continue;
         }
         let (old, new) = (shown(old), shown(new));
-        // Chances, such as dropout's, are no part of what is saved.
+        // Probabilities, such as dropout's, are not part of the saved state.
         let is_chance = saved.get(key).is_some_and(toml::Value::is_float);
         if schema.on_resume(key) == OnResume::Fixed && !is_chance {
             return Err(fixed(key, schema.flag(key), &old, &new));
@@ -47,7 +47,7 @@ pub(crate) fn diff<T: 'static>(
     Ok(notes)
 }
 
-/// That a run cannot go on with another value of a key, which this flag sets.
+/// The error for a key, set by this flag, whose value must not change on resume.
 pub(crate) fn fixed(key: &str, flag: Option<&str>, old: &str, new: &str) -> Failure {
     let flag = flag.map_or_else(String::new, |flag| format!(" ({flag})"));
     Failure::Usage(format!(
@@ -60,7 +60,7 @@ fn shown(value: Option<&toml::Value>) -> String {
     value.map_or_else(|| "nothing".to_owned(), toml::Value::to_string)
 }
 
-/// `table.key` and its value.
+/// Maps `table.key` to its value.
 fn flat(text: &str) -> Result<Flat, Failure> {
     let tables: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         Failure::Run(anyhow::anyhow!(

@@ -7,10 +7,10 @@ use super::{ConfigLayer, Entry, Origin, Schema, Value};
 const PREFIX: &str = "GPIPE_";
 const BETWEEN: &str = "__";
 
-/// The variables that are keys, by their names.
+/// Reads the environment variables of keys.
 ///
 /// # Errors
-/// A variable that begins as one of them but is none, or whose value is not text.
+/// A variable has the prefix of keys but is none, or its value is not text.
 pub(crate) fn environment<T: 'static>(
     schema: &Schema<T>,
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -40,7 +40,7 @@ pub(crate) fn environment<T: 'static>(
     Ok(layer)
 }
 
-/// `GPIPE_TRAIN_STEPS` is a slip that would go unnoticed; `GPIPE_HOME` is another's.
+/// `GPIPE_TRAIN_STEPS` is an error that would go unnoticed; `GPIPE_HOME` belongs to another program.
 fn single<T: 'static>(schema: &Schema<T>, variable: &str, name: &str) -> Result<(), String> {
     let name = name.to_lowercase();
     let own = schema.tables().into_iter().find_map(|table| {

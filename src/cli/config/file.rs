@@ -7,10 +7,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::{ConfigLayer, Entry, Origin, Value};
 
-/// Reads a file's keys with the lines that they stand in.
+/// Reads a file's keys with their lines.
 ///
 /// # Errors
-/// It cannot be read, or is no TOML: file, line and why.
+/// The file cannot be read or is not TOML; the error gives file, line and reason.
 pub(crate) fn file<T>(path: &Path, text: &str) -> Result<ConfigLayer<T>, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -30,9 +30,9 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Adds the keys of a table, and the table itself where it has none.
+    /// Adds the keys of a table, or the table itself if it has none.
     fn flatten<T>(&self, above: &str, table: &DeTable<'_>, layer: &mut ConfigLayer<T>) {
-        // The parser sorts by name; people read from top to bottom.
+        // The parser sorts by name; restore the order of the file.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {

@@ -8,28 +8,27 @@ use clap::{ArgMatches, Command};
 use super::key::Assign;
 use super::{ConfigLayer, Entry, Key, Origin, Schema, Value};
 
-/// A flag that a command line gives.
+/// A flag given on the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct GivenFlag<T> {
-    /// Where clap keeps it.
+    /// clap's id of the flag.
     pub(crate) id: String,
-    /// What was given, which need not be text; a list is one with commas.
+    /// The given value, not necessarily valid text; lists are joined with commas.
     pub(crate) text: OsString,
-    /// The value, where clap has read it.
+    /// The parsed value, if clap has parsed it.
     pub(crate) value: Option<Assign<T>>,
 }
 
-/// A configuration of which a verb has flags.
+/// A configuration that a verb exposes as flags.
 pub(crate) trait HasFlags: Clone + 'static {
-    /// The keys that make their flags themselves.
+    /// The keys that define their own flags.
     fn own_flags() -> Schema<Self>;
 
-    /// What a command line gives of the flags that others have made.
+    /// Returns the given flags that are defined elsewhere.
     fn other_flags(matches: &ArgMatches) -> Vec<GivenFlag<Self>>;
 }
 
-/// The flags of a configuration as a verb's arguments: what the command line itself gives, a
-/// layer among others.
+/// The flags of a configuration as a verb's arguments: one layer, without defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Flags<T> {
     pub(crate) given: Vec<GivenFlag<T>>,
@@ -69,7 +68,7 @@ impl<T: 'static> Schema<T> {
         verb.args(self.keys.into_iter().filter_map(arg).collect::<Vec<_>>())
     }
 
-    /// The flags that the command line itself gives: defaults are left out.
+    /// Returns the flags given on the command line, without defaults.
     pub(crate) fn given(&self, matches: &ArgMatches) -> Vec<GivenFlag<T>> {
         let given = |key: &Key<T>| {
             let flag = key.flag.as_ref().filter(|flag| flag.arg.is_some())?;
@@ -84,10 +83,10 @@ impl<T: 'static> Schema<T> {
         self.keys.iter().filter_map(given).collect()
     }
 
-    /// The flags that were given as a layer.
+    /// Returns the given flags as a layer.
     ///
     /// # Errors
-    /// One is no text: a configuration cannot say it.
+    /// A flag's value is not valid text, which a configuration cannot hold.
     pub(crate) fn flags(&self, given: &[GivenFlag<T>]) -> Result<ConfigLayer<T>, String> {
         let entry = |key: &Key<T>| {
             let flag = key.flag.as_ref()?;

@@ -7,33 +7,32 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::{Kind, Value};
 
-/// How the values of a setting are read and written: the same way for flags, files and the
-/// environment.
+/// How the values of a setting are read and written, for flags, files and the environment alike.
 pub(crate) trait Form: Clone + Send + Sync + 'static {
-    /// What a value becomes.
+    /// The parsed type.
     type Value: Clone + Send + Sync + 'static;
 
-    /// What it is in a file.
+    /// The kind of value in a file.
     fn kind(&self) -> Kind;
 
     /// Reads a value as a flag spells it.
     ///
     /// # Errors
-    /// What a value may be.
+    /// The text is not a valid value; the error says which values are.
     fn parse(&self, text: &str) -> Result<Self::Value, String>;
 
-    /// The value as a file has it; none where a file leaves it out.
+    /// The value as written to a file; `None` if it is left out.
     fn write(&self, value: &Self::Value) -> Option<Value>;
 
-    /// A flag that takes such values.
+    /// Configures a flag that takes such values.
     fn arg(&self, arg: Arg) -> Arg;
 
-    /// The value that clap has read.
+    /// Returns the value that clap has parsed.
     fn taken(&self, matches: &ArgMatches, id: &str) -> Option<Self::Value> {
         matches.get_one(id).cloned()
     }
 
-    /// The default as help shows it.
+    /// The default as shown in help.
     fn default_text(&self, default: &Self::Value) -> Option<String> {
         Some(self.write(default)?.short())
     }
@@ -78,7 +77,7 @@ impl<V: Clone + Send + Sync + 'static> Form for One<V> {
     }
 }
 
-/// Several values with commas between them; files leave an empty list out.
+/// A comma-separated list; files omit an empty one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List<F>(pub(crate) F);
 
@@ -108,7 +107,7 @@ impl<F: Form> Form for List<F> {
     }
 }
 
-/// A value, or none.
+/// An optional value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Optional<F>(pub(crate) F);
 
@@ -136,7 +135,7 @@ impl<F: Form> Form for Optional<F> {
     }
 }
 
-/// A number, or none, which 0 stands for: what a file has set can be taken back.
+/// A number or none, given as 0, so that a value from a file can be unset.
 #[derive(Debug)]
 pub(crate) struct UnlessZero<V: 'static>(pub(crate) One<V>);
 
@@ -178,7 +177,7 @@ impl<V: Clone + Send + Sync + 'static> Form for UnlessZero<V> {
     }
 }
 
-/// True or false; the flag alone is true.
+/// A boolean; the flag without a value means true.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Truth;
 
@@ -206,8 +205,7 @@ impl Form for Truth {
     }
 }
 
-/// What is off unless a flag without a value, or a file, says it; files leave it out when it
-/// is off.
+/// A boolean that defaults to false; the flag takes no value, and files omit it when false.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Switch;
 
@@ -231,7 +229,7 @@ impl Form for Switch {
     }
 }
 
-/// The name of a file or a folder.
+/// A path of a file or a folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilePath;
 

@@ -1,4 +1,4 @@
-//! One thing that can be chosen.
+//! A key of a configuration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use clap::{Arg, ArgMatches};
 use super::{Kind, Value};
 use gpipe_torch::{PipelineBuilder, Setting};
 
-/// A key of a configuration that becomes a `T`, with everything that is known of it.
+/// A key of a configuration of type `T`, with its description, flag, parser and rules.
 pub(crate) struct Key<T> {
-    /// With its table: `train.steps`.
+    /// The full name, with its table: `train.steps`.
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// What it is, in a sentence or two.
+    /// Description in a sentence or two.
     pub(super) about: String,
     pub(super) flag: Option<Flag<T>>,
     pub(super) parse: Box<Parse<T>>,
@@ -28,71 +28,71 @@ pub(crate) struct Key<T> {
     pub(super) sets: Option<Sets<T>>,
 }
 
-/// Reads a value from the text that a flag would take.
+/// Parses a value from a flag's text.
 pub(super) type Parse<T> = dyn Fn(&str) -> Result<Assign<T>, String>;
-/// The value as files have it.
+/// Returns the value as written to a file.
 pub(super) type Get<T> = dyn Fn(&T) -> Option<Value>;
 /// Whether a value still fits, given the configuration before and after a layer.
 pub(super) type Keep<T> = dyn Fn(&T, &T) -> bool;
-/// Asks a pipeline for what the configuration says.
+/// Applies the configuration's value to a pipeline builder.
 pub(super) type Apply<T> = dyn Fn(PipelineBuilder, &T) -> PipelineBuilder;
 
-/// The value that clap has read of a flag, if the flag is there.
+/// Returns the value that clap has parsed, if the flag was given.
 pub(super) type Taken<T> = dyn Fn(&ArgMatches) -> Option<Assign<T>>;
 
-/// A value that has been read, on its way into a configuration.
+/// A parsed value, ready to be assigned to a configuration.
 pub(crate) struct Assign<T>(Arc<dyn Fn(&mut T) + Send + Sync>);
 
-/// The flag that says the same as a key.
+/// The flag of a key.
 pub(super) struct Flag<T> {
-    /// Where clap keeps it.
+    /// clap's id of the flag.
     pub(super) id: String,
-    /// As a person writes it: `--steps`.
+    /// As written on a command line: `--steps`.
     pub(super) written: String,
-    /// None where another one makes it.
+    /// `None` if another flag's definition creates it.
     pub(super) arg: Option<Arg>,
-    /// The value that clap has read.
+    /// Returns the value that clap has parsed.
     pub(super) taken: Box<Taken<T>>,
 }
 
-/// What another value means for a run that resumes.
+/// How a changed value affects a resumed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnResume {
-    /// No number changes by it, or the run is meant to have it anew.
+    /// No result changes, or the value is meant to change.
     Free,
-    /// Losses change from there on, which is said.
+    /// Losses change from there on; a note says so.
     Noted,
-    /// The saved state is of it: with another there is nothing to resume from.
+    /// The saved state depends on the value: a run cannot resume with another one.
     Fixed,
 }
 
-/// What it sets of a pipeline.
+/// The pipeline setting that a key sets.
 pub(super) struct Sets<T> {
     pub(super) setting: Setting,
     pub(super) apply: Box<Apply<T>>,
 }
 
-/// The values of another key with which alone a key means something.
+/// The values of another key that a key is limited to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnlyFor {
     pub(super) key: &'static str,
     pub(super) values: &'static [&'static str],
 }
 
-/// When a value from a lower layer no longer holds.
+/// When a value from a lower layer becomes invalid.
 pub(super) struct Beside<T> {
-    /// The keys that it was chosen for.
+    /// The keys that the value was chosen for.
     pub(super) keys: Vec<&'static str>,
-    /// Whether it still fits after a higher layer; without it, whether those keys are as
-    /// they were.
+    /// Whether the value is still valid after a higher layer; if absent, it is valid while those keys
+    /// are unchanged.
     pub(super) keep: Option<Box<Keep<T>>>,
-    /// Back to the default.
+    /// Resets the value to the default.
     pub(super) reset: Assign<T>,
 }
 
 impl<T: 'static> Key<T> {
-    /// A number with a flag that another one makes, by clap's name for it and as it is
-    /// written. It was chosen for the key `beside`, and is `reset` where that changes.
+    /// A numeric key whose flag is defined elsewhere, with clap's id and the written form of the flag.
+    /// The value is `reset` if the key `beside` changes.
     pub(crate) fn of_foreign_flag(
         name: String,
         (id, written): (String, String),

@@ -1,4 +1,4 @@
-//! All layers of a run's configuration, the lowest first.
+//! All layers of a run's configuration, lowest first.
 
 use std::path::{Path, PathBuf};
 
@@ -8,24 +8,24 @@ use super::set::set;
 use super::{ConfigLayer, GivenFlag, Schema};
 use crate::{Failure, input};
 
-/// What a command line names as sources.
+/// The sources of configuration given on a command line.
 #[derive(Debug)]
 pub(crate) struct Sources<'a, T> {
-    /// What everything goes on top of: where it stands, and its text.
+    /// Path and text of the lowest layer.
     pub(crate) below: Option<(&'a Path, &'a str)>,
     /// Files, later ones on top.
     pub(crate) files: &'a [PathBuf],
-    /// What stands behind `--set`.
+    /// The arguments of `--set`.
     pub(crate) set: &'a [String],
     /// The flags themselves.
     pub(crate) flags: &'a [GivenFlag<T>],
 }
 
-/// The layers of these sources and the environment.
+/// Returns the layers of these sources and of the environment.
 ///
 /// # Errors
-/// A file cannot be read or is no TOML, a variable is no key, a setting has no value, a flag
-/// is not text.
+/// A file cannot be read or is not TOML, a variable is not a key, a setting has no value, or a flag is
+/// not text.
 pub(crate) fn layers<T: 'static>(
     schema: &Schema<T>,
     sources: &Sources<'_, T>,

@@ -1,24 +1,24 @@
-//! A schema's keys, for whoever lists them.
+//! Lists a schema's keys.
 
 use super::Schema;
 
 /// One key of a configuration.
 #[derive(Debug, Clone)]
 pub struct ConfigKey {
-    /// With its table, such as `train.steps`.
+    /// The full name, with its table, such as `train.steps`.
     pub name: String,
-    /// What values it takes, such as `a number`.
+    /// The kind of value, such as `a number`.
     pub kind: String,
-    /// What it is.
+    /// Description.
     pub about: String,
-    /// The flag that says the same, as [`clap::Arg::get_id`] has it.
+    /// Id of the flag of this key: see [`clap::Arg::get_id`].
     pub flag: Option<String>,
-    /// The default, as it would stand in a file.
+    /// The default, as written in a file.
     pub default: Option<String>,
 }
 
 impl<T: 'static> Schema<T> {
-    /// All keys, with what they are in `defaults`.
+    /// Lists all keys with their values in `defaults`.
     pub(crate) fn listed(&self, defaults: &T) -> Vec<ConfigKey> {
         let keys = self.keys.iter().map(|key| ConfigKey {
             name: key.name.clone(),

@@ -43,7 +43,7 @@ pub(super) enum Origin {
     File { path: PathBuf, line: usize },
     /// The variable's name.
     Environment(String),
-    /// What stands behind `--set`.
+    /// The argument of `--set`.
     Set(String),
     /// Such as `--steps`.
     Flag(String),
@@ -59,16 +59,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value, and where it was given.
+/// A value and its origin.
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     /// Such as `train.steps`.
     pub(super) key: String,
     pub(super) value: Value,
     pub(super) origin: Origin,
-    /// The value, where it has been read: from a flag.
+    /// The parsed value, if it comes from a flag.
     pub(super) read: Option<Assign<T>>,
 }
 
-/// What one source says; a later entry of a key takes the place of an earlier one.
+/// The entries of one source; a later entry of a key replaces an earlier one.
 pub(super) type ConfigLayer<T> = Vec<Entry<T>>;

@@ -1,34 +1,33 @@
-//! From layers to a configuration.
+//! Merges layers into a configuration.
 
 use std::collections::BTreeMap;
 
 use super::{ConfigLayer, Entry, Key, Origin, Schema};
 
-/// Where each key that was given has its value from.
+/// The origin of each given key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origins {
     given: BTreeMap<String, (usize, Origin)>,
-    /// What no longer holds and why, for people.
+    /// Notes about values that a higher layer made invalid, with reasons.
     pub(crate) notes: Vec<String>,
 }
 
 impl Origins {
-    /// Where the key's value was given; nothing for a default.
+    /// Returns the origin of the key's value, or `None` for a default.
     pub(crate) fn of(&self, key: &str) -> Option<&Origin> {
         self.given.get(key).map(|(_, origin)| origin)
     }
 
-    /// Which layer the key's value is from, counted from the lowest.
+    /// Returns the index of the layer that the key's value comes from, counted from the lowest.
     pub(crate) fn layer(&self, key: &str) -> Option<usize> {
         self.given.get(key).map(|(layer, _)| *layer)
     }
 }
 
-/// Puts layers on top of `defaults`, the lowest first.
+/// Applies layers to `defaults`, lowest first.
 ///
 /// # Errors
-/// A key that does not exist, or a value that it cannot have, in any layer: where it
-/// stands, what is wrong, what is right.
+/// A layer has an unknown key or an invalid value; the error says where, why, and what is valid.
 pub(crate) fn resolve<T: Clone + 'static>(
     schema: &Schema<T>,
     defaults: T,
@@ -46,7 +45,7 @@ pub(crate) fn resolve<T: Clone + 'static>(
             let origin = (number, entry.origin.clone());
             origins.given.insert(key.name.clone(), origin);
         }
-        // In order: what one key is reset to may decide about the next.
+        // In order: resetting one key may affect the next.
         for key in &schema.keys {
             let from_below = origins.layer(&key.name).is_some_and(|own| own < number);
             let Some(beside) = key.beside.as_ref().filter(|_| from_below) else {
@@ -88,7 +87,7 @@ fn apply<T: 'static>(key: &Key<T>, entry: &Entry<T>, value: &mut T) -> Result<()
     Ok(())
 }
 
-/// The keys that a value was chosen for, of which a layer changed.
+/// Names the keys changed by a layer that a value was chosen for.
 fn changed<T: 'static>(schema: &Schema<T>, key: &Key<T>, before: &T, after: &T) -> String {
     let beside = key.beside.iter().flat_map(|beside| &beside.keys);
     let keys = beside.filter_map(|key| schema.get(key));

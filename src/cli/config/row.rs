@@ -1,4 +1,4 @@
-//! A row of the table of settings: a field, its key, its flag and what goes with them.
+//! A row of the table of settings: a field, its key, its flag and its rules.
 
 use clap::Arg;
 
@@ -6,7 +6,7 @@ use super::form::Form;
 use super::key::{Assign, Beside, Flag, Keep, Key, OnResume, OnlyFor, Sets};
 use gpipe_torch::{PipelineBuilder, Setting};
 
-/// Everything about a setting of a `T` but the field that it is kept in: see [`settings!`].
+/// A setting of a `T`, without the field that stores it: see [`settings!`].
 pub(crate) struct Row<T, F: Form> {
     key: &'static str,
     form: F,
@@ -18,7 +18,7 @@ pub(crate) struct Row<T, F: Form> {
     by_case: bool,
     on_resume: OnResume,
     only_for: Option<OnlyFor>,
-    /// Keys with whose change the value no longer holds, unless it still fits.
+    /// Keys whose change makes the value invalid, unless the check says that it still fits.
     beside: Option<(Vec<&'static str>, StillFits<T>)>,
     applied: Option<(Setting, Box<ApplyValue<T, F>>)>,
 }
@@ -58,7 +58,7 @@ impl<T: 'static, F: Form> Row<T, F> {
         }
     }
 
-    /// Another value changes no number when a run resumes, or is meant to.
+    /// A changed value affects no result of a resumed run, or is meant to.
     #[must_use]
     pub(crate) fn free(mut self) -> Self {
         self.on_resume = OnResume::Free;
@@ -72,7 +72,7 @@ impl<T: 'static, F: Form> Row<T, F> {
         self
     }
 
-    /// Files have it only where it is not the default.
+    /// Files have the key only if it differs from the default.
     #[must_use]
     pub(crate) fn hides_default(mut self) -> Self {
         self.hides_default = true;
@@ -86,15 +86,16 @@ impl<T: 'static, F: Form> Row<T, F> {
         self
     }
 
-    /// The value was chosen for those of other `keys`: where a higher layer changes one of
-    /// them, it goes back to the default rather than being an obstacle.
+    /// The value depends on other `keys`: if a higher layer changes one of them, it is reset to the
+    /// default instead of causing an error.
     #[must_use]
     pub(crate) fn beside(mut self, keys: &[&'static str]) -> Self {
         self.beside = Some((keys.to_vec(), None));
         self
     }
 
-    /// The same, unless it still fits: `keep` is given what held before and after the layer.
+    /// Like `beside`, but keeps the value if `keep` accepts the configurations before and after the
+    /// layer.
     #[must_use]
     pub(crate) fn beside_unless(
         mut self,
@@ -105,15 +106,14 @@ impl<T: 'static, F: Form> Row<T, F> {
         self
     }
 
-    /// It means something only with some of another key's values, and goes where that key
-    /// changes.
+    /// The key applies only with some values of another key, and is reset if that key changes.
     #[must_use]
     pub(crate) fn only_for(mut self, key: &'static str, values: &'static [&'static str]) -> Self {
         self.only_for = Some(OnlyFor { key, values });
         self.beside(&[key])
     }
 
-    /// Which setting of a pipeline it is, and how that is set, by the value and the whole
+    /// The pipeline setting of this key, and how to apply it, given the value and the whole
     /// configuration.
     #[must_use]
     pub(crate) fn sets(
@@ -125,26 +125,26 @@ impl<T: 'static, F: Form> Row<T, F> {
         self
     }
 
-    /// What else clap is to know of the flag.
+    /// Adjusts the clap argument of the flag.
     #[must_use]
     pub(crate) fn clap(mut self, clap: fn(Arg) -> Arg) -> Self {
         self.clap = clap;
         self
     }
 
-    /// Makes the help from the row's text, where a part of it is known elsewhere.
+    /// Derives the help from the row's text, where part of it is known only at run time.
     #[must_use]
     pub(crate) fn help(mut self, help: fn(&str) -> String) -> Self {
         self.help = help;
         self
     }
 
-    /// What holds where nothing is said.
+    /// Returns the default.
     pub(crate) fn default(&self) -> F::Value {
         self.default.clone()
     }
 
-    /// The key of a field, which `slot` finds.
+    /// Makes the key of the field that `slot` accesses.
     pub(crate) fn of_field(
         self,
         field: &'static str,
@@ -199,7 +199,7 @@ impl<T: 'static, F: Form> Row<T, F> {
     }
 }
 
-/// Where a configuration keeps a value.
+/// Accessors of a configuration's field.
 pub(crate) struct Slot<T, V> {
     pub(crate) get: fn(&T) -> &V,
     pub(crate) get_mut: fn(&mut T) -> &mut V,
@@ -219,17 +219,17 @@ impl<T: 'static, V: Clone + Send + Sync + 'static> Slot<T, V> {
     }
 }
 
-/// The lines of a doc comment as one.
+/// Joins the lines of a doc comment.
 fn sentence(doc: &str) -> String {
     let lines: Vec<&str> = doc.lines().map(str::trim).collect();
     lines.join(" ").trim().to_owned()
 }
 
-/// Makes a struct from rows: a doc comment, a field with its type, and the [`Row`] that
-/// says all the rest. The doc comment is also the help of the flag and what the book says of
-/// the key. Fields after `and` are no settings. The name in brackets is what rows may use.
+/// Makes a struct from rows: a doc comment, a field with its type, and the [`Row`] with the rest. The
+/// doc comment is also the flag's help and the key's text in the book. Fields after `and` are not
+/// settings. Rows may use the name in brackets.
 ///
-/// The struct gets `defaults`, what holds where nothing is said, and `keys`.
+/// The struct gets `defaults` and `keys`.
 macro_rules! settings {
     (
         $(#[$about:meta])*
@@ -247,7 +247,7 @@ macro_rules! settings {
         }
 
         impl $Name {
-            /// What holds where nothing is said, and the keys.
+            /// The defaults and the keys.
             $vis fn table($with: $With) -> (Self, Vec<$crate::config::Key<Self>>) {
                 $( let $field = $row; )+
                 let defaults = Self {
@@ -312,7 +312,7 @@ mod tests {
         Schema::new(Own::table(()).1)
     }
 
-    /// Once clap read it, its value was thrown away, and its text was read again.
+    /// A flag's text was once parsed twice, and the first result discarded.
     #[test]
     fn a_flag_is_read_once_and_wins() {
         let verb = schema().add_flags(Command::new("run"));

@@ -5,7 +5,7 @@ use gpipe_partitioner::words::{instead, meant, nearest};
 use super::{Entry, Key, OnResume, Origins, Value};
 use gpipe_torch::{PipelineBuilder, Setting};
 
-/// The keys, in the order in which the resolved configuration has them.
+/// The keys, in the order of the resolved configuration.
 #[derive(Debug)]
 pub(crate) struct Schema<T> {
     pub(super) keys: Vec<Key<T>>,
@@ -16,7 +16,7 @@ impl<T: 'static> Schema<T> {
         Self { keys }
     }
 
-    /// The tables, each once.
+    /// The tables, without duplicates.
     pub(super) fn tables(&self) -> Vec<&str> {
         let mut tables: Vec<&str> = Vec::new();
         for key in &self.keys {
@@ -27,33 +27,33 @@ impl<T: 'static> Schema<T> {
         tables
     }
 
-    /// Asks a pipeline for everything that the configuration says of it.
+    /// Applies all pipeline settings of the configuration to the builder.
     pub(crate) fn apply(&self, builder: PipelineBuilder, config: &T) -> PipelineBuilder {
         let all = self.keys.iter().filter_map(|key| key.sets.as_ref());
         all.fold(builder, |builder, sets| (sets.apply)(builder, config))
     }
 
-    /// The flag that sets something of a pipeline, as a person writes it.
+    /// Returns the flag of a pipeline setting, as written on a command line.
     pub(crate) fn flag_of(&self, setting: Setting) -> Option<&str> {
         let sets = |key: &&Key<T>| key.sets.as_ref().is_some_and(|own| own.setting == setting);
         let key = self.keys.iter().find(sets)?;
         Some(&key.flag.as_ref()?.written)
     }
 
-    /// The flag that says the same as a key, as a person writes it.
+    /// Returns the flag of a key, as written on a command line.
     pub(crate) fn flag(&self, name: &str) -> Option<&str> {
         Some(&self.get(name)?.flag.as_ref()?.written)
     }
 
-    /// What another value means for a run that resumes.
+    /// Returns how a changed value affects a resumed run.
     pub(crate) fn on_resume(&self, name: &str) -> OnResume {
         self.get(name).map_or(OnResume::Noted, |key| key.on_resume)
     }
 
-    /// Refuses keys that were given and mean nothing with the values of others.
+    /// Rejects given keys that have no effect with the values of other keys.
     ///
     /// # Errors
-    /// Where the first one stands, and what it is for.
+    /// The origin of the first such key, and the values that it is for.
     pub(crate) fn check_only_for(&self, config: &T, origins: &Origins) -> Result<(), String> {
         for key in &self.keys {
             let (Some(only), Some(origin)) = (key.only_for, origins.of(&key.name)) else {
@@ -81,10 +81,10 @@ impl<T: 'static> Schema<T> {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// The key of an entry; nothing for a table without a key in it.
+    /// Returns the key of an entry, or `None` for a table without a key in it.
     ///
     /// # Errors
-    /// There is none of this name: where it stands, and what was meant.
+    /// No such key exists; the error says where it was given and suggests a similar one.
     pub(super) fn key(&self, entry: &Entry<T>) -> Result<Option<&Key<T>>, String> {
         if let Some(key) = self.get(&entry.key) {
             return Ok(Some(key));
@@ -120,7 +120,7 @@ impl<T: 'static> Schema<T> {
         )
     }
 
-    /// A name without a table, which is to have a value.
+    /// Explains a name without a table that was given a value.
     fn alone(&self, name: &str) -> String {
         if self.tables().contains(&name) {
             return format!(
@@ -147,7 +147,7 @@ impl<T: 'static> Schema<T> {
         self.tables_instead(table, near)
     }
 
-    /// The key's own name may be right, and is then looked for in all tables.
+    /// Explains an unknown table; the key's own name is looked up in all tables.
     fn no_table_of(&self, table: &str, name: &str) -> String {
         let own = name.rsplit('.').next().unwrap_or_default();
         let all = || self.keys.iter();
@@ -162,7 +162,7 @@ impl<T: 'static> Schema<T> {
         format!("there is no table `{table}`{}", instead(near, &choices))
     }
 
-    /// A key that has the right name in another table.
+    /// Finds a key of this name in another table.
     fn elsewhere(&self, own: &str) -> Option<&str> {
         let key = self.keys.iter().find(|key| key.own() == own)?;
         Some(&key.name)

@@ -2,10 +2,10 @@
 
 use super::{ConfigLayer, Entry, Origin, Value};
 
-/// What the command line sets: `train.steps=5`, as often as one likes.
+/// Reads repeatable settings such as `train.steps=5` from the command line.
 ///
 /// # Errors
-/// One without `=`.
+/// A setting has no `=`.
 pub(crate) fn set<T>(settings: &[String]) -> Result<ConfigLayer<T>, String> {
     let entry = |setting: &String| {
         let Some((key, value)) = setting.split_once('=') else {

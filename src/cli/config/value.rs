@@ -1,10 +1,10 @@
-//! Values as they are given, and as a key wants them.
+//! Values as given, and their conversion to a key's kind.
 
 use std::fmt;
 
 use toml::de::{DeInteger, DeValue};
 
-/// What a key's values are.
+/// The kind of a key's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A whole number.
@@ -37,22 +37,22 @@ impl fmt::Display for Kind {
 /// A value of a configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
-    /// As it is spelt, as numbers are below: none loses a digit on its way.
+    /// As spelled in the source, like numbers below, so that no digit is lost.
     Whole(String),
     Number(String),
     Truth(bool),
     Text(String),
     List(Vec<Value>),
-    /// A table, in the place of a value.
+    /// A table where a value is expected.
     Table,
-    /// A kind of value that no key has.
+    /// A type of value that no key takes.
     Other(&'static str),
-    /// From where everything is text, and the key decides what it means.
+    /// Untyped text, from the environment or `--set`; the key decides its meaning.
     Plain(String),
 }
 
 impl Value {
-    /// A value of a file.
+    /// Converts a TOML value.
     pub(super) fn of_toml(value: &DeValue<'_>) -> Self {
         match value {
             DeValue::Integer(number) => Self::Whole(digits(number)),
@@ -68,8 +68,8 @@ impl Value {
         }
     }
 
-    /// A value from the environment or `--set`: text, or TOML where it begins like a list
-    /// or a quoted text.
+    /// Converts text from the environment or `--set`; parsed as TOML if it begins like a list or a
+    /// quoted string.
     pub(super) fn of_text(text: &str) -> Self {
         let text_or_toml = text.trim();
         if text_or_toml.starts_with(['[', '"', '\''])
@@ -80,7 +80,7 @@ impl Value {
         Self::Plain(text.to_owned())
     }
 
-    /// A number as files have it: the shortest text that reads back as the same.
+    /// The shortest text that parses back to the same number.
     pub(crate) fn number(number: f64) -> Self {
         Self::Number(format!("{number:?}"))
     }
@@ -90,7 +90,7 @@ impl Value {
         Self::Whole(number.to_string())
     }
 
-    /// The value as flags spell it, where a key of this kind can have it.
+    /// Returns the value in a flag's spelling, if a key of this kind accepts it.
     pub(super) fn spelt(&self, kind: Kind) -> Result<String, String> {
         match (kind, self) {
             (_, Self::Plain(text))
@@ -127,7 +127,7 @@ impl Value {
         }
     }
 
-    /// As a command line would have it, for people: `cpu,cpu`.
+    /// Short form for messages, as on a command line: `cpu,cpu`.
     pub(super) fn short(&self) -> String {
         match self {
             Self::List(items) => {
@@ -159,12 +159,12 @@ impl fmt::Display for Value {
     }
 }
 
-/// In base ten: flags know no other.
+/// Returns the number in base ten, the only base that flags accept.
 fn digits(number: &DeInteger<'_>) -> String {
     let text = number.as_str();
     match i128::from_str_radix(text, number.radix()) {
         Ok(value) => value.to_string(),
-        // Longer than any number that a key takes: refused as such where it is read.
+        // Longer than any number a key accepts: rejected when it is parsed.
         Err(_) => text.to_owned(),
     }
 }

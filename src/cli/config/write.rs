@@ -1,10 +1,10 @@
-//! A configuration as a file.
+//! Writes a configuration to a file.
 
 use std::fmt::Write as _;
 
 use super::{Key, Schema};
 
-/// All keys that have a value, as TOML that is itself a layer.
+/// Formats all keys with values as TOML, which is itself a layer.
 pub(crate) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String {
     let mut text = String::new();
     for (table, keys) in by_table(schema, config) {

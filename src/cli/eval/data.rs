@@ -1,4 +1,4 @@
-//! What a model is judged by: tokens, cut into windows.
+//! Evaluation data of language models: tokens, cut into windows.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use crate::trained::{Trained, TrainedOn, Vocabulary};
 use crate::{Failure, input};
 use gpipe_data::{DataError, MOBY_DICK, TextSet, Tokens};
 
-/// Tokens that the model did not see in training.
+/// Tokens held out from training.
 pub(super) struct Judge {
     tokens: Tokens,
-    /// What they are called.
+    /// Name of the data.
     pub(super) name: String,
-    /// `character`, or `token` of whatever.
+    /// `character` or `token`.
     pub(super) unit: &'static str,
-    /// Whether all of it counts, to the last token that fills no window.
+    /// Whether every token counts, including a last incomplete window.
     pub(super) whole: bool,
 }
 
 impl Judge {
-    /// All of the file that is named, or what was held out from training.
+    /// Selects the whole named file, or the tokens held out from training.
     pub(super) fn choose(trained: &Trained, data: Option<&Path>) -> Result<Self, Failure> {
         let judge = match data {
             Some(path) => Self::named(trained, path)
@@ -64,7 +64,7 @@ impl Judge {
 
     fn of_tokens(trained: &Trained, path: &Path) -> Result<Self, String> {
         let place = local(path)?;
-        // Of a folder with a part that is held out, that part.
+        // If the folder has a held-out part, use it.
         let parts = Tokens::of_folder(&place).map_err(|error| error.to_string())?;
         let tokens = match parts {
             Some([_, held_out]) => held_out,
@@ -85,7 +85,7 @@ impl Judge {
         })
     }
 
-    /// The tenth of the run's own data that it was not trained on.
+    /// Returns the run's held-out tokens.
     fn held_out(trained: &Trained) -> Result<Self, String> {
         let (text, name) = match &trained.settings.data {
             TrainedOn::BuiltIn => (MOBY_DICK.to_owned(), "built-in: moby-dick".to_owned()),
@@ -116,7 +116,7 @@ impl Judge {
         let tokens = match vocabulary {
             Vocabulary::Characters(own) => {
                 let set = TextSet::new(&text);
-                // The file may have changed since: its own numbers may be others now.
+                // The file may have changed since, and its token numbers with it.
                 if own.all() != set.vocabulary() {
                     return Err(format!(
                         "{name} is another text than the one that was trained on"
@@ -134,7 +134,7 @@ impl Judge {
         })
     }
 
-    /// Windows of `context` tokens and what follows each, in batches of the same length.
+    /// Returns windows of `context` tokens with their next tokens, in batches of equal length.
     pub(super) fn windows(
         &self,
         context: usize,
@@ -153,7 +153,7 @@ impl Judge {
         windows.map(|(begin, rows, length)| self.cut(begin, rows, length))
     }
 
-    /// Windows that follow each other.
+    /// Cuts consecutive windows.
     fn cut(&self, begin: usize, rows: usize, length: usize) -> Result<(Tensor, Tensor), DataError> {
         let part = |begin: usize| -> Result<Tensor, DataError> {
             let tokens = self.tokens.get(begin..begin + rows * length)?;
@@ -163,13 +163,13 @@ impl Judge {
     }
 }
 
-/// What a run did not train on.
+/// Returns the tokens held out from training.
 fn held_out(trained: &Trained, tokens: &Tokens) -> Tokens {
     let [_, held_out] = parts(tokens, trained.settings.options.held_out);
     held_out
 }
 
-/// The text of a file; the error does not name it.
+/// Reads a text file; the error does not name the file.
 fn read(path: &Path) -> Result<String, String> {
     let path = &*local(path)?;
     input::text(path).map_err(|failure| {

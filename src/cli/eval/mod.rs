@@ -1,4 +1,4 @@
-//! `gpipe-rs eval`: how well a trained model tells the next token of a text, or the targets of samples.
+//! `gpipe-rs eval`: evaluates a trained model on text or samples.
 
 mod data;
 mod progress;
@@ -22,7 +22,7 @@ use gpipe_torch::{LossFn as _, Pipeline, Values};
 pub(super) use progress::Batches;
 pub(super) use samples::cut;
 
-/// Samples at a time, where a run does not say.
+/// Default batch size, if the run has none.
 const BATCH: usize = 32;
 
 /// Arguments of `gpipe-rs eval`.
@@ -62,11 +62,12 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
-    // As in training, so that the numbers are the ones that training printed.
+    // As in training, so that results equal those printed in training.
     let micro = trained.settings.micro.unwrap_or(args.on.devices.len());
     let data = (args.data.as_deref()).or(trained.settings.eval_data.as_deref());
     if let Some(judged) = samples::Judged::choose(&trained, data, zoo)? {
-        // Fewer samples than a batch are one of their own, where the program takes no rest.
+        // If there are fewer samples than a batch, and the program takes no remainder, they are one
+        // batch.
         let len = judged.len();
         let few = args.batch.is_none() && !exported::takes(&trained.spec, len, micro);
         let batch = if few { batch.min(len) } else { batch };
@@ -99,7 +100,8 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     report(args, &trained, &judge, &sum)
 }
 
-/// Says of data that are named where the model was trained on most of them: its loss there is no measure.
+/// Warns that the model was trained on most of the named data, so that its loss there is not
+/// meaningful.
 fn say_seen(trained: &Trained, data: Option<&Path>) {
     let (TrainedOn::File(own), Some(path)) = (&trained.settings.data, data) else {
         return;
@@ -114,21 +116,21 @@ fn say_seen(trained: &Trained, data: Option<&Path>) {
     }
 }
 
-/// Whether the model takes a batch: an exported program may have been exported for one length and
-/// one number of samples alone, so that a rest at the end is left out.
+/// Whether the model takes a batch: a program may have been exported for a single length or number of
+/// samples, so that a remainder is left out.
 fn takes(trained: &Trained, x: &Tensor, context: usize, micro: usize) -> bool {
     let (rows, length) = (x.size()[0] as usize, x.size()[1] as usize);
     let length_fits = trained.spec.exported().is_none() || length == context;
     length_fits && exported::takes(&trained.spec, rows, micro)
 }
 
-/// A mean that is being made, every token counting alike.
+/// A running mean over tokens.
 #[derive(Debug, Default)]
 struct Sum {
     loss: f64,
     weight: f64,
     tokens: usize,
-    /// Tokens at the end, of which the model does not take as many.
+    /// Tokens at the end that the model does not take.
     left_out: usize,
 }
 
@@ -152,7 +154,7 @@ impl Sum {
     }
 }
 
-/// A model that no number can be told of.
+/// The error for a model without finite results.
 fn diverged(trained: &Trained, loss: f64) -> Failure {
     let why = match trained.not_finite() {
         Ok(Some(name)) => format!("`{name}` has numbers that are NaN or infinite"),
@@ -168,7 +170,7 @@ fn diverged(trained: &Trained, loss: f64) -> Failure {
     ))
 }
 
-/// `118,784 characters`.
+/// Formats a count such as `118,784 characters`.
 fn counted(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", output::thousands(number as u64))

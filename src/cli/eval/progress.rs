@@ -1,10 +1,10 @@
-//! What a person sees while a model is judged.
+//! Progress display of an evaluation.
 
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Batches that are done of all, on a terminal; nothing elsewhere. It is gone when this is dropped.
+/// Progress bar of batches on a terminal; hidden elsewhere. Dropping it clears the bar.
 #[derive(Debug)]
 pub(crate) struct Batches(ProgressBar);
 
@@ -18,7 +18,7 @@ impl Batches {
         Self(ProgressBar::new(all as u64).with_style(style))
     }
 
-    /// One more is done.
+    /// Counts one more batch.
     pub(crate) fn done(&self) {
         self.0.inc(1);
     }

@@ -1,4 +1,4 @@
-//! How well a trained model tells the targets of samples.
+//! Evaluation of a trained model on samples.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,17 +23,17 @@ use gpipe_models::{LossKind, USUAL_IGNORED};
 use gpipe_torch::{LossFn as _, Pipeline, Values};
 use gpipe_train::{told_right, told_targets};
 
-/// Samples that a model is judged by.
+/// Evaluation samples and the model.
 pub(super) struct Judged {
     samples: Learned,
     /// The model, with the loss for these.
     spec: ModelSpec,
     name: String,
-    /// Whether they are those that a run held out.
+    /// Whether the samples are a run's held-out part.
     held_out: bool,
 }
 
-/// What is meant where the column that was learnt is missing.
+/// Hint for a missing target column.
 fn without_targets(kept: Option<&Value>, why: &str) -> &'static str {
     let target = kept.and_then(|kept| kept["target"].as_str());
     let lacks = target.map(|target| format!("there is no column `{target}`"));
@@ -45,8 +45,8 @@ fn without_targets(kept: Option<&Value>, why: &str) -> &'static str {
 }
 
 impl Judged {
-    /// All of the data that is named, or its test part where it has one; else what the run held
-    /// out. None where the model is one of texts.
+    /// Selects the named data (its test part, if it has one), or the run's held-out part. `None` if the
+    /// model takes text.
     pub(super) fn choose(
         trained: &Trained,
         data: Option<&Path>,
@@ -100,7 +100,7 @@ impl Judged {
         }))
     }
 
-    /// How many samples are judged.
+    /// Number of evaluated samples.
     pub(super) fn len(&self) -> usize {
         match self.samples.held_out_len() {
             0 => self.samples.len(),
@@ -155,12 +155,12 @@ impl Judged {
         self.report(args, trained, &sum)
     }
 
-    /// Whether all of the data that are named are judged.
+    /// Whether all of the named data is evaluated.
     pub(super) fn is_all(&self) -> bool {
         !self.held_out && self.samples.held_out_len() == 0
     }
 
-    /// The classes of which the samples, where all of them are judged, have none.
+    /// Classes without samples, if all data is evaluated.
     fn absent(&self) -> &[String] {
         if self.is_all() {
             self.samples.absent_classes()
@@ -241,32 +241,32 @@ impl Judged {
     }
 }
 
-/// How far a regression is from its targets.
+/// Errors of a regression.
 #[derive(Debug)]
 struct Error {
     /// The root of the mean squared error, in the units of the data.
     rmse: f64,
-    /// The share of the targets' variance that is explained; none where they do not vary.
+    /// Coefficient of determination; `None` if the targets do not vary.
     r2: Option<f64>,
 }
 
-/// Means that are being made.
+/// Running sums.
 #[derive(Debug, Default)]
 struct Sum {
     loss: f64,
     weight: f64,
     samples: usize,
-    /// Classes to tell, and those that were told; none where targets are no classes.
+    /// Targets of a classification, and correct predictions; `None` if targets are not classes.
     targets: i64,
     right: Option<i64>,
-    /// Of a regression of one number.
+    /// Moments of the predictions of a regression of one number.
     told: Option<Moments>,
-    /// Samples at the end that make a smaller batch, which the model does not take.
+    /// Samples of a last, smaller batch that the model does not take.
     left_out: usize,
 }
 
-/// Samples of a batch and micro-batches that the model takes: as in training, or as the flag says,
-/// in as many micro-batches as make it right.
+/// Returns the batch size and number of micro-batches: as in training, or as the flag says, with a
+/// number of micro-batches that the model takes.
 ///
 /// # Errors
 /// The model takes no batch of that size.
@@ -287,7 +287,7 @@ pub(crate) fn cut(
     let fits = |micro: &usize| exported::takes(spec, batch, *micro);
     match (1..=most).rev().find(fits) {
         Some(micro) => Ok((batch, micro)),
-        // Nobody asked for this one.
+        // The size is a default.
         None if asked.is_none() => Ok((*sizes.start(), 1)),
         None => Err(Failure::Usage(format!(
             "--batch {batch}: `{}` was exported for micro-batches of {} samples: take a multiple of \
@@ -298,14 +298,14 @@ pub(crate) fn cut(
     }
 }
 
-/// Dimension 0 of the inputs.
+/// Size of dimension 0 of the inputs.
 fn samples(inputs: &Values) -> usize {
     let first = inputs.present().next().map(Tensor::size);
     first.and_then(|size| size.first().copied()).unwrap_or(0) as usize
 }
 
 impl Sum {
-    /// Of this mean squared error, of targets that were scaled by this mean and deviation.
+    /// Errors for this mean squared loss, with targets scaled by this mean and deviation.
     fn error(&self, loss: f64, scale: Option<(f64, f64)>) -> Option<Error> {
         let told = self.told.as_ref()?;
         let varies = told.squares > 0.0;
@@ -348,7 +348,7 @@ impl Sum {
     }
 }
 
-/// Of how many of all classes there are samples, and of which there are none.
+/// Tells how many classes have no samples, and names them.
 fn without(absent: &[String], all: usize) -> String {
     const NAMED: usize = 5;
     let named = absent.iter().take(NAMED).map(|own| format!("`{own}`"));
@@ -368,7 +368,7 @@ fn without(absent: &[String], all: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Of a thousand classes there may be ten.
+    /// Out of a thousand classes, only ten may occur.
     #[test]
     fn of_many_absent_classes_a_few_are_named() {
         let absent: Vec<String> = (0..7).map(|class| class.to_string()).collect();

@@ -1,4 +1,4 @@
-//! Batches in a row, and where one is among them.
+//! Feeds of batches, and their saved positions.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
@@ -12,12 +12,12 @@ use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::Values;
 use gpipe_train::IntoFeed;
 
-/// Models that begin with weights as Hugging Face has them.
+/// Models that can begin with Hugging Face weights.
 const BEGIN: [&str; 2] = ["gpt", "llama"];
-/// More samples than any run takes.
+/// Upper bound of samples in a run.
 const MOST: u64 = 1 << 53;
 
-/// Batches in a row.
+/// A limited sequence of batches.
 #[derive(Debug)]
 pub(crate) struct Feed {
     batches: Batches,
@@ -35,13 +35,12 @@ enum Batches {
     },
 }
 
-/// Up to where made-up data was consumed; its batches are the same but for which target
-/// belongs to which input.
+/// The position in made-up data, whose batches differ only in the assignment of targets to inputs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MadeState {
     data: String,
-    /// Samples.
+    /// Samples consumed.
     position: u64,
 }
 
@@ -132,19 +131,19 @@ impl gpipe_train::Feed for Feed {
     }
 }
 
-/// What is held out from training, yet to be loaded.
+/// Held-out data, not yet loading.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeldOut<'a> {
     from: Judged<'a>,
     samples: usize,
     most: Option<usize>,
-    /// Samples at the end that make a smaller batch, which the model does not take.
+    /// Samples of a last, smaller batch that the model does not take.
     left_out: usize,
 }
 
 impl<'a> HeldOut<'a> {
-    /// In batches of `samples`, of which there are `most` at most. The last one may have fewer; it
-    /// is left out where the model does not take as many, as `takes` tells.
+    /// Held-out data in batches of `samples`, at most `most` of them. A smaller last batch is left out
+    /// if `takes` rejects its size.
     pub(super) fn new(
         from: Judged<'a>,
         samples: usize,
@@ -160,32 +159,32 @@ impl<'a> HeldOut<'a> {
         }
     }
 
-    /// How many batches there are, measured or not.
+    /// Number of batches, including those beyond `most`.
     pub(crate) fn batches(&self) -> usize {
         let len = self.from.len();
         (len - self.left_out.min(len)).div_ceil(self.samples)
     }
 
-    /// Samples that are left out, and how many there are.
+    /// Returns the number of samples left out, and of all samples.
     pub(crate) fn left_out(&self) -> (usize, usize) {
         (self.left_out, self.from.len())
     }
 }
 
-/// What a model is judged by.
+/// Source of held-out data.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Judged<'a> {
-    /// Windows of so many of these tokens.
+    /// Windows of this length.
     Windows(&'a Tokens, usize),
-    /// A part of samples, which is loaded so.
+    /// A part of samples, loaded at this pace.
     Samples(&'a Learned, Part, Pace),
 }
 
 impl Judged<'_> {
-    /// How many samples there are.
+    /// Returns the number of samples.
     pub(super) fn len(&self) -> usize {
         match self {
-            // As many windows as fit, each with the token behind it.
+            // All windows that fit, each with its next token.
             Self::Windows(tokens, seq) => tokens.len().saturating_sub(1) / seq,
             Self::Samples(samples, Part::HeldOut, _) => samples.held_out_len(),
             Self::Samples(samples, ..) => samples.len(),
@@ -217,7 +216,7 @@ impl IntoFeed for HeldOut<'_> {
     }
 }
 
-/// The same on its way.
+/// Held-out batches while loading.
 #[derive(Debug)]
 pub(crate) struct HeldOutBatches {
     loader: Batches,
@@ -285,9 +284,8 @@ impl Batches {
     }
 }
 
-/// The same targets, as many places on as batches were taken: a model that could learn
-/// one batch by heart would soon have gradients of denormal numbers, which cost a CPU
-/// several times as long, and nothing would be known about its speed.
+/// Rolls the targets by one place per batch: a model that could memorize one batch would soon have
+/// denormal gradients, which are several times slower on a CPU and would distort measured speed.
 fn turned(targets: &Values, position: u64, samples: i64) -> Values {
     let batches = position / samples.max(1).unsigned_abs();
     let turn = |target: &Tensor| {
@@ -297,7 +295,7 @@ fn turned(targets: &Values, position: u64, samples: i64) -> Values {
     targets.iter().map(|target| target.map(turn)).collect()
 }
 
-/// A position that does not fit, with what to do.
+/// Adds advice to the error of a position in other data.
 fn explained(error: DataError, spec: &ModelSpec) -> anyhow::Error {
     let other = matches!(error, DataError::OtherData { .. });
     let error = anyhow::Error::from(error);
@@ -314,7 +312,7 @@ fn explained(error: DataError, spec: &ModelSpec) -> anyhow::Error {
     error.context(same)
 }
 
-/// A saved position, if it is one in this data.
+/// Accepts a saved position only if it belongs to this data.
 fn of_this(
     saved: Result<MadeState, serde_json::Error>,
     here: String,
@@ -388,7 +386,7 @@ mod tests {
             "{error}"
         );
         assert!(error.starts_with("go on with the data"), "{error}");
-        // Taken at its word, adding to the position would overflow.
+        // Accepted, it would overflow when a batch advances the position.
         let here = source.feed(&chosen.spec, 3, 1, 5, None).unwrap().state();
         for (field, value) in [("position", u64::MAX), ("epoch", u64::MAX)] {
             let mut far = here.clone();

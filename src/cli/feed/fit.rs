@@ -1,4 +1,4 @@
-//! Which data fits which model.
+//! Checks that data fits a model.
 
 use crate::model::Chosen;
 use crate::model::flags::flag;
@@ -6,10 +6,10 @@ use crate::models::shapes;
 use gpipe_data::Tokens;
 use gpipe_models::zoo::{Fill, ModelSpec, Synthetic};
 
-/// The most values of a mini-batch's inputs and targets: tens of gigabytes are a slip.
+/// Limit of the values in a mini-batch's inputs and targets: tens of gigabytes are a typing error.
 const MAX_VALUES: i64 = 1 << 32;
 
-/// What `--data` names, in messages.
+/// The kind of data named by `--data`, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Text,
@@ -26,7 +26,7 @@ impl What {
         }
     }
 
-    /// What it has many of.
+    /// The plural of its units.
     fn units(self) -> &'static str {
         match self {
             Self::Text => "characters",
@@ -35,7 +35,7 @@ impl What {
     }
 }
 
-/// Refuses a mini-batch that is a slip of the keyboard.
+/// Rejects a mini-batch so large that it must be a typing error.
 pub(crate) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), String> {
     let values = |one: &Synthetic| {
         let sides = one.shape().iter();
@@ -54,7 +54,7 @@ pub(crate) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), String> 
     ))
 }
 
-/// Tokens of a sample, where that is what a sample is.
+/// Returns the tokens per sample, if samples are token sequences.
 pub(crate) fn tokens(spec: &ModelSpec) -> Option<usize> {
     match spec.inputs() {
         [input] if input.is_tokens() => usize::try_from(input.shape()[0]).ok(),
@@ -62,7 +62,7 @@ pub(crate) fn tokens(spec: &ModelSpec) -> Option<usize> {
     }
 }
 
-/// The model with a vocabulary of this size, where it has one that nobody chose.
+/// Sets the model's vocabulary size, unless the user chose it or the model has none.
 pub(super) fn adapted(chosen: &Chosen, vocabulary: usize) -> Result<Chosen, String> {
     if !chosen.has("vocab") || chosen.chose("vocab") {
         return Ok(chosen.clone());
@@ -71,7 +71,7 @@ pub(super) fn adapted(chosen: &Chosen, vocabulary: usize) -> Result<Chosen, Stri
     chosen.with(&[setting]).map_err(|error| error.to_string())
 }
 
-/// The tokens of a window that the model takes of them, or why it takes none.
+/// Returns the window length for this model, or why it cannot use the data.
 pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, String> {
     let (spec, what) = (&chosen.spec, of.name());
     let name = spec.name();
@@ -123,7 +123,7 @@ pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, S
     Ok(usize::try_from(length).unwrap_or(usize::MAX))
 }
 
-/// Both parts of the tokens hold a window of `seq` and what follows it.
+/// Checks that both parts of the tokens hold a window of `seq` and its next token.
 pub(super) fn require(tokens: &Tokens, of: What, seq: usize, share: f64) -> Result<(), String> {
     let window = seq.saturating_add(1);
     let parts = [share, 1.0 - share]
@@ -142,7 +142,7 @@ pub(super) fn require(tokens: &Tokens, of: What, seq: usize, share: f64) -> Resu
     ))
 }
 
-/// A share in words.
+/// Formats a share in words.
 fn held_out(share: f64) -> String {
     match share {
         _ if share.total_cmp(&0.1).is_eq() => "a tenth".to_owned(),

@@ -1,4 +1,4 @@
-//! Which model of the zoo takes data that another one does not take.
+//! Suggests a model of the zoo for data that the chosen one does not take.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use gpipe_partitioner::words::quoted;
 use crate::model::Chosen;
 use gpipe_data::{SampleOptions, Samples};
 
-/// The side of images that a first try is soon over with.
+/// Image side for a quick first try.
 const SIDE: i64 = 64;
-/// Inputs of which a small model learns what there is to learn.
+/// Inputs up to which a small model suffices.
 const FEW: i64 = 256;
 
-/// What is said behind why a model does not take the data of a path: the whole command for one that
-/// does; nothing where none is known, or the data is what is wrong.
+/// Returns a suffix for an error: the command with a model that takes this data. Empty if none is
+/// known, or if the data itself is invalid.
 pub(super) fn instead(chosen: &Chosen, path: &Path) -> String {
     let name = chosen.spec.name();
     if chosen.spec.exported().is_some() {
@@ -27,7 +27,7 @@ pub(super) fn instead(chosen: &Chosen, path: &Path) -> String {
     }
 }
 
-/// What learns a column of a table from the others.
+/// Suggests the command that learns a column of a table from the others.
 pub(super) fn of_table(path: &Path, target: Option<&str>) -> String {
     let model = model(path);
     let model = model.as_deref().unwrap_or("mlp --hidden 64 --depth 3");
@@ -48,11 +48,11 @@ fn command(model: &str, path: &Path) -> String {
     format!("`gpipe-rs train --model {model} --data {}`", quoted(path))
 }
 
-/// A model with its flags, where samples can be made of a path at all.
+/// Returns a model and its flags, if the path holds samples.
 fn model(path: &Path) -> Option<String> {
     let options = SampleOptions::default().held_out(0.0).image(3, SIDE, SIDE);
     if let Ok(samples) = Samples::open(path, &options) {
-        // No model learns anything of a single class.
+        // A single class teaches nothing.
         if samples.teaches_nothing().is_some() {
             return None;
         }
@@ -62,7 +62,7 @@ fn model(path: &Path) -> Option<String> {
         });
     }
     let numbers = Samples::open(path, &options.numbers()).ok()?;
-    // Images are no numbers for a model of them.
+    // A model of numbers does not take images.
     if path.is_dir() {
         return None;
     }

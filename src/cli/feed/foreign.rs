@@ -1,4 +1,4 @@
-//! Files that hold models or weights, where data is asked for.
+//! Detects files of models or weights passed as data.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,13 +9,13 @@ use gpipe_partitioner::words::path_instead;
 use crate::model::exported;
 use gpipe_decide::near;
 
-/// What `torch.save` files are called.
+/// Extensions of `torch.save` files.
 const SAVED: [&str; 4] = ["pt", "pth", "ckpt", "pkl"];
 
-/// That a path does not name a file of `torch.save`, where weights are asked for.
+/// Rejects a `torch.save` file where weights are expected.
 ///
 /// # Errors
-/// It does: how its weights become a file that is read.
+/// The path names such a file; the error tells how to convert it.
 pub(crate) fn check_weights(path: &Path) -> Result<(), String> {
     if !path.is_file() || !SAVED.contains(&ending(path).as_str()) {
         return Ok(());
@@ -26,7 +26,7 @@ pub(crate) fn check_weights(path: &Path) -> Result<(), String> {
     Err(why.to_owned())
 }
 
-/// Data sets that torchvision, `datasets` of Hugging Face and others download by these names.
+/// Data sets that torchvision, Hugging Face `datasets` and others download by these names.
 const OF_LIBRARIES: [&str; 24] = [
     "mnist",
     "fashionmnist",
@@ -59,10 +59,10 @@ fn ending(path: &Path) -> String {
     ending.to_string_lossy().to_lowercase()
 }
 
-/// That a path does not name a model or its weights, as its ending tells.
+/// Rejects a path whose extension is that of a model or its weights.
 ///
 /// # Errors
-/// It does: what it is, and where it belongs.
+/// The path names such a file; the error says what it is and which flag takes it.
 pub(crate) fn check(path: &Path) -> Result<(), String> {
     if is_of_a_library(path) {
         return Err(
@@ -120,16 +120,16 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether it is not a path but a data set that libraries download by its name.
+/// Whether this is the name of a data set that libraries download, rather than a path.
 fn is_of_a_library(path: &Path) -> bool {
     let name = path.to_string_lossy().to_lowercase();
     let plain = name.replace(['-', '_', ' '], "");
-    // Who has `iris.csv` is told that, as of any other slip.
+    // A typing error of an existing file such as `iris.csv` gets the usual suggestion instead.
     OF_LIBRARIES.contains(&plain.as_str()) && !path.exists() && path_instead(path).is_empty()
 }
 
-/// Whether a file begins as UTF-16 does; one that cannot be read is left to who reads it, and so is
-/// what is no file: opening a pipe waits for who writes to it.
+/// Whether a file begins with a UTF-16 byte-order mark. Unreadable files are left to the reader, and so
+/// are non-files: opening a pipe blocks until there is a writer.
 fn is_utf16(path: &Path) -> bool {
     if !path.is_file() {
         return false;
@@ -139,7 +139,7 @@ fn is_utf16(path: &Path) -> bool {
     read.is_ok() && matches!(mark, [0xff, 0xfe] | [0xfe, 0xff])
 }
 
-/// The same, and that it is no single image: those who train and judge need several.
+/// Like `check`, and rejects a single image: training and evaluation need several.
 ///
 /// # Errors
 /// As [`check`].

@@ -1,4 +1,4 @@
-//! Samples as a model takes them: pairs of an input and a target, or arrays of several inputs.
+//! Samples for a model: input-target pairs, or arrays for several inputs.
 
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,23 @@ use gpipe_torch::Values;
 /// Inputs and targets in batches.
 pub(crate) type Rows = Loader<(Values, Values)>;
 
-/// How many threads load, and how many batches they are ahead.
+/// Numbers of loading threads and of prefetched batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pace {
     pub(crate) workers: Option<HowMany>,
     pub(crate) prefetch: Option<HowMany>,
-    /// Bad items that are skipped in an epoch.
+    /// Limit of bad items skipped in an epoch.
     pub(crate) skip_bad: u64,
 }
 
 impl Pace {
-    /// The same with a number of workers where nobody said any.
+    /// Sets the number of workers, unless it was given.
     pub(crate) fn or_workers(self, workers: usize) -> Self {
         let workers = self.workers.or(Some(HowMany::Fixed(workers)));
         Self { workers, ..self }
     }
 
-    /// Batches at this pace, from a saved position or from the beginning.
+    /// Loads batches at this pace, from a saved position or from the beginning.
     pub(super) fn load<S: Source, B: Send + 'static>(
         self,
         batches: Batches<S, B>,
@@ -48,14 +48,14 @@ impl Pace {
     }
 }
 
-/// What a model learns from.
+/// Training data of a model.
 #[derive(Debug, Clone)]
 pub(crate) enum Learned {
-    /// An input and a target each.
+    /// Pairs of input and target.
     Pairs(Samples),
-    /// The same, where the model takes both as inputs and computes its loss itself.
+    /// Pairs that are both inputs of a model that computes its own loss.
     Inputs(Samples),
-    /// Arrays that are called as the model's inputs.
+    /// Arrays named after the model's inputs.
     Several(Several),
 }
 
@@ -67,58 +67,58 @@ impl Learned {
         }
     }
 
-    /// How many are trained on.
+    /// Number of training samples.
     pub(crate) fn train_len(&self) -> usize {
         self.pairs()
             .map_or_else(Several::train_len, Samples::train_len)
     }
 
-    /// How many are held out.
+    /// Number of held-out samples.
     pub(crate) fn held_out_len(&self) -> usize {
         self.pairs()
             .map_or_else(Several::held_out_len, Samples::held_out_len)
     }
 
-    /// How many there are without a test part.
+    /// Number of samples, without a test part.
     pub(crate) fn len(&self) -> usize {
         self.pairs().map_or_else(Several::len, Samples::len)
     }
 
-    /// What they are, in a few words.
+    /// Describes the samples in a few words.
     pub(crate) fn describe(&self) -> String {
         self.pairs()
             .map_or_else(Several::describe, Samples::describe)
     }
 
-    /// What is to be said of them besides.
+    /// Notes about the samples.
     pub(crate) fn notes(&self) -> &[String] {
         self.pairs().map_or_else(Several::notes, Samples::notes)
     }
 
-    /// Classes of which there is no sample, as far as that is known.
+    /// Known classes without samples.
     pub(crate) fn absent_classes(&self) -> &[String] {
         self.pairs().map_or(&[], Samples::absent_classes)
     }
 
-    /// Mean and standard deviation by which targets are scaled, where they are.
+    /// Mean and standard deviation that targets are scaled by, if they are scaled.
     pub(crate) fn target_scale(&self) -> Option<(f64, f64)> {
         self.pairs().ok().and_then(Samples::target_scale)
     }
 
-    /// How many classes have names.
+    /// Number of named classes.
     pub(crate) fn named_classes(&self) -> usize {
         self.pairs().map_or(0, |own| own.class_names().len())
     }
 
-    /// What a run keeps of them.
+    /// The description that a run saves of its samples.
     pub(crate) fn kept(&self) -> Value {
         self.pairs().map_or_else(Several::kept, Samples::kept)
     }
 
-    /// That they are those that a run has kept this of.
+    /// Checks that the samples match the description saved by a run.
     ///
     /// # Errors
-    /// They are others.
+    /// They are other samples.
     pub(crate) fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         match self.pairs() {
             Ok(samples) => samples.check_same(kept),
@@ -126,10 +126,11 @@ impl Learned {
         }
     }
 
-    /// Batches of a part from a saved position, or from the beginning, made at this pace; none where there is no such part.
+    /// Loads batches of a part from a saved position or from the beginning; `None` if there is no such
+    /// part.
     ///
     /// # Errors
-    /// The position is one in other data, or there is no thread.
+    /// The position is of other data, or no thread can be created.
     pub(crate) fn load(
         &self,
         part: Part,
@@ -143,8 +144,8 @@ impl Learned {
         }
     }
 
-    /// The first sample with a number that is NaN or infinite, of those that are trained on and then of those
-    /// that are held out, where one is found within a while; none also where they cannot be read.
+    /// Describes the first training or held-out sample with a NaN or infinite value. `None` if none is
+    /// found within 10 s, or if samples cannot be read.
     pub(crate) fn not_finite(&self) -> Option<String> {
         const ROWS: usize = 64;
         let end = Instant::now() + Duration::from_secs(10);
@@ -173,10 +174,10 @@ impl Learned {
         None
     }
 
-    /// Threads that leave the stages some cores.
+    /// Number of loading threads that leaves some cores to the stages.
     pub(crate) fn workers(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // Images are decoded, which takes longer than small models do.
+        // Decoding images takes longer than small models do.
         match self.pairs().map(Samples::input) {
             Ok([_, _, _]) => cores.div_ceil(2).min(8),
             _ => 1,

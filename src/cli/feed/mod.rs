@@ -1,5 +1,4 @@
-//! What a model is fed with: a text, a file of tokens, samples of any kind, or data made up from its
-//! shapes.
+//! Input data of a model: text, a file of tokens, samples of any kind, or data made up from its shapes.
 
 mod batches;
 mod fit;
@@ -41,12 +40,12 @@ pub(super) use unlabelled::unlabelled;
 
 use read::Read;
 
-/// What stands for made-up data where a file could stand.
+/// Word for made-up data in place of a path.
 pub(super) const SYNTHETIC: &str = "synthetic";
-/// What the name of a file of tokens ends with.
+/// Extension of token files.
 const TOKENS: &str = "bin";
 
-/// Where batches come from.
+/// Source of batches.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one of a run")]
 pub(super) enum Source {
@@ -54,44 +53,44 @@ pub(super) enum Source {
     Text {
         set: Arc<TextSet>,
         windows: Windows,
-        /// None: the built-in text.
+        /// `None` for the built-in text.
         path: Option<PathBuf>,
     },
-    /// Windows of a file of tokens, or of a text as those of a tokenizer, drawn at random.
+    /// Windows of a token file or of a tokenized text, drawn at random.
     Tokens {
         windows: Windows,
-        /// None: the built-in text.
+        /// `None` for the built-in text.
         path: Option<PathBuf>,
     },
-    /// Inputs and targets of a file, a folder, or the model's own.
+    /// Inputs and targets from a file or a folder, or the model's own.
     Samples {
         samples: Learned,
-        /// None: the model brings them.
+        /// `None` if they are the model's own.
         path: Option<PathBuf>,
-        /// How they are read and decoded.
+        /// Pace of reading and decoding.
         pace: Pace,
     },
-    /// Made once, with why where nobody asked for it.
+    /// Made-up data, with the reason if it was not requested.
     Synthetic(Option<String>),
 }
 
-/// Tokens and how they are cut.
+/// Tokens and how they are cut into windows.
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
     train: Tokens,
-    /// None where nothing is held out.
+    /// `None` if nothing is held out.
     held_out: Option<Tokens>,
-    /// Tokens of a window.
+    /// Tokens per window.
     seq: usize,
-    /// Whether they are drawn from anywhere, or come side by side.
+    /// Whether windows are drawn at random rather than side by side.
     shuffle: bool,
     pace: Pace,
 }
 
 impl Source {
-    /// The data that `--data` names, or what fits the model where it names none; and
-    /// the model for it, whose vocabulary is the data's where nobody chose one. Texts are read as
-    /// the tokens of the tokenizer, where there is one.
+    /// Opens the data of `--data`, or the default data for the model; returns it with the model adapted
+    /// to it, whose vocabulary size is the data's unless it was given. Text is tokenized if there is a
+    /// tokenizer.
     pub(super) fn choose(
         chosen: Chosen,
         data: Option<&Path>,
@@ -185,7 +184,7 @@ impl Source {
         }
     }
 
-    /// Has the data be that of a URL, wherever it was brought to.
+    /// Replaces the downloaded copy's path with the URL.
     fn renamed(&mut self, url: &Path) {
         match self {
             Self::Text { path, .. } | Self::Tokens { path, .. } | Self::Samples { path, .. } => {
@@ -195,7 +194,7 @@ impl Source {
         }
     }
 
-    /// Samples, where the path is that of such, or the model brings them.
+    /// Opens samples, if the path holds samples or the model has its own.
     fn samples(
         chosen: &Chosen,
         path: Option<&Path>,
@@ -205,7 +204,7 @@ impl Source {
             return Ok(None);
         }
         let named = |why: String| match path {
-            // Some errors name the file, or one inside, themselves.
+            // Some errors already name the file, or a file in it.
             Some(path) => Failure::Usage(match why.split_once(&path.display().to_string()) {
                 Some(("" | "cannot read ", rest)) if rest.starts_with([':', ',', '/']) => {
                     format!("--data: {why}")
@@ -236,7 +235,7 @@ impl Source {
         }))
     }
 
-    /// That there is a whole batch to train on.
+    /// Checks that a training batch is no larger than the data.
     pub(super) fn check_batch(&self, batch: usize) -> Result<(), String> {
         let Self::Samples { samples, .. } = self else {
             return Ok(());
@@ -250,8 +249,8 @@ impl Source {
         }
     }
 
-    /// Samples of an epoch; none of made-up data, which has no end. Those of a text are its windows
-    /// side by side, though they are drawn from anywhere.
+    /// Samples per epoch; `None` for made-up data, which is endless. For text, the number of adjacent
+    /// windows, although windows are drawn at random.
     pub(super) fn epoch(&self) -> Option<usize> {
         match self {
             Self::Text { windows, .. } | Self::Tokens { windows, .. } => {
@@ -262,7 +261,7 @@ impl Source {
         }
     }
 
-    /// What a run keeps of its samples.
+    /// The description of the samples that a run saves.
     pub(super) fn kept(&self) -> Option<Value> {
         match self {
             Self::Samples { samples, .. } => Some(samples.kept()),
@@ -270,7 +269,7 @@ impl Source {
         }
     }
 
-    /// The text, where it is one.
+    /// Returns the text and the window length, if the data is text.
     pub(super) fn text(&self) -> Option<(&TextSet, usize)> {
         match self {
             Self::Text { set, windows, .. } => Some((set, windows.seq)),
@@ -278,11 +277,11 @@ impl Source {
         }
     }
 
-    /// The next `batches` batches of `samples`, made ahead of their use where making
-    /// them takes anything; `from` where another feed of the same data and seed stood.
+    /// Returns the next `batches` batches of `samples` samples, prefetched where they must be loaded.
+    /// `from` is the saved position of another feed of the same data and seed.
     ///
     /// # Errors
-    /// The state is none, or of other data; libtorch or the operating system refuses.
+    /// The state is invalid or of other data, or libtorch or the operating system fails.
     pub(super) fn feed(
         &self,
         spec: &ModelSpec,
@@ -302,8 +301,8 @@ impl Source {
         }
     }
 
-    /// What is held out, once, in batches; None for made-up data, and where none is asked for: see
-    /// [`HeldOut::new`].
+    /// Returns the held-out data in batches, for one pass; `None` for made-up data, and if none is
+    /// requested: see [`HeldOut::new`].
     pub(super) fn held_out(
         &self,
         samples: usize,
@@ -325,11 +324,11 @@ impl Source {
         Some(HeldOut::new(from, samples, most, takes))
     }
 
-    /// The first tokens that are held out, some for a model to go on with, and the tokens of a
-    /// sequence; none of made-up data.
+    /// Returns the first held-out tokens, as a prompt, and the sequence length; `None` for data without
+    /// tokens.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The tokens cannot be read.
     pub(super) fn beginning(&self) -> Result<Option<(Vec<i64>, usize)>, DataError> {
         let Some(windows) = self.windows() else {
             return Ok(None);
@@ -346,8 +345,7 @@ impl Source {
         }
     }
 
-    /// How long a batch takes to come when nothing else waits, once the loader is warm: how fast it
-    /// is.
+    /// Measures the time per batch of a warm loader without other load.
     ///
     /// # Errors
     /// As [`Source::feed`].
@@ -362,34 +360,34 @@ impl Source {
     }
 }
 
-/// What a loader takes for a batch when nothing else waits.
+/// A loader's time per batch without other load.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) each: Micros,
-    /// What of it takes how long; none of made-up data.
+    /// Time of each loading phase; `None` for made-up data.
     pub(super) phases: Option<InputMeasures>,
 }
 
-/// What is trained on, and the last share, which is not.
+/// Splits tokens into a training part and the held-out share at the end.
 pub(super) fn parts(tokens: &Tokens, share: f64) -> [Tokens; 2] {
     let held_out = (tokens.len() as f64 * share) as usize;
     let train = tokens.len() - held_out;
     [tokens.range(0..train), tokens.range(train..tokens.len())]
 }
 
-/// Whether a path names a file of tokens, or a folder of two, as nanoGPT's scripts write it.
+/// Whether a path names a token file, or a folder of two as nanoGPT's scripts write.
 pub(crate) fn is_tokens(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == TOKENS) || Tokens::are_in(path)
 }
 
-/// Whether a path names a table that is a text, too.
+/// Whether a path names a table, which may also be read as text.
 fn is_table(path: &Path) -> bool {
     let ending = path.extension().unwrap_or_default();
     let tables = ["csv", "tsv"];
     tables.iter().any(|own| ending.eq_ignore_ascii_case(own))
 }
 
-/// Whether a path names samples, for this model: a table is a text to one of texts.
+/// Whether a path names samples for this model; a language model reads a table as text.
 fn is_samples(chosen: &Chosen, path: &Path) -> Result<bool, DataError> {
     if is_table(path) && tokens(&chosen.spec).is_some() {
         return Ok(false);

@@ -1,11 +1,11 @@
-//! What data is called, and how much there is of it.
+//! Name and size of data.
 
 use super::{SYNTHETIC, Source};
 use crate::output::thousands;
 use gpipe_data::Tokens;
 
 impl Source {
-    /// What it is called.
+    /// Name of the data.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Text { path: None, .. } | Self::Tokens { path: None, .. } => {
@@ -25,7 +25,7 @@ impl Source {
         }
     }
 
-    /// What there is of tokens: how many are trained on, and how many are held out.
+    /// Describes the numbers of training and held-out tokens; `None` for other data.
     pub(crate) fn parts(&self) -> Option<String> {
         let (windows, unit) = match self {
             Self::Text { windows, .. } => (windows, "character"),

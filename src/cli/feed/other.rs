@@ -1,4 +1,4 @@
-//! Other data than what is trained on, for evaluations in place of a held-out share.
+//! Separate evaluation data, in place of a held-out share.
 
 use std::path::Path;
 
@@ -13,22 +13,22 @@ use crate::model::Chosen;
 use crate::trained::{ModelTokenizer, Vocabulary};
 use gpipe_data::{Part, TextSet, Tokens};
 
-/// What a run is evaluated on, where that is data of its own.
+/// Separate evaluation data of a run.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one of a run")]
 pub(crate) enum Other {
-    /// Windows of so many of these tokens.
+    /// Windows of this length.
     Tokens(Tokens, usize),
-    /// A part of samples, which is loaded so.
+    /// A part of samples, loaded at this pace.
     Samples(Learned, Part, Pace),
 }
 
 impl Other {
-    /// The data at a path, in the tokens, classes and scales of what `source` trains on. Of
-    /// samples with a test part that is taken, else all of them.
+    /// Reads evaluation data with the tokens, classes and scales of `source`. Of samples with a test
+    /// part, only the test part is used.
     ///
     /// # Errors
-    /// It cannot be read, or the model does not take it.
+    /// The data cannot be read, or the model does not take it.
     pub(crate) fn read(
         path: &Path,
         (chosen, source): (&Chosen, &Source),
@@ -72,7 +72,7 @@ impl Other {
         }
     }
 
-    /// In batches: see [`HeldOut::new`].
+    /// Returns batches: see [`HeldOut::new`].
     pub(crate) fn batches(
         &self,
         samples: usize,
@@ -90,7 +90,7 @@ impl Other {
     }
 }
 
-/// The tokens of a file as the run's own data has them.
+/// Reads a file's tokens in the training data's vocabulary.
 fn tokens(
     path: &Path,
     source: &Source,

@@ -1,4 +1,4 @@
-//! Texts and files of tokens, before and after it is known whether a model can take them.
+//! Text and token files, read before they are fitted to a model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::model::Chosen;
 use crate::trained::ModelTokenizer;
 use gpipe_data::{DataError, TextSet, Tokens};
 
-/// What a file holds, before it is known whether the model can take it.
+/// Contents of a file, not yet fitted to a model.
 pub(super) struct Read {
-    /// None: tokens that are no characters that we know.
+    /// `None` for tokens that are not characters.
     text: Option<TextSet>,
     tokens: Tokens,
-    /// Those that are held out, where the data says so itself.
+    /// The held-out tokens, if the data defines them.
     held_out: Option<Tokens>,
     path: Option<PathBuf>,
     what: What,
@@ -32,7 +32,7 @@ impl Read {
         }
     }
 
-    /// A file of text, as characters or as the tokens of a tokenizer.
+    /// Reads a text file as characters, or as tokens if there is a tokenizer.
     pub(super) fn text_of(path: &Path, tokenizer: Option<&ModelTokenizer>) -> Result<Self, String> {
         let own = Some(path.to_owned());
         match tokenizer {
@@ -83,8 +83,8 @@ impl Read {
         })
     }
 
-    /// The model, with the data's vocabulary where nobody chose one, and the data; or the
-    /// model and why they do not fit.
+    /// Returns the model and the data, with the data's vocabulary size unless it was given; or the
+    /// model and the reason why they do not fit.
     pub(super) fn fitted(
         self,
         chosen: Chosen,
@@ -129,7 +129,7 @@ impl Read {
     }
 }
 
-/// What is trained on and what is held out: a file of its own, or a share.
+/// Splits off the held-out part: a file of its own, or a share.
 fn apart((tokens, held_out): (&Tokens, Option<&Tokens>), share: f64) -> [Tokens; 2] {
     match held_out {
         Some(held_out) => [tokens.clone(), held_out.clone()],

@@ -1,4 +1,4 @@
-//! Data on other machines: objects of a store, brought to this one.
+//! Data of object stores, downloaded to this machine.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ pub(crate) fn is_url(path: &Path) -> bool {
     path.to_string_lossy().contains("://")
 }
 
-/// Where data is on this machine: the path itself, or what a URL names, brought to the user's cache,
-/// where later runs find it.
+/// Returns the local path of data: the path itself, or a URL's download in the user's cache, which
+/// later runs reuse.
 ///
 /// # Errors
-/// The store does not answer, knows nothing of that name, or this program has no such.
+/// The store does not answer or has no such object, or this program was built without stores.
 pub(crate) fn local(path: &Path) -> Result<Cow<'_, Path>, String> {
     if is_url(path) {
         let url = path.to_string_lossy();

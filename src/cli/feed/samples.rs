@@ -1,4 +1,4 @@
-//! Samples for a model: which of them fit, and which sizes of the model are theirs.
+//! Fits samples to a model, and the model's sizes to samples.
 
 use std::path::Path;
 
@@ -15,32 +15,32 @@ use gpipe_data::{Check, DataError, HowMany, Missing, Normalise, SampleOptions, S
 use gpipe_models::USUAL_IGNORED;
 use gpipe_models::zoo::{Fill, ModelSpec, Synthetic};
 
-/// What is said of data, beside where it is.
+/// Options of data, other than its path.
 #[derive(Debug, Clone)]
 pub(crate) struct DataOptions {
-    /// The column of a table with the targets.
+    /// Target column of a table.
     pub(crate) target: Option<String>,
-    /// Those that are neither targets nor inputs.
+    /// Columns that are neither targets nor inputs.
     pub(crate) drop_columns: Vec<String>,
     pub(crate) missing: Missing,
-    /// The share that is held out.
+    /// Held-out share.
     pub(crate) held_out: f64,
     pub(crate) normalise: Normalise,
     pub(crate) resize: Option<usize>,
     pub(crate) augment: bool,
     pub(crate) shuffle: bool,
     pub(crate) seed: u64,
-    /// Threads that read and decode; by default as many as suit the data.
+    /// Loading threads; the default depends on the data.
     pub(crate) workers: Option<HowMany>,
-    /// Batches that are made ahead; by default as the library does.
+    /// Prefetched batches; the default is the library's.
     pub(crate) prefetch: Option<HowMany>,
-    /// Samples of an epoch that are skipped where they cannot be made.
+    /// Limit of bad samples skipped in an epoch.
     pub(crate) skip_bad: usize,
-    /// What an earlier run has kept of it.
+    /// The description saved by an earlier run.
     pub(crate) kept: Option<Value>,
 }
 
-/// What is held out where nothing is said.
+/// Default held-out share.
 pub(crate) const HELD_OUT: f64 = 0.1;
 
 impl Default for DataOptions {
@@ -64,7 +64,7 @@ impl Default for DataOptions {
 }
 
 impl DataOptions {
-    /// How fast it is to be loaded.
+    /// Loading pace.
     pub(crate) fn pace(&self) -> Pace {
         Pace {
             workers: self.workers,
@@ -74,23 +74,23 @@ impl DataOptions {
     }
 }
 
-/// What a model's names for the number of its classes are.
+/// Names of the model sizes that set the number of classes.
 const CLASSES: [&str; 3] = ["classes", "outputs", "vocab"];
-/// What it calls the numbers of an input that is a row of them.
+/// Name of the model size that sets the length of a vector input.
 const INPUTS: &str = "inputs";
 
-/// The samples that a path names, or that the model brings itself, and the model for them; none
-/// where there are none: of a model that brings nothing, without a path.
+/// Opens the samples at a path or the model's own, and adapts the model to them. `None` if there is no
+/// path and the model has no samples.
 ///
 /// # Errors
-/// What is wrong with the data, or why the model does not take it.
+/// The data is invalid, or the model does not take it.
 pub(crate) fn choose(
     chosen: &Chosen,
     path: Option<&Path>,
     options: &DataOptions,
 ) -> Result<Option<(Chosen, Learned)>, String> {
     let found = found(chosen, path, options);
-    // Which dimension of an output has the classes its targets may tell.
+    // The class dimension of an output may depend on the targets.
     match (found, chosen.turned()) {
         (Err(why), Some(other)) => self::found(&other, path, options).map_err(|_| why),
         (found, _) => found,
@@ -128,7 +128,7 @@ fn found(
         (None, Some(path)) => Samples::open(path, &wanted).map_err(|error| error.to_string())?,
         (None, None) => return Ok(None),
     };
-    // What a run is judged by may well be of one class.
+    // Evaluation data may well have a single class.
     if let (None, Some(why)) = (&options.kept, samples.teaches_nothing()) {
         return Err(why.to_owned());
     }
@@ -147,8 +147,8 @@ fn found(
     Ok(Some((chosen, learned)))
 }
 
-/// The input and the target of a model that has one of each; or both inputs of one that computes
-/// its loss of them itself.
+/// Returns the input and the target of a model with one of each, or both inputs of a model that
+/// computes its own loss.
 fn pair(spec: &ModelSpec) -> Option<[&Synthetic; 2]> {
     match (spec.inputs(), spec.targets()) {
         ([input], [target]) => Some([input, target]),
@@ -157,7 +157,7 @@ fn pair(spec: &ModelSpec) -> Option<[&Synthetic; 2]> {
     }
 }
 
-/// What the model takes, as far as it is known before the data.
+/// Options for samples that the model takes, as far as known before reading the data.
 pub(super) fn wanted(
     chosen: &Chosen,
     input: &Synthetic,
@@ -194,7 +194,7 @@ pub(super) fn wanted(
     options = match target.fill() {
         Fill::Classes(count) if !changes(chosen, CLASSES) => options.classes(count as usize),
         Fill::Classes(_) => options,
-        // A model that computes its loss itself may do anything with its target.
+        // A model that computes its own loss may use its target in any way.
         Fill::Normal if !chosen.spec.targets().is_empty() => options.numbers().scale_targets(),
         _ => options.numbers(),
     };
@@ -207,18 +207,18 @@ pub(super) fn wanted(
     }
 }
 
-/// Whether a size that nobody chose is one of these.
+/// Whether the first of these sizes that the model has was left to its default.
 fn changes(chosen: &Chosen, sizes: impl IntoIterator<Item = &'static str>) -> bool {
     free(chosen, sizes).is_some()
 }
 
-/// The first of some sizes that the model has, where nobody chose it.
+/// Returns the first of these sizes that the model has, if the user did not choose it.
 fn free(chosen: &Chosen, sizes: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
     let own = sizes.into_iter().find(|size| chosen.has(size))?;
     (!chosen.chose(own)).then_some(own)
 }
 
-/// The model with the sizes of the data, where it has such that nobody chose.
+/// Sets the model's sizes from the data, except those that the user chose.
 fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
     if chosen.spec.exported().is_some() {
         let shapes = [samples.input(), samples.target()];
@@ -236,7 +236,7 @@ fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
     if let Some(size) = free(chosen, [INPUTS]) {
         settings.push(format!("{size}={}", numbers(samples.input())));
     }
-    // The usual 8 layers of 1,024 overfit small data, or do not learn it at all.
+    // The default of 8 layers of 1,024 overfits small data, or does not learn it at all.
     if chosen.spec.name() == "mlp" {
         let hidden = (samples.train_len() / 64)
             .next_power_of_two()
@@ -248,7 +248,7 @@ fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
     chosen.with(&settings).map_err(|error| error.to_string())
 }
 
-/// The samples in the shapes that the model takes.
+/// Shapes the samples as the model takes them.
 fn fitted(chosen: &Chosen, samples: &Samples) -> Result<Samples, String> {
     let spec = &chosen.spec;
     let Some([input, target]) = pair(spec) else {
@@ -272,7 +272,7 @@ fn fitted(chosen: &Chosen, samples: &Samples) -> Result<Samples, String> {
     Ok(shaped.checked(input, check(target, "target", Some(ignored))))
 }
 
-/// That there are no more classes than the model tells, and none where it learns numbers.
+/// Checks that there are no more classes than outputs, and no classes for a regression.
 fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Result<(), String> {
     let name = chosen.spec.name();
     let Some(classes) = samples.classes() else {
@@ -296,7 +296,7 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
                 classes = count(classes, "class")
             ))
         }
-        // Two are what binary cross-entropy is for.
+        // Binary cross-entropy takes two classes.
         Fill::Uniform if classes <= 2 => Ok(()),
         Fill::Classes(_) => Ok(()),
         _ => {
@@ -314,7 +314,7 @@ fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Resu
     }
 }
 
-/// The names of the classes, where they are few: one that is there by mistake is seen.
+/// Lists the class names if they are few, so that an unintended one is noticed.
 fn names(samples: &Samples) -> String {
     const MOST: usize = 12;
     match samples.class_names() {
@@ -324,8 +324,8 @@ fn names(samples: &Samples) -> String {
     }
 }
 
-/// How targets of one shape become what is learnt, where a loss of the other kind may be meant: a number
-/// a sample may be its class, and several may be a class as ones and zeros.
+/// Suggests the other kind of loss where it may be meant: a single number may be a class, and several
+/// numbers a one-hot class.
 fn other_loss(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> &'static str {
     let numbers = |shape: &[i64]| shape.iter().product::<i64>();
     let (own, wanted) = (numbers(samples.target()), numbers(target.shape()));
@@ -342,7 +342,7 @@ fn other_loss(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> &'stati
     }
 }
 
-/// What lets a program take samples of other sizes, where it takes as many dimensions.
+/// Hint to export a program with dynamic sizes, if the samples have the same number of dimensions.
 pub(super) fn fixed_shape(spec: &ModelSpec, there: &[i64]) -> String {
     let input = spec.inputs().first().filter(|_| spec.exported().is_some());
     let wanted = input.map_or(&[][..], Synthetic::shape);
@@ -357,7 +357,7 @@ pub(super) fn fixed_shape(spec: &ModelSpec, there: &[i64]) -> String {
     }
 }
 
-/// What the model takes and learns, in words.
+/// Describes the model's inputs and targets.
 pub(super) fn takes(spec: &ModelSpec) -> String {
     let inputs = shapes(spec.inputs());
     match spec.targets() {
@@ -370,8 +370,8 @@ pub(super) fn takes(spec: &ModelSpec) -> String {
     }
 }
 
-/// What numbers of the data must be for the model; `ignored` is what targets may be besides, and none
-/// of inputs.
+/// Returns the check of the data's values for the model; `ignored` is an additional valid target value,
+/// `None` for inputs.
 pub(super) fn check(one: &Synthetic, what: &'static str, ignored: Option<i64>) -> Check {
     let own = match one.fill() {
         Fill::Classes(known) => {

@@ -1,4 +1,4 @@
-//! Arrays for the inputs of an exported program, by their names.
+//! Arrays for the named inputs of an exported program.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use gpipe_data::{DataError, Field, Normalise, SampleOptions, Several};
 use gpipe_models::USUAL_IGNORED;
 use gpipe_models::zoo::{Fill, ModelSpec, Synthetic};
 
-/// What the arrays of inputs and of targets are called where nobody names them otherwise.
+/// Default names of the input and target arrays.
 const INPUT: &str = "x";
 const TARGET: &str = "y";
 
-/// The arrays that are called as the inputs of the program, and the program for their sizes; none where
-/// there are none, or where it is a program of pairs.
+/// Opens the arrays named after the program's inputs, and resizes the program to them. `None` if there
+/// are none, or if the program takes pairs.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The arrays are invalid.
 pub(super) fn by_name(
     chosen: &Chosen,
     path: &Path,
@@ -49,7 +49,7 @@ pub(super) fn by_name(
     Ok(found.map(|found| (chosen, found)))
 }
 
-/// What the program calls its inputs.
+/// Names of the program's inputs.
 pub(super) fn names(spec: &ModelSpec) -> Vec<String> {
     let exported = spec.exported().filter(|_| spec.named_loss().is_some());
     let names = exported.iter().flat_map(|model| model.input_names());
@@ -65,7 +65,7 @@ fn fields(chosen: &Chosen, names: &[String]) -> Vec<Field> {
         scales_bytes: !matches!(one.fill(), Fill::Classes(_) | Fill::Integers(_)),
     };
     let named = |name: &String| match names.len() {
-        // The only one needs no name.
+        // A single input may also have the default name.
         1 => vec![name.clone(), INPUT.to_owned()],
         _ => vec![name.clone()],
     };
@@ -78,7 +78,7 @@ fn fields(chosen: &Chosen, names: &[String]) -> Vec<Field> {
     inputs.chain(targets).collect()
 }
 
-/// The model, where the targets that PyTorch leaves out count nothing to its loss.
+/// Returns the model with a loss that ignores PyTorch's default ignored target.
 pub(super) fn ignoring(chosen: &Chosen) -> Chosen {
     let mut other = chosen.clone();
     if chosen.loss().is_none_or(|own| own.ignored().is_none()) {
@@ -87,7 +87,7 @@ pub(super) fn ignoring(chosen: &Chosen) -> Chosen {
     other
 }
 
-/// Why the data of a path is none for the model.
+/// Explains why the model does not take the data.
 pub(super) fn refused(spec: &ModelSpec, path: &Path) -> String {
     let names = names(spec);
     if names.is_empty() {

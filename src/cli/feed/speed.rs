@@ -1,19 +1,19 @@
-//! How long a batch takes to come.
+//! Measures the time per batch.
 
 use gpipe_partitioner::Micros;
 
-/// Batches that are let pass before any counts, as long as they take no longer than so many
-/// seconds together: threads start, files come into the page cache, memory is asked for.
+/// Warm-up batches that are not counted, and the limit in seconds for all of them: threads start, files
+/// enter the page cache, memory is allocated.
 const WARM_UP: u32 = 8;
 const WARM_UP_SECONDS: f64 = 1.0;
-/// Batches that count, and the seconds after which no more do.
+/// Counted batches, and the limit in seconds for all of them.
 const COUNTED: u32 = 64;
 const COUNTED_SECONDS: f64 = 1.0;
-/// How many batches are taken at most.
+/// Upper bound of batches taken.
 pub(super) const BATCHES: usize = (WARM_UP + COUNTED) as usize;
 
-/// The mean time between batches of `feed` once it is warm; `now` is the time in seconds. Where
-/// there are too few batches to count any, that of those that there are.
+/// Returns the mean time between batches of a warm `feed`; `now` returns the time in seconds. With too
+/// few batches to warm up, all of them count.
 pub(super) fn each<T>(
     mut feed: impl Iterator<Item = anyhow::Result<T>>,
     now: impl Fn() -> f64,
@@ -24,8 +24,8 @@ pub(super) fn each<T>(
     Ok(Micros::new(seconds * 1e6 / f64::from(batches.max(1)))?)
 }
 
-/// Takes so many batches, or those that have begun within so many seconds; how many, and how long
-/// they took.
+/// Takes up to this many batches, starting none after the time limit; returns their number and
+/// duration.
 fn taken<T>(
     feed: &mut impl Iterator<Item = anyhow::Result<T>>,
     now: &impl Fn() -> f64,
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// What is told of batches that take these milliseconds.
+    /// Returns the measured time for batches with these durations in milliseconds.
     fn told(times: &[u32]) -> f64 {
         let clock = Cell::new(0.0);
         let feed = times.iter().map(|time| {
@@ -57,7 +57,7 @@ mod tests {
         each(feed, || clock.get()).unwrap().get() / 1e3
     }
 
-    /// The second batch of a cold loader counted, and was nearly all that did.
+    /// Once, the second batch of a cold loader counted for nearly the whole time.
     #[test]
     fn cold_batches_do_not_count() {
         let cold = [900, 800, 10, 10, 10, 10];
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_is_slow_throughout_is_told_so() {
         assert!((told(&[3000, 3000, 3000]) - 3000.0).abs() < 1e-6);
-        // All that there are.
+        // All batches, as there are few.
         assert!((told(&[20, 10]) - 15.0).abs() < 1e-6);
     }
 

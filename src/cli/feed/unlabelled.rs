@@ -1,4 +1,4 @@
-//! Inputs without targets, for a model that is trained.
+//! Inputs without targets, for a trained model.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::model::Chosen;
 use gpipe_data::{Check, DataError, Samples};
 use gpipe_models::zoo::Synthetic;
 
-/// The inputs that a path names, as the model takes them and as a run has kept how they are read.
+/// Opens the inputs at a path, shaped for the model and read with the run's saved options.
 ///
 /// # Errors
-/// What is wrong with the data, or why the model does not take it.
+/// The data is invalid, or the model does not take it.
 pub(crate) fn unlabelled(
     chosen: &Chosen,
     path: &Path,

@@ -1,20 +1,19 @@
-//! Which token comes next.
+//! Sampling of the next token.
 
-/// How a token is chosen among the likely ones.
+/// Rule for sampling a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rule {
-    /// What logits are divided by; 0 takes the largest.
+    /// Divisor of the logits; 0 always takes the largest.
     pub(super) temperature: f64,
-    /// How many of the likeliest may be drawn; all where nothing is said.
+    /// Number of the most likely tokens to draw from; `None` for all.
     pub(super) top_k: Option<usize>,
-    /// The share of the odds that those which may be drawn have together, at least; all where
-    /// nothing is said.
+    /// Minimum total probability of the most likely tokens to draw from; `None` for all.
     pub(super) top_p: Option<f64>,
 }
 
 impl Rule {
-    /// The token whose part of the odds `point` falls in, a number in [0, 1); None where
-    /// the logits are no numbers. Of equal logits the first counts as larger.
+    /// Returns the token at `point`, a number in [0, 1), of the cumulative odds; `None` if logits are
+    /// NaN or infinite. Of equal logits, the first ranks higher.
     pub(super) fn draw(&self, logits: &[f64], point: f64) -> Option<usize> {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
@@ -40,7 +39,7 @@ impl Rule {
         Some(order[place])
     }
 
-    /// Relative to those of the likeliest.
+    /// Odds relative to the most likely token's.
     fn odds(&self, below: f64) -> f64 {
         match (self.temperature, below) {
             (_, 0.0) => 1.0,
@@ -50,7 +49,7 @@ impl Rule {
     }
 }
 
-/// How many of these, the largest first, have such a share of all.
+/// Returns how many of these odds, largest first, reach this share of the total.
 ///
 /// *Source*: Holtzman et al. 2020.
 fn nucleus(odds: &[f64], share: f64) -> usize {
@@ -121,7 +120,7 @@ mod tests {
             assert_eq!(rule.draw(&LOGITS, point), Some(1));
         }
         assert_eq!(rule.draw(&[1.0, 3.0, 3.0], 0.0), Some(1));
-        // A temperature that makes every ratio infinite is as good as none.
+        // A temperature so small that every ratio is infinite acts like 0.
         let tiny = Rule {
             temperature: 1e-320,
             top_k: None,

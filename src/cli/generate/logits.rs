@@ -1,25 +1,25 @@
-//! What a model says of the token that comes next.
+//! Logits of the next token.
 
 use tch::{Kind, Tensor};
 
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::Pipeline;
 
-/// A text that grows, and the model that sees it.
+/// A growing text, and the model that reads it.
 #[derive(Debug)]
 pub(super) struct Growing<'p> {
     pipe: &'p mut Pipeline,
-    /// Tokens that it sees at most.
+    /// Maximum number of tokens that the model sees.
     context: usize,
-    /// Tokens that stand for something; a model may know more.
+    /// Size of the vocabulary; the model may know more tokens.
     known: usize,
-    /// Whether its layers keep what they need of tokens that came before.
+    /// Whether layers cache the keys and values of earlier tokens.
     caches: bool,
     is_exported: bool,
-    /// Copies of the text that make the fewest samples the model takes.
+    /// Copies of the text that fill the smallest batch the model takes.
     copies: i64,
     tokens: Vec<i64>,
-    /// Tokens that they have.
+    /// Tokens in the cache.
     cached: usize,
 }
 
@@ -42,7 +42,7 @@ impl<'p> Growing<'p> {
         }
     }
 
-    /// What stands there so far.
+    /// The tokens so far.
     pub(super) fn tokens(&self) -> &[i64] {
         &self.tokens
     }
@@ -55,7 +55,7 @@ impl<'p> Growing<'p> {
     pub(super) fn logits(&mut self) -> anyhow::Result<Tensor> {
         let tokens = &self.tokens;
         let mut last = -1;
-        // Past its context all places shift, and what was cached is of other ones.
+        // Past the context all positions shift, and the cache is invalid.
         let logits = if self.caches && tokens.len() <= self.context {
             let (past, new) = (self.cached, &tokens[self.cached..]);
             let logits = self.pipe.decode(row(new), past)?;
@@ -64,7 +64,7 @@ impl<'p> Growing<'p> {
         } else {
             let mut seen = tokens[tokens.len().saturating_sub(self.context)..].to_vec();
             last = seen.len() as i64 - 1;
-            // Its sequences may have one length alone; no token sees those after it.
+            // Its sequences may have a fixed length; no token sees those after it.
             if self.is_exported {
                 seen.resize(self.context, 0);
             }

@@ -117,22 +117,22 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     author.stream(args)
 }
 
-/// A model that writes.
+/// A model that generates text.
 struct Author<'a> {
     text: Growing<'a>,
     reader: Reader<'a>,
-    /// Tokens that end a text.
+    /// End-of-text tokens.
     ends: Vec<i64>,
     rule: Rule,
     sampler: Sampler,
-    /// Tokens that it may still write.
+    /// Tokens that may still be generated.
     left: usize,
-    /// Whether one has ended the text.
+    /// Whether an end-of-text token was drawn.
     ended: bool,
 }
 
 impl Author<'_> {
-    /// What the next token adds to the text; None at its end.
+    /// Returns the text that the next token adds, or `None` at the end.
     fn next(&mut self) -> Result<Option<String>, Failure> {
         if self.left == 0 || self.ended {
             return Ok(None);
@@ -153,7 +153,7 @@ impl Author<'_> {
         Ok(Some(more))
     }
 
-    /// Prompt and text on standard output, each character as soon as it is there.
+    /// Writes prompt and text to standard output, each character as soon as it is complete.
     fn stream(&mut self, args: &Args) -> Result<(), Failure> {
         if !show(&args.prompt)? {
             return Ok(());
@@ -183,7 +183,7 @@ impl Author<'_> {
     }
 }
 
-/// Writes to standard output at once; false where nobody reads any more.
+/// Writes to standard output at once; returns false if the reader is gone.
 fn show(text: &str) -> Result<bool, Failure> {
     let text = output::plain(text);
     let mut out = std::io::stdout().lock();

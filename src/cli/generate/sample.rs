@@ -1,4 +1,4 @@
-//! A few lines of text from the trained model.
+//! Generates a few lines of text after training.
 
 use tch::Kind;
 
@@ -9,23 +9,23 @@ use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::Pipeline;
 use gpipe_train::Stop;
 
-/// Characters to write.
+/// Number of characters.
 const LENGTH: usize = 240;
-/// Below 1: likely characters become likelier still, which reads better.
+/// Below 1: likely characters become likelier, which reads better.
 const TEMPERATURE: f64 = 0.8;
 
-/// A text to begin with, and what its tokens stand for.
+/// A prompt and its vocabulary.
 pub(crate) struct Beginning<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) vocabulary: Vocabulary,
-    /// The first ones of the held-out text.
+    /// First tokens of the held-out text.
     pub(crate) tokens: Vec<i64>,
-    /// Those of a sequence.
+    /// Sequence length.
     pub(crate) seq: usize,
 }
 
-/// Continues the beginning of the held-out text until somebody asks for the end, under a title that
-/// has that beginning; says why where the model cannot.
+/// Continues the beginning of the held-out text until a stop is requested, under a title with the
+/// prompt; on failure, returns the reason.
 pub(crate) fn generate(
     pipe: &mut Pipeline,
     beginning: &Beginning<'_>,
@@ -73,11 +73,11 @@ fn continued(
     ))
 }
 
-/// Tokens to write.
+/// Number of tokens.
 fn length(vocabulary: &Vocabulary) -> usize {
     match vocabulary {
         Vocabulary::Characters(_) => LENGTH,
-        // Some characters each.
+        // Tokens have several characters.
         Vocabulary::Tokenizer(_) => LENGTH / 4,
     }
 }
@@ -88,7 +88,7 @@ fn read(mut reader: Reader<'_>, tokens: &[i64]) -> anyhow::Result<String> {
     Ok(text + &reader.rest()?)
 }
 
-/// The index at which the running sum of `odds` passes `point`.
+/// Returns the index at which the running sum of `odds` passes `point`.
 fn draw(odds: &[f64], point: f64) -> i64 {
     let mut sum = 0.0;
     let passes = |odd: &f64| {

@@ -1,4 +1,4 @@
-//! A model that is a file of PyTorch's, as `torch.export.save` writes it.
+//! Models in files of `torch.export.save`.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -10,17 +10,16 @@ use super::flags::{Given, flag};
 use gpipe_models::zoo::ModelSpec;
 use gpipe_models::{ExportedModel, LossKind, NamedLoss};
 
-/// What the name of such a file ends with.
+/// Extension of exported programs.
 pub(crate) const END: &str = "pt2";
 
-/// The size of a program whose sequences may have any length.
+/// The size of a program exported for sequences of any length.
 const CONTEXT: &str = "context";
 
-/// What the names of files end with that hold weights or programs of PyTorch's: each is opened and told
-/// what it is.
+/// Extensions of other PyTorch files of weights or programs, which are opened to identify them.
 const OTHERS: [&str; 7] = ["pt", "pth", "bin", "ckpt", "onnx", "safetensors", "zip"];
 
-/// The loss that was asked for.
+/// The requested loss.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AskedLoss {
     pub(crate) kind: Option<LossKind>,
@@ -43,7 +42,7 @@ impl AskedLoss {
     }
 }
 
-/// Whether this names such a file, be it there or not; one of another ending has to be there.
+/// Whether this names an exported program, existing or not; with other extensions the file must exist.
 pub(crate) fn is_exported(model: &str) -> bool {
     let path = Path::new(model);
     path.extension().is_some_and(|end| {
@@ -52,9 +51,8 @@ pub(crate) fn is_exported(model: &str) -> bool {
     })
 }
 
-/// The model in a file, and the loss that it is trained with: the one that was asked for, or the
-/// one that it computes itself; none where there is neither. Of its sizes `context` alone may be chosen,
-/// where it was exported for sequences of any length.
+/// Reads the model in a file, with the requested loss or the one that it computes itself, if any. Only
+/// the size `context` may be chosen, if the program was exported for sequences of any length.
 pub(crate) fn read(path: &Path, asked: AskedLoss, sizes: &Given) -> Result<ModelSpec, String> {
     let model = ExportedModel::open(path).map_err(|error| error.to_string())?;
     let own = || model.computes_a_loss().then(|| LossKind::Output.into());
@@ -81,7 +79,7 @@ fn sized(spec: &ModelSpec, size: &str, value: &str) -> Result<ModelSpec, String>
         .map_err(|error| error.to_string())
 }
 
-/// That no other number of tokens can be chosen.
+/// The error for a context that cannot be changed.
 fn fixed_context(spec: &ModelSpec) -> String {
     let name = spec.name();
     match spec.inputs() {
@@ -94,8 +92,8 @@ fn fixed_context(spec: &ModelSpec) -> String {
     }
 }
 
-/// Whether the model takes the micro-batches that so many samples are cut into: a program may have
-/// been exported for some sizes alone.
+/// Whether the model takes the micro-batches of so many samples: a program may have been exported for
+/// some sizes only.
 pub(crate) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> bool {
     let Some(model) = spec.exported() else {
         return true;
@@ -105,7 +103,7 @@ pub(crate) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> bool {
     sizes.contains(&(samples / micro)) && sizes.contains(&samples.div_ceil(micro))
 }
 
-/// That a file that was trained, with a checksum, is still there.
+/// Checks that the file of a trained program still exists, if a checksum was saved.
 pub(crate) fn check_there(model: &str, trained: Option<&str>) -> Result<(), String> {
     if trained.is_none() || Path::new(model).exists() {
         return Ok(());
@@ -116,7 +114,7 @@ pub(crate) fn check_there(model: &str, trained: Option<&str>) -> Result<(), Stri
     ))
 }
 
-/// That a file is the one that was trained.
+/// Checks that a file is the one that was trained.
 pub(crate) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Result<(), String> {
     let (Some(model), Some(trained)) = (spec.exported(), trained) else {
         return Ok(());
@@ -133,10 +131,10 @@ pub(crate) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Result<(), 
     ))
 }
 
-/// A model of the zoo, judged by the loss that was asked for, if any.
+/// Returns a model of the zoo with the requested loss, if any.
 ///
 /// # Errors
-/// It has a loss of its own, and none besides, or not this one.
+/// The model does not take this loss.
 pub(crate) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelSpec, String> {
     let flag = match (asked.kind, asked.ignore_index) {
         (None, None) => return Ok(spec),
@@ -151,7 +149,7 @@ pub(crate) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelSpec, Str
         ..asked
     };
     let takes_it = asked.kind.is_some_and(|kind| others.contains(&kind));
-    // Cross-entropy is what models of classes are judged by anyway.
+    // Classifiers have cross-entropy anyway.
     if !takes_it && others.iter().all(|own| *own == LossKind::CrossEntropy) {
         return Err(format!(
             "{flag}: `{name}` has a loss of its own; the flag is for programs that PyTorch exported \
@@ -173,10 +171,10 @@ pub(crate) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelSpec, Str
 }
 
 impl Chosen {
-    /// That there is a loss to train with, and a program that can be trained.
+    /// Checks that the program can be trained and has a loss.
     ///
     /// # Errors
-    /// What to add, or to do in Python.
+    /// The error says which flag to add, or what to change in Python.
     pub(crate) fn check_trains(&self) -> Result<(), String> {
         let Some(model) = self.spec.exported() else {
             return Ok(());
@@ -197,11 +195,11 @@ impl Chosen {
         ))
     }
 
-    /// That micro-batches have the samples that the program was exported for, and to train as many
-    /// as its batch norms need.
+    /// Checks that micro-batches have a size that the program was exported for, and enough samples for
+    /// its batch norms.
     ///
     /// # Errors
-    /// How many that is, and what to do.
+    /// The error says which sizes fit.
     pub(crate) fn check_micro(&self, batch: usize, micro: usize) -> Result<(), String> {
         let Some(model) = self.spec.exported() else {
             return Ok(());
@@ -244,7 +242,7 @@ impl Chosen {
     }
 }
 
-/// `1 to 64`, `2`, `2 or more`.
+/// Formats sizes such as `1 to 64`, `2`, `2 or more`.
 pub(crate) fn range(sizes: &RangeInclusive<usize>) -> String {
     match (sizes.start(), sizes.end()) {
         (least, &usize::MAX) => format!("{least} or more"),
@@ -253,7 +251,7 @@ pub(crate) fn range(sizes: &RangeInclusive<usize>) -> String {
     }
 }
 
-/// That a program does not have the gradients that parts of it have in Python, if its file shows such.
+/// Notes that parts of the program have gradients of their own in Python, which its file does not hold.
 pub(crate) fn note_of_gradients(spec: &ModelSpec) -> Option<String> {
     let model = spec.exported()?;
     let (first, others) = model.own_gradients().split_first()?;
@@ -269,7 +267,7 @@ pub(crate) fn note_of_gradients(spec: &ModelSpec) -> Option<String> {
     ))
 }
 
-/// What would let the program take what a mini-batch leaves over.
+/// How to export the program so that it takes smaller micro-batches.
 pub(crate) fn smaller(spec: &ModelSpec) -> String {
     let model = spec.exported();
     let least = model.map_or(1, |model| *model.micro_batch_sizes().start());

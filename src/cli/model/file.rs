@@ -10,10 +10,10 @@ use crate::{Failure, input};
 use gpipe_decide::near;
 use gpipe_models::hugging_face::hub_hint;
 
-/// What files of data end with.
+/// Extensions of data files.
 const DATA: [&str; 5] = ["npz", "npy", "csv", "tsv", "parquet"];
 
-/// Name and sizes; the rest is for people and follows from these.
+/// Only name and settings are used; the other fields are informative.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code, reason = "fields that are known but not needed")]
@@ -32,7 +32,7 @@ struct Description {
     presets: Option<IgnoredAny>,
 }
 
-/// The name, and a `key=value` for each size.
+/// Reads the name, and a `key=value` for each size.
 pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
     if let (false, Some(hint)) = (path.exists(), hub_hint(path)) {
         let path = path.display();

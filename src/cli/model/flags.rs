@@ -1,4 +1,4 @@
-//! A flag for every size that a model of the zoo has.
+//! A flag for every size of the zoo's models.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use gpipe_models::zoo::{Entry, Size, Zoo};
 
 /// The title of these flags in `--help`.
 const HEADING: &str = "Sizes of the model";
-/// What clap's names of them begin with.
+/// Prefix of clap's ids of these flags.
 const ID: &str = "size of the model: ";
-/// What `--context` is called too.
+/// Alias of `--context`.
 const SEQ: &str = "seq";
 
-/// A size and its value as text, in the order of the zoo's sizes.
+/// Sizes and their values as text, in the order of the zoo's sizes.
 pub(crate) type Given = Vec<(String, String)>;
 
 /// `d_model` as `--d-model`.
@@ -25,12 +25,12 @@ fn long(size: &str) -> String {
     size.replace('_', "-")
 }
 
-/// Where clap keeps the value: a verb's own argument may have the size's name.
+/// clap's id of the flag: a verb's own argument may have the size's name.
 pub(crate) fn id(size: &str) -> String {
     format!("{ID}{size}")
 }
 
-/// The names of all sizes, each once, in the order of the entries.
+/// Returns the names of all sizes, without duplicates, in the order of the entries.
 pub(crate) fn names(zoo: &Zoo) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let sizes = zoo.entries().flat_map(Entry::sizes).map(Size::name);
@@ -82,13 +82,13 @@ fn arg(zoo: &Zoo, name: &str, names: &[&str]) -> Arg {
     }
 }
 
-/// The entries that have a size.
+/// Returns the entries that have this size.
 pub(crate) fn having<'z>(zoo: &'z Zoo, name: &str) -> Vec<&'z Entry> {
     let has = |entry: &&Entry| entry.sizes().iter().any(|size| size.name() == name);
     zoo.entries().filter(has).collect()
 }
 
-/// `width (a, b 4; c 8); chance (d 0.5)`: what it is, in which models, the defaults.
+/// Describes a size, such as `width (a, b 4; c 8); chance (d 0.5)`: its meanings, models and defaults.
 fn help(zoo: &Zoo, name: &str) -> String {
     let mut abouts: Groups<&str, (f64, &str)> = Vec::new();
     for entry in having(zoo, name) {
@@ -109,7 +109,7 @@ fn help(zoo: &Zoo, name: &str) -> String {
     abouts.iter().map(about).collect::<Vec<_>>().join("; ")
 }
 
-/// Values by key, in the order in which the keys came.
+/// Values grouped by key, in insertion order of the keys.
 pub(crate) type Groups<K, V> = Vec<(K, Vec<V>)>;
 
 fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
@@ -119,7 +119,7 @@ fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
     }
 }
 
-/// The sizes that a command line gives, in its order.
+/// Returns the given sizes, in the command line's order.
 pub(crate) fn given(verb: &ArgMatches) -> Given {
     let value = |id: &Id| {
         let name = id.as_str().strip_prefix(ID)?;
@@ -129,7 +129,7 @@ pub(crate) fn given(verb: &ArgMatches) -> Given {
     verb.ids().filter_map(value).collect()
 }
 
-/// What they are to the arguments of a verb. The flags come from the models: see [`add`].
+/// The size flags as clap arguments of a verb, made from the models: see [`add`].
 #[derive(Clone, Debug)]
 pub(crate) struct SizeFlags(pub(crate) Given);
 

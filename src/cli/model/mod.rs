@@ -1,4 +1,4 @@
-//! Which model a command line is about: a name or a file, and sizes.
+//! Selects the model of a command line: a name or a file, and sizes.
 
 pub(super) mod exported;
 mod file;
@@ -15,21 +15,21 @@ use flags::{Given, flag};
 use gpipe_models::zoo::{ModelSpec, Size, Zoo, ZooError};
 use gpipe_models::{EXPORT, NamedLoss};
 
-/// Beyond the present value of a size, how far a better one is looked for.
+/// How far above the present value of a size a better one is searched for.
 const REACH: i64 = 64;
 
-/// A model with its sizes.
+/// A model with its chosen sizes.
 #[derive(Debug, Clone)]
 pub(super) struct Chosen {
     zoo: Zoo,
     name: String,
-    /// Those that were set, as `key=value`: by a file first, then by flags.
+    /// Chosen sizes as `key=value`: from a file first, then from flags.
     settings: Vec<String>,
     pub(super) spec: ModelSpec,
 }
 
 impl Chosen {
-    /// The model that `--model`, the flags of sizes and `--loss` name.
+    /// Makes the model of `--model`, the size flags and `--loss`.
     pub(super) fn new(
         zoo: &Zoo,
         model: &str,
@@ -61,12 +61,12 @@ impl Chosen {
         Ok(Self { spec, ..chosen })
     }
 
-    /// The loss that it is trained with, where that has a name.
+    /// The model's loss, if it has a name.
     pub(super) fn loss(&self) -> Option<NamedLoss> {
         self.spec.named_loss()
     }
 
-    /// The same model with its classes in another dimension of the output, where that can be.
+    /// Returns the model with its classes in another dimension of the output, if possible.
     pub(super) fn turned(&self) -> Option<Self> {
         let spec = self.spec.turned()?;
         Some(Self {
@@ -75,7 +75,7 @@ impl Chosen {
         })
     }
 
-    /// A program that PyTorch exported.
+    /// Reads a program that PyTorch exported.
     fn exported(zoo: &Zoo, model: &str, sizes: &Given, loss: AskedLoss) -> Result<Self, String> {
         let read = exported::read(Path::new(model), loss, sizes);
         let spec = read.map_err(|why| {
@@ -97,8 +97,8 @@ impl Chosen {
         })
     }
 
-    /// The model for samples of these shapes, one for each input: a program may take several, unless
-    /// somebody chose its sizes.
+    /// Resizes the model to samples of these shapes, one for each input: a program may take several
+    /// sizes, unless the user chose them.
     pub(super) fn resized(&self, items: &[&[i64]]) -> Result<Self, String> {
         if !self.settings.is_empty() {
             return Ok(self.clone());
@@ -113,7 +113,7 @@ impl Chosen {
         })
     }
 
-    /// A model all of whose sizes are chosen; those of a program may be other ones for other data.
+    /// Makes a model with all sizes chosen; the sizes of a program may still change with the data.
     pub(super) fn of_spec(zoo: &Zoo, spec: &ModelSpec) -> Self {
         let sizes = sizes(spec).into_iter();
         let sizes = sizes.filter(|_| spec.exported().is_none());
@@ -127,9 +127,9 @@ impl Chosen {
         }
     }
 
-    /// The same model with more settings.
+    /// Returns the model with more settings.
     pub(super) fn with(&self, settings: &[String]) -> Result<Self, ZooError> {
-        // Its sizes are in its file, and there is no flag for another.
+        // A program's sizes are in its file.
         if self.spec.exported().is_some() {
             return Ok(self.clone());
         }
@@ -143,12 +143,12 @@ impl Chosen {
         })
     }
 
-    /// Layers of the model.
+    /// Number of layers.
     pub(super) fn layers(&self) -> usize {
         self.spec.build().len()
     }
 
-    /// Whether the user or the preset chose the value of a size.
+    /// Whether the user or the preset chose this size.
     pub(super) fn chose(&self, size: &str) -> bool {
         let presets = self.spec.entry().presets();
         let mut by_preset = presets
@@ -165,7 +165,7 @@ impl Chosen {
         sizes.any(|own| own.name() == size)
     }
 
-    /// `8 layers (embed to head)`, `2 layers (0 and 2)`
+    /// Describes the layers: `8 layers (embed to head)`, `2 layers (0 and 2)`.
     pub(super) fn describe_layers(&self) -> String {
         let model = self.spec.build();
         let mut names = model.names();
@@ -176,8 +176,8 @@ impl Chosen {
         format!("{} layers ({first} {between} {last})", model.len())
     }
 
-    /// A flag that makes a number of layers that `fits`, such as `--layers 4`, nearest to
-    /// the present value.
+    /// Returns the flag, such as `--layers 4`, nearest to the present value, that makes a number of
+    /// layers accepted by `fits`.
     pub(super) fn size_for(&self, fits: impl Fn(usize) -> bool) -> Option<String> {
         let counts = self.spec.entry().sizes().iter();
         let counts = counts.filter(|size| size.is_count());
@@ -198,7 +198,7 @@ impl Chosen {
     /// Whether the number of layers depends on a size.
     fn makes_layers(&self, size: &str) -> bool {
         let own = self.spec.settings().count(size);
-        // Some sizes must be multiples of something.
+        // Some sizes must be multiples of a number.
         let more = (1..=3).filter_map(|more| self.layers_with(size, own + more));
         more.take(1).any(|layers| layers != self.layers())
     }
@@ -209,7 +209,7 @@ impl Chosen {
     }
 }
 
-/// Whether this is meant to be a file, be it there or not.
+/// Whether this looks like a file name, existing or not.
 fn is_file(model: &str) -> bool {
     let path = Path::new(model);
     let extension = path
@@ -218,7 +218,7 @@ fn is_file(model: &str) -> bool {
     model == "-" || extension || model.contains(std::path::MAIN_SEPARATOR) || path.exists()
 }
 
-/// What is wrong with a name, or with a file's settings.
+/// Explains an unknown name, or invalid settings in a file.
 fn unknown(model: &str, name: &str, error: &ZooError) -> String {
     match error {
         _ if model != name => format!("--model {model}: {error}"),
@@ -234,7 +234,7 @@ fn unknown(model: &str, name: &str, error: &ZooError) -> String {
     }
 }
 
-/// The zoo's error in words of the command line.
+/// Rewrites the zoo's error in terms of flags.
 fn in_flags(error: &ZooError, zoo: &Zoo) -> String {
     let all = |sizes: &[String]| {
         let flags: Vec<String> = sizes.iter().map(|size| flag(size)).collect();
@@ -258,7 +258,7 @@ fn in_flags(error: &ZooError, zoo: &Zoo) -> String {
         other => other.to_string(),
     }
 }
-/// All sizes of a model, those that nobody chose too.
+/// Returns all sizes of a model, including defaults.
 pub(super) fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
     let text = |size: &Size| {
         let value = spec.settings().value(size.name());

@@ -1,4 +1,4 @@
-//! Whether a plan is for a model.
+//! Checks that a plan fits a model.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ModelId, Plan};
@@ -7,21 +7,21 @@ use super::Chosen;
 use super::flags::{Given, flag};
 use crate::input;
 
-/// The size that is the data's where nobody chose it.
+/// The size that comes from the data unless it was chosen.
 const OF_DATA: &str = "vocab";
-/// Others that are.
+/// Other sizes that come from the data.
 const ALSO_OF_DATA: [&str; 3] = ["classes", "outputs", "inputs"];
 
-/// What stands for all sizes of an exported program.
+/// Replaces all sizes of an exported program.
 const CHECKSUM: &str = "checksum";
 
-/// Whether data decides about a size that nobody chose.
+/// Whether a size comes from the data unless it was chosen.
 fn of_data(size: &str) -> bool {
     size == OF_DATA || ALSO_OF_DATA.contains(&size)
 }
 
 impl Chosen {
-    /// What profiles and plans call the model.
+    /// Identity of the model in profiles and plans.
     pub(crate) fn id(&self) -> ModelId {
         let spec = &self.spec;
         match spec.exported() {
@@ -33,10 +33,10 @@ impl Chosen {
         }
     }
 
-    /// That a plan was made for this model.
+    /// Checks that a plan was made for this model.
     ///
     /// # Errors
-    /// For which one it was made, and what to do.
+    /// The error names the plan's model and says what to do.
     pub(crate) fn check_plan(&self, plan: &Plan) -> Result<(), String> {
         if let Some(model) = &plan.model {
             self.check_planned(model)?;
@@ -46,7 +46,7 @@ impl Chosen {
             return Ok(());
         }
         let sizes = match (self.size_for(|own| own == layers), &plan.model) {
-            // It may be any model's, such as one that was only described by its shapes.
+            // The plan may be of any model, such as one described only by its shapes.
             (Some(flag), None) => format!(
                 "it does not say which model; if this one, use {flag}, else profile this one, and plan \
                  from that"
@@ -62,7 +62,7 @@ impl Chosen {
         ))
     }
 
-    /// The sizes of a plan's model that nobody chose here, but for those that follow from the data.
+    /// Returns the sizes of a plan's model that were not chosen here, except those from the data.
     pub(crate) fn unsaid_sizes(&self, planned: &ModelId) -> Given {
         let sizes = planned.settings().iter();
         let sizes = sizes.filter(|(size, _)| self.has(size) && !self.chose(size) && !of_data(size));
@@ -71,7 +71,7 @@ impl Chosen {
             .collect()
     }
 
-    /// That the model is the one that was profiled.
+    /// Checks that the model is the profiled one.
     fn check_planned(&self, planned: &ModelId) -> Result<(), String> {
         if self.spec.exported().is_some() || planned.setting(CHECKSUM).is_some() {
             return self.check_program(planned);
@@ -107,7 +107,7 @@ impl Chosen {
         ))
     }
 
-    /// That the exported program is the one that was profiled, wherever it is now.
+    /// Checks that the exported program is the profiled one, wherever its file is now.
     fn check_program(&self, planned: &ModelId) -> Result<(), String> {
         let own = self.id();
         if planned.setting(CHECKSUM) == own.setting(CHECKSUM) {
@@ -124,8 +124,7 @@ impl Chosen {
         ))
     }
 
-    /// What is to be known of a plan: that it was made for another vocabulary than the data's,
-    /// and what its measurements were doubted for.
+    /// Notes about a plan: a vocabulary other than the data's, and doubts about its measurements.
     pub(crate) fn notes_of_plan(&self, plan: &Plan) -> Vec<String> {
         let doubts = input::doubted(&plan.doubts)
             .map(|doubts| format!("note: of the profile that the plan was made from: {doubts}"));

@@ -1,4 +1,4 @@
-//! `gpipe-rs predict`: what a trained model tells of samples whose targets nobody knows.
+//! `gpipe-rs predict`: predictions of a trained model for samples without targets.
 
 mod told;
 mod written;
@@ -19,7 +19,7 @@ use gpipe_models::zoo::Zoo;
 use gpipe_torch::{Pipeline, Values};
 use told::{Teller, Told};
 
-/// Samples at a time, where a run does not say.
+/// Default batch size, if the run has none.
 const BATCH: usize = 32;
 
 /// Arguments of `gpipe-rs predict`.
@@ -98,12 +98,12 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     written::write(args, &trained, &told)
 }
 
-/// A path, and what is wrong with it.
+/// The error for a path.
 fn wrong(path: &Path, why: &str) -> Failure {
     Failure::Usage(format!("{}: {why}", path.display()))
 }
 
-/// The names of the rows of a table, which are in a column of it.
+/// Reads the names of a table's rows from a column.
 fn named(path: &Path, column: &str, rows: usize) -> Result<Vec<String>, Failure> {
     let names = cells(path, column).map_err(|error| Failure::Usage(format!("--id: {error}")))?;
     if names.len() == rows {
@@ -117,10 +117,10 @@ fn named(path: &Path, column: &str, rows: usize) -> Result<Vec<String>, Failure>
     Err(wrong(path, &why))
 }
 
-/// How the run reads its samples, without anything random.
+/// Returns the run's data options, without randomness.
 ///
 /// # Errors
-/// It was not trained on samples: which verb is for its model.
+/// The run was not trained on samples; the error names the verb for its model.
 fn options(trained: &Trained) -> Result<DataOptions, Failure> {
     let options = &trained.settings.options;
     if options.kept.is_some() {
@@ -142,7 +142,7 @@ fn options(trained: &Trained) -> Result<DataOptions, Failure> {
     }))
 }
 
-/// A model that reads samples.
+/// A model that predicts.
 struct Reader<'a> {
     pipe: Pipeline,
     trained: &'a Trained,
@@ -152,7 +152,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What the model tells of each sample.
+    /// Returns the model's predictions for all samples.
     fn read(&mut self, samples: &Samples) -> Result<Vec<Told>, Failure> {
         let teller = Teller::of(&self.trained.spec, samples);
         let learned = Learned::Pairs(samples.clone());
@@ -179,8 +179,8 @@ impl Reader<'_> {
         Ok(told)
     }
 
-    /// The model's first output for a batch. A batch that is smaller than the model takes is filled up
-    /// with copies of its last sample, whose outputs are left out again.
+    /// Returns the model's first output for a batch. A batch smaller than the model takes is padded
+    /// with copies of its last sample; their outputs are dropped.
     fn outputs(&mut self, x: Values) -> Result<Tensor, Failure> {
         let rows = x.present().next().map_or(0, |x| x.size()[0]);
         let most = self.batch.max(self.micro) as i64;

@@ -1,4 +1,4 @@
-//! What outputs say of samples: a class each, with its probability, or numbers.
+//! Converts outputs to predictions: classes with probabilities, or numbers.
 
 use tch::{Kind, Tensor};
 
@@ -6,27 +6,27 @@ use crate::Failure;
 use gpipe_data::Samples;
 use gpipe_models::zoo::{Fill, ModelSpec};
 
-/// What a model tells of one sample.
+/// Prediction for one sample.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Told {
     /// Classes with their probabilities, the most likely first.
     Classes(Vec<(String, f64)>),
-    /// What a regression tells.
+    /// Outputs of a regression.
     Numbers(Vec<f64>),
-    /// Of things that may be at once.
+    /// Probabilities of independent events.
     Probabilities(Vec<f64>),
 }
 
-/// How outputs are read.
+/// How outputs are interpreted.
 #[derive(Debug)]
 pub(super) struct Teller {
     name: String,
-    /// Of how many classes one is told, where it is classes.
+    /// Number of classes, if outputs are classes.
     classes: Option<usize>,
     names: Vec<String>,
-    /// Mean and standard deviation by which the numbers that it learned were scaled.
+    /// Mean and standard deviation that the targets were scaled by.
     scale: (f64, f64),
-    /// Whether a number is the log-odds of something: the sigmoid is still to be taken.
+    /// Whether outputs are log-odds, which need a sigmoid.
     odds: bool,
 }
 
@@ -42,10 +42,10 @@ impl Teller {
         }
     }
 
-    /// What is told of each sample, by outputs `[samples, …]` in double precision.
+    /// Converts double-precision outputs `[samples, …]` to predictions.
     ///
     /// # Errors
-    /// They are not finite, or the classes of many things in each sample.
+    /// The outputs are not finite, or have several classifications per sample.
     pub(super) fn told(&self, outputs: &Tensor) -> Result<Vec<Told>, Failure> {
         if outputs.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
             return Err(Failure::Run(anyhow::anyhow!(
@@ -91,7 +91,7 @@ impl Teller {
         Ok(all.map(|own| self.ordered(own)).collect())
     }
 
-    /// Of two classes, where one number says how likely the second is.
+    /// The prediction of two classes, given the second's probability.
     fn either(&self, second: f64) -> Told {
         self.ordered(vec![1.0 - second, second])
     }
@@ -99,7 +99,7 @@ impl Teller {
     fn ordered(&self, probabilities: Vec<f64>) -> Told {
         let named = probabilities.into_iter().enumerate();
         let mut all: Vec<_> = named.map(|(class, own)| (self.class(class), own)).collect();
-        // Equal ones stay in the order of their numbers.
+        // Ties keep the order of class numbers.
         all.sort_by(|one, other| other.1.total_cmp(&one.1));
         Told::Classes(all)
     }

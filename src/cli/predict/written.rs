@@ -1,4 +1,4 @@
-//! What was told, as a table, a CSV file or JSON.
+//! Writes predictions as a table, a CSV file or JSON.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::table::{Align, Table};
 use crate::trained::Trained;
 use crate::{Failure, output};
 
-/// That a file of this name can be written, before anything is computed.
+/// Checks that the output file can be written, before anything is computed.
 pub(super) fn check(path: &Path) -> Result<(), Failure> {
     let wrong = |why: &str| Failure::Usage(format!("--output {}: {why}", path.display()));
     if path
@@ -44,7 +44,7 @@ pub(super) fn write(
     output::write(Some(path), &csv(told, args.top, &names)?)
 }
 
-/// What stands above the samples, and above the number that a regression tells of each.
+/// Column headings of the samples and of a regression's number.
 struct Names<'a> {
     sample: &'a str,
     number: &'a str,
@@ -53,7 +53,7 @@ struct Names<'a> {
 impl<'a> Names<'a> {
     fn of(args: &'a Args, trained: &'a Trained) -> Self {
         let kept = trained.settings.options.kept.as_ref();
-        // The column that it learnt, where it was one of a table.
+        // The target column, if the data was a table.
         let target = kept.and_then(|kept| kept["target"].as_str());
         Self {
             sample: args.id.as_deref().unwrap_or("sample"),
@@ -74,7 +74,7 @@ fn object((sample, told): &(String, Told), top: usize) -> Value {
     }
 }
 
-/// What stands above the columns behind that of the samples.
+/// Headings of the columns after the samples' names.
 fn headings(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Vec<String> {
     match told.first() {
         Some((_, Told::Numbers(all))) => numbered(names.number, all.len()),
@@ -91,7 +91,7 @@ fn headings(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Vec<Strin
     }
 }
 
-/// Columns of the same name, with numbers from 1 where there are several.
+/// Column headings: the name, with numbers from 1 if there are several.
 fn numbered(name: &str, count: usize) -> Vec<String> {
     if count == 1 {
         return vec![name.to_owned()];
@@ -99,7 +99,7 @@ fn numbered(name: &str, count: usize) -> Vec<String> {
     (1..=count).map(|k| format!("{name} {k}")).collect()
 }
 
-/// The cells of a sample behind its name, its numbers as `number` writes them.
+/// Returns a sample's cells after its name; `number` formats numbers.
 fn cells(told: &Told, top: usize, number: impl Fn(f64, bool) -> String) -> Vec<String> {
     match told {
         Told::Numbers(all) => all.iter().map(|own| number(*own, false)).collect(),
@@ -112,7 +112,7 @@ fn cells(told: &Told, top: usize, number: impl Fn(f64, bool) -> String) -> Vec<S
     }
 }
 
-/// Of numbers from here on, four decimals are digits that nobody counts.
+/// Numbers from here on are not given with four decimals.
 const LARGE: f64 = 1_000.0;
 
 fn table(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Table {
@@ -148,7 +148,7 @@ fn table(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Table {
     table
 }
 
-/// A probability in percent, in which nobody wants powers of ten.
+/// Formats a probability in percent, without exponents.
 fn percent(share: f64) -> String {
     let percent = format!("{:.1}", 100.0 * share);
     match percent.as_str() {
@@ -161,7 +161,7 @@ fn percent(share: f64) -> String {
 fn csv(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Result<String, Failure> {
     let headings = headings(told, top, names).into_iter();
     let headings = headings.map(|own| {
-        // A column's own name stays as it is.
+        // A column's own name is kept unchanged.
         if own == names.number {
             own
         } else {
@@ -186,7 +186,7 @@ fn csv(told: &[(String, Told)], top: usize, names: &Names<'_>) -> Result<String,
 mod tests {
     use super::*;
 
-    /// It said `6.91e-1 %`.
+    /// It was printed as `6.91e-1 %`.
     #[test]
     fn a_small_probability_is_no_power_of_ten() {
         let all = [0.00691, 0.0, 1.2e-9, 0.5, 0.999_99, 1.0].map(percent);

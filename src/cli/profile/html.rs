@@ -1,4 +1,4 @@
-//! What was measured and planned, as a page.
+//! The HTML report of a profile and its plan.
 
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{Plan, PlanOptions};
@@ -7,7 +7,7 @@ use crate::said::Said;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::Profiled;
 
-/// The page about a model, its plan, what limits that, and why it is as it is.
+/// Makes the page about a model, its plan, what limits the plan, and the reasons.
 pub(super) fn page(
     spec: &ModelSpec,
     measured: &Profiled,

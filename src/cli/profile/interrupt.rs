@@ -1,5 +1,4 @@
-//! Ctrl-C and SIGTERM while layers are measured: nothing is kept of what was measured by then, which
-//! is said.
+//! Handles Ctrl-C and SIGTERM during profiling: reports that the measurements are discarded.
 
 use std::thread::{Builder, JoinHandle};
 
@@ -11,15 +10,15 @@ use super::Progress;
 use crate::say;
 use gpipe_decide::BY_SIGNAL;
 
-/// Listens until it is dropped; from then on a signal does what it does without.
+/// Listens until dropped; afterwards signals have their default effect.
 #[derive(Debug)]
 pub(super) struct Interrupt {
-    /// None where the system has no thread or no signals for it: they then end the process, too.
+    /// `None` if the system has no thread or signals for it: signals then have their default effect.
     listening: Option<(Handle, JoinHandle<()>)>,
 }
 
 impl Interrupt {
-    /// A signal takes the line of `progress` away and ends the process.
+    /// Starts listening: a signal clears the line of `progress` and ends the process.
     pub(super) fn listen(progress: &Progress) -> Self {
         let progress = progress.clone();
         let listen = || -> std::io::Result<(Handle, JoinHandle<()>)> {
@@ -29,7 +28,7 @@ impl Interrupt {
                 if let Some(signal) = signals.forever().next() {
                     progress.finish();
                     say("stopped while measuring; nothing was written");
-                    // At once: other threads are in the midst of layers.
+                    // At once, as other threads are in the middle of layers.
                     low_level::exit(BY_SIGNAL + signal);
                 }
             })?;
@@ -45,7 +44,7 @@ impl Drop for Interrupt {
     fn drop(&mut self) {
         if let Some((handle, thread)) = self.listening.take() {
             handle.close();
-            // It panics nowhere, and what it had to say is said.
+            // The thread does not panic, and its message was printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What is profiled: the model and the data that the flags name.
+//! A profiling job: the model and data named by flags.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ModelId, PlanOptions};
@@ -14,23 +14,23 @@ use crate::{Failure, room};
 use gpipe_models::zoo::{ModelSpec, Zoo};
 use gpipe_torch::{Sample, Sequential};
 
-/// A measurement with everything decided.
+/// A fully configured measurement.
 #[derive(Debug)]
 pub(super) struct Job<'a> {
     args: &'a Args,
     chosen: Chosen,
     source: Source,
-    /// Whether somebody chose how many tokens the model knows.
+    /// Whether the user chose the vocabulary size.
     chose_vocab: bool,
-    /// Samples of micro-batches to measure.
+    /// Micro-batch sizes to measure.
     pub(super) micro_sizes: Vec<usize>,
-    /// The fewest samples of a micro-batch in training.
+    /// Smallest micro-batch in training.
     pub(super) fewest: usize,
     pub(super) options: PlanOptions,
 }
 
 impl<'a> Job<'a> {
-    /// Checks everything that can be checked before minutes are spent on measuring.
+    /// Checks everything possible before minutes are spent on measuring.
     pub(super) fn new(args: &'a Args, zoo: &Zoo) -> Result<Self, Failure> {
         args.check()?;
         let loss = AskedLoss {
@@ -79,7 +79,7 @@ impl<'a> Job<'a> {
         &self.chosen.spec
     }
 
-    /// How many tokens the model knows, where that is the data's number and nobody's choice.
+    /// Returns the vocabulary size as text, if it comes from the data.
     pub(super) fn vocabulary(&self) -> Option<String> {
         if self.chose_vocab || matches!(self.source, Source::Synthetic(_)) {
             return None;
@@ -92,18 +92,18 @@ impl<'a> Job<'a> {
         ))
     }
 
-    /// What profile and plan call it.
+    /// Identity of the model in profiles and plans.
     pub(super) fn model_id(&self) -> ModelId {
         self.chosen.id()
     }
 
-    /// The model, and a micro-batch of the largest size for it.
+    /// Builds the model and a micro-batch of the largest size.
     pub(super) fn sample(&self) -> anyhow::Result<(Sequential, Sample)> {
         let largest = self.micro_sizes.iter().copied().max().unwrap_or(1);
         let spec = self.spec();
         let (inputs, targets) = spec.sample(largest, 0)?;
         let sample = Sample::new(inputs);
-        // Of a program without a loss the layers are measured as if one were behind them.
+        // Without a loss, a program's layers are measured as if a loss followed.
         let sample = match (spec.exported(), self.chosen.loss()) {
             (Some(_), None) => sample,
             _ => sample.with_loss(targets, spec.loss()),
@@ -111,7 +111,7 @@ impl<'a> Job<'a> {
         Ok((spec.build(), sample))
     }
 
-    /// What the loader takes, where `--data` asks for it.
+    /// Measures the loader, if there is `--data`.
     pub(super) fn loading(&self) -> anyhow::Result<Option<Loading>> {
         if self.args.data.is_none() {
             return Ok(None);
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Micro-batches that are asked for, or that alone an exported program can have.
+/// Returns the requested number of micro-batches, or the only one that an exported program takes.
 fn micro(args: &Args, chosen: &Chosen) -> Result<Option<usize>, Failure> {
     let Some(model) = chosen.spec.exported() else {
         return Ok(args.micro);
@@ -147,7 +147,7 @@ fn micro(args: &Args, chosen: &Chosen) -> Result<Option<usize>, Failure> {
     Ok(micro)
 }
 
-/// Sizes of micro-batches to measure: those that the model takes in training.
+/// Returns the micro-batch sizes to measure that the model takes in training.
 fn micro_sizes(args: &Args, chosen: &Chosen, fewest: usize) -> Vec<usize> {
     let taken = (chosen.spec.exported()).map_or(1..=usize::MAX, |own| own.micro_batch_sizes());
     let least = fewest.clamp(*taken.start(), *taken.end());
@@ -157,8 +157,7 @@ fn micro_sizes(args: &Args, chosen: &Chosen, fewest: usize) -> Vec<usize> {
     sizes
 }
 
-/// Every CPU stage that measures, or competes with the one that does, has parameters and
-/// gradients of its own.
+/// Checks the memory: every CPU stage, measured or competing, has its own parameters and gradients.
 fn check_memory(args: &Args, spec: &ModelSpec) -> Result<(), Failure> {
     let on_cpu = |device: &&Device| **device == Device::Cpu;
     let stages = args.devices.iter().filter(on_cpu).count() as u64;
@@ -177,7 +176,7 @@ fn check_memory(args: &Args, spec: &ModelSpec) -> Result<(), Failure> {
     room::check(&what, parameters.saturating_mul(2), instead).map_err(Failure::Usage)
 }
 
-/// Every stage has at least one layer.
+/// Checks that every stage has at least one layer.
 fn check_stages(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
     let stages = (args.devices.len()).saturating_mul(args.chunks.unwrap_or(1));
     if stages <= chosen.layers() {

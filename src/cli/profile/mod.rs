@@ -1,4 +1,4 @@
-//! `gpipe-rs profile`: what a model's layers cost here, and how to run it then.
+//! `gpipe-rs profile`: measures a model's layers and plans a pipeline.
 
 mod html;
 mod interrupt;
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let plan_options = with_measured(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
     let planned = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
-    // Also where no plan fits: the measurements are done.
+    // Written even if no plan fits, as the measurements are done.
     written?;
     let (profile, plan_options, plan) =
         super::plan::chosen(measured.profile, plan_options, planned?);
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     print(args, &measured, &plan, (&said, &limit), found)
 }
 
-/// What to do with what was measured.
+/// The next step for the user.
 fn next(args: &Args) -> Said {
     let text = match (&args.plan, &args.output) {
         (Some(plan), _) => format!(
@@ -164,7 +164,7 @@ fn machine(args: &Args) -> Result<Machine, Failure> {
     machine.map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// What the plan may fill of each device; none where that has no limit, as of CPU devices.
+/// Returns the memory that the plan may use of each device; `None` without limits, as for CPU devices.
 fn memory(args: &Args) -> Result<Option<Vec<Bytes>>, Failure> {
     let is_card = args.memory.is_none();
     let all = args.memory.clone().or_else(|| cards(args));
@@ -176,7 +176,7 @@ fn memory(args: &Args) -> Result<Option<Vec<Bytes>>, Failure> {
     left.collect::<Result<_, _>>().map(Some)
 }
 
-/// The memory of GPUs, of which several stages on one have a part each; none where it is not known.
+/// Returns the memory of each GPU, divided among its stages; `None` if unknown.
 fn cards(args: &Args) -> Option<Vec<Bytes>> {
     let devices = &args.devices;
     let each = devices.iter().map(|device| {
@@ -187,7 +187,7 @@ fn cards(args: &Args) -> Option<Vec<Bytes>> {
     each.collect()
 }
 
-/// What stays free of the device that has most, in words; nothing where that is none.
+/// Describes the memory kept free on the device with the largest reserve; `None` if there is none.
 fn reserved(args: &Args) -> Option<Said> {
     let is_card = args.memory.is_none();
     let all = args.memory.clone().or_else(|| cards(args))?;
@@ -198,7 +198,7 @@ fn reserved(args: &Args) -> Option<Said> {
     (reserve > Bytes::ZERO).then(|| Said::new("memory", reserve::sentence(reserve)))
 }
 
-/// What is to be planned for, but for the link.
+/// Returns the options of the plan, except the link.
 fn plan_options(args: &Args, micro: Option<usize>) -> Result<PlanOptions, Failure> {
     let mut options = PlanOptions::new(machine(args)?);
     options.micro_batches = micro;
@@ -211,7 +211,7 @@ fn plan_options(args: &Args, micro: Option<usize>) -> Result<PlanOptions, Failur
     Ok(options)
 }
 
-/// With what the measuring found out about the devices.
+/// Adds measured facts about the devices.
 fn with_measured(mut options: PlanOptions, measured: &Profiled) -> PlanOptions {
     if let Some(cores) = measured.cores {
         options.machine = options.machine.with_cores(cores);

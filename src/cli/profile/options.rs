@@ -1,4 +1,4 @@
-//! Flags, and what they mean once checked.
+//! Flags, and the checked settings.
 
 use std::path::PathBuf;
 
@@ -157,7 +157,7 @@ fn budget(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
-    /// Checks the arguments against each other.
+    /// Checks the arguments for conflicts.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let wrong = |rule: String| Err(Failure::Usage(rule));
         if let Some(micro) = self.micro.filter(|&micro| micro > self.batch) {
@@ -203,7 +203,8 @@ impl Args {
         Ok(())
     }
 
-    /// The flags of `train` that its plan does not imply: it has model, sizes, mini-batch and kernels.
+    /// Returns the flags of `train` that the plan does not imply; the plan has model, sizes, mini-batch
+    /// and kernels.
     pub(super) fn beyond_the_plan(&self) -> String {
         let of_file = exported::is_exported(&self.model).then(|| quoted(&self.model));
         let usual = self.devices[..] == [Device::Cpu; 2];
@@ -237,13 +238,13 @@ impl Args {
         flags.collect()
     }
 
-    /// Whether standard output is one of the JSON formats.
+    /// Whether standard output is JSON.
     pub(super) fn prints_data(&self) -> bool {
         let dash = |path: &Option<PathBuf>| path.as_ref().is_some_and(|p| p.as_os_str() == "-");
         self.json || dash(&self.output) || dash(&self.plan)
     }
 
-    /// Sizes of micro-batches to measure, between which the others lie.
+    /// Returns micro-batch sizes to measure; other sizes are interpolated.
     pub(super) fn micro_sizes(&self) -> Vec<usize> {
         let devices = self.devices.len();
         let micros = match self.micro {
@@ -254,7 +255,7 @@ impl Args {
             .into_iter()
             .map(|micro| self.batch.div_ceil(micro))
             .collect();
-        // One point makes no curve.
+        // A curve needs two points.
         if sizes.iter().all(|&size| size == 1) && self.batch > 1 {
             sizes.push(2);
         }

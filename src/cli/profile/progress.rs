@@ -1,4 +1,4 @@
-//! What a person sees while layers are measured.
+//! Progress display while layers are measured.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use crate::say;
 use gpipe_torch::ProfileProgress;
 
-/// Lines of a profile that measures layer by layer, where there is no terminal.
+/// Number of progress lines of a layer-by-layer profile without a terminal.
 const LINES: usize = 20;
 
-/// What takes fewer seconds is over before its line is read.
+/// Phases of fewer seconds get no line.
 const WORTH_A_LINE: f64 = 2.0;
 
-/// A line that is written over, with each piece of news: a clock of its own would need a
-/// thread, and panic where there is none. Where there is no terminal, a line for each phase.
+/// A status line, redrawn with each event: a timer would need a thread, and panic if none can be
+/// created. Without a terminal, one line per phase.
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
@@ -26,19 +26,19 @@ pub(super) struct Progress {
     what: Arc<Mutex<What>>,
 }
 
-/// What is measured.
+/// The current phase.
 #[derive(Debug, Default)]
 struct What {
     name: String,
-    /// A layer of several.
+    /// Whether layers are measured one by one.
     one_by_one: bool,
     begun: bool,
-    /// Since when it is run for the first time.
+    /// Start of the first run.
     since: Option<Instant>,
 }
 
 impl Progress {
-    /// For layers of these names.
+    /// Makes the display for layers of these names.
     pub(super) fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         Self {
             bar: std::io::stderr().is_terminal().then(bar),
@@ -66,7 +66,7 @@ impl Progress {
                 count(of, "layer")
             };
             what.since = Some(Instant::now());
-            // On all cores they are measured before, where one stage may be the best plan.
+            // Before, they were measured on all cores, as a single stage may be the best plan.
             if from == 0 && std::mem::replace(&mut what.begun, true) {
                 what.name += " again, with a device's share of the cores";
             }
@@ -91,7 +91,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
+    /// Removes the status line.
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -99,7 +99,7 @@ impl Progress {
     }
 }
 
-/// Whether it is worth a line of its own: of layers that are measured one by one only some are, as
+/// Whether an event begins a phase with its own line; of layers measured one by one, only some do, as
 /// their first runs.
 fn begins_phase(at: ProfileProgress, one_by_one: bool) -> bool {
     match at {

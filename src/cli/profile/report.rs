@@ -1,4 +1,4 @@
-//! A profile for the eye, and as JSON.
+//! Formats a profile as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -16,19 +16,20 @@ use gpipe_data::{Diagnosis, InputMeasures, Limit};
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::{ProfileOptions, Profiled};
 
-/// What the loader of a training takes for a batch.
+/// Measured loading time of a batch.
 #[derive(Debug)]
 pub(super) struct Loading {
     pub(super) data: String,
     /// Samples of the batch.
     pub(super) batch: usize,
     pub(super) each: Micros,
-    /// What of it takes how long; none of made-up data.
+    /// Time of each loading phase; `None` for made-up data.
     pub(super) phases: Option<InputMeasures>,
 }
 
 impl Loading {
-    /// What limits a training by this plan that it feeds; none of made-up data, which takes nothing.
+    /// Diagnoses what limits training with this plan and loader; `None` for made-up data, which takes
+    /// no time.
     pub(super) fn beside(&self, measured: &Profiled, plan: &Plan) -> Option<Diagnosis> {
         let step = plan.step.get() / 1e3;
         let on_cpu = measured.profile.device() == "cpu";
@@ -42,7 +43,7 @@ impl Loading {
     }
 }
 
-/// What the sentence about the plan's limit is to know of its input.
+/// Converts a diagnosis for the sentence about the plan's limit.
 pub(super) fn input(diagnosis: &Diagnosis) -> Option<Input> {
     Some(Input {
         period: Micros::new(diagnosis.measures.period_ms * 1e3).ok()?,
@@ -51,7 +52,7 @@ pub(super) fn input(diagnosis: &Diagnosis) -> Option<Input> {
     })
 }
 
-/// Layers with bars and cuts, the plan for mini-batches of `samples`, and what is said of it.
+/// Formats layers with bars and cuts, the plan for mini-batches of `samples`, and notes about it.
 pub(super) fn text(
     measured: &Profiled,
     (plan, samples): (&Plan, usize),
@@ -81,7 +82,7 @@ pub(super) fn text(
     text
 }
 
-/// What was measured beside layers.
+/// Lines about measurements other than layers.
 fn beside(
     measured: &Profiled,
     loading: Option<&Loading>,
@@ -106,7 +107,7 @@ fn beside(
             format!("{} for {samples} from {}", own.each, own.data),
         )
     });
-    // Where it is what limits, that stands below the plan.
+    // If the input is the limit, the line below the plan says so.
     let input = diagnosis.filter(|_| !is_limit).map(|own| {
         let text = format!("beside the step: {own}; a batch takes {}", own.phases());
         Said::new("input", text)
@@ -114,11 +115,11 @@ fn beside(
     [link, host, loading, input].into_iter().flatten().collect()
 }
 
-/// Least number of measurements with a meaningful spread.
+/// Fewest measurements with a meaningful spread.
 const FEWEST: usize = 3;
 
-/// Columns of the bars and columns that are left out, from the widest terminal to the
-/// narrowest: the first that fits is taken.
+/// Bar widths and omitted columns, from the widest terminal to the narrowest; the first that fits is
+/// used.
 const LAYOUTS: [(usize, &[&str]); 7] = [
     (32, &[]),
     (16, &[]),
@@ -189,7 +190,7 @@ fn layer_table(measured: &Profiled, samples: usize, bars: usize, left_out: &[&st
     table.render()
 }
 
-/// A line wherever a stage begins.
+/// Inserts a line before each stage.
 fn with_cuts(table: &str, plan: &Plan, width: usize) -> String {
     let cut = cuts(&plan.partition);
     let wide = table.lines().map(|l| l.chars().count()).max().unwrap_or(0);
@@ -205,7 +206,7 @@ fn with_cuts(table: &str, plan: &Plan, width: usize) -> String {
     text
 }
 
-/// Layers before which a stage begins, with the stage.
+/// Maps a layer to the stage that begins there, if any.
 fn cuts(partition: &Partition) -> impl Fn(usize) -> Option<StageId> {
     let starts: Vec<usize> = (0..partition.stages())
         .map(|stage| partition.range(StageId(stage)).start)
@@ -221,14 +222,14 @@ fn border(stage: StageId, plan: &Plan, width: usize) -> String {
     format!("{title:-<width$}\n")
 }
 
-/// A bar of at most `columns`.
+/// Draws a bar of at most `columns`.
 fn bar(value: f64, most: f64, columns: usize) -> String {
     let share = if most > 0.0 { value / most } else { 0.0 };
     let full = (share * columns as f64).round() as usize;
     "#".repeat(full.min(columns))
 }
 
-/// Everything as one object: the two files, and what is in neither.
+/// Returns one JSON object: the contents of both files, and the rest.
 pub(super) fn json(
     measured: &Profiled,
     plan: &Plan,
@@ -270,8 +271,7 @@ pub(super) fn json(
     }))
 }
 
-/// The line that is told while measuring: a model may be too large for the patience,
-/// or the memory, of who waits.
+/// The line shown at the start: the model may be too large for the user's patience or memory.
 pub(super) fn beginning(spec: &ModelSpec, options: &ProfileOptions) -> anyhow::Result<String> {
     let (parameters, layers) = (spec.parameters()?, spec.build().len());
     let sizes = &options.sizes;

@@ -1,6 +1,6 @@
-//! A launcher that starts a failed run anew gives each process the command line that it had before
-//! (torchrun does, and `launch`, and SLURM with `--requeue`). The run then goes on where it was
-//! saved, rather than to find that its own folder is taken.
+//! Restarts: a launcher that restarts a failed run (torchrun, `launch`, SLURM with `--requeue`) gives
+//! each process its original command line. The run then resumes from its checkpoint, instead of failing
+//! because its folder exists.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Failure, failure, world};
 use gpipe_torch::world::World;
 use gpipe_train::{Resume, RunFolder, TrainError};
 
-/// What an earlier start of this command has begun.
+/// A run begun by an earlier start of this command.
 #[derive(Debug)]
 pub(super) struct Begun {
     /// The run's folder.
@@ -22,15 +22,15 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// None where this is the first start, or earlier ones have not come so far. All processes
-    /// call this, and rank 0 looks.
+    /// Finds the run; `None` at the first start, or if earlier starts made no run folder. All processes
+    /// call this; rank 0 looks.
     ///
     /// # Errors
-    /// Nobody could find the run again; a process is lost.
+    /// The run could not be found again, or a process is lost.
     pub(super) fn find(args: &Args, world: Option<&Arc<World>>) -> Result<Option<Self>, Failure> {
         let starts = world::starts()?;
         let Some(folder) = &args.out else {
-            // Without a fork the run that resumes is the one to go on with, each time.
+            // Without a fork, the resumed run is continued at each start.
             if args.resume.is_some() || (starts.before == 0 && starts.more == 0) {
                 return Ok(None);
             }
@@ -49,8 +49,8 @@ impl Begun {
         Ok(world::of_leader(world, || is_there)?.then_some(Self { folder }))
     }
 
-    /// What the command was configured with when it was first given: nothing of the run itself,
-    /// which may be another one's, but what the command leaves to the machine that it comes to.
+    /// The configuration below this command's own: nothing of the run itself, which may be another one,
+    /// except settings that the command leaves to the machine.
     pub(super) fn below(args: &Args, begun: &Resume) -> Result<Option<Saved>, Failure> {
         let Some(path) = &args.resume else {
             let (path, text) = begun.config();
@@ -78,8 +78,8 @@ impl Begun {
         }))
     }
 
-    /// That the run is one of this very command: a launcher may give it again although it failed
-    /// since another run has the folder.
+    /// Checks that the run belongs to this command: a launcher may also restart a command that failed
+    /// because another run has the folder.
     pub(super) fn check(&self, run: &Resume, resolved: &str) -> Result<(), Failure> {
         if chosen(run.config().1) == chosen(resolved) {
             return Ok(());
@@ -93,8 +93,8 @@ impl Begun {
     }
 }
 
-/// What a run has taken where nobody said anything, and which may be another thing on this machine or
-/// in this number of processes.
+/// Returns the settings that a run chose by itself, which may differ on this machine or with this
+/// number of processes.
 fn found_out(config: &str) -> String {
     let table = config.parse::<toml::Table>().unwrap_or_default();
     let own = table.get("pipeline").and_then(toml::Value::as_table);
@@ -106,8 +106,8 @@ fn found_out(config: &str) -> String {
     toml::Table::from_iter([("pipeline".to_owned(), own.into())]).to_string()
 }
 
-/// What a command decides wherever it runs: threads follow from the cores, and where the layers are
-/// cut from the number of processes.
+/// Returns the settings that do not depend on the machine: threads follow from the cores, and the
+/// balance from the number of processes.
 fn chosen(config: &str) -> Option<toml::Table> {
     let mut table = config.parse::<toml::Table>().ok()?;
     let pipeline = table.get_mut("pipeline").and_then(|own| own.as_table_mut());

@@ -1,8 +1,8 @@
-//! What a signal does, said when it comes: the run ends after its step, which may take minutes, or
-//! before what is held out is measured.
+//! Explains a signal's effect when it arrives: the run ends after its step, which may take minutes, or
+//! before the held-out evaluation.
 //!
-//! A second signal ends the process at once, when it can say nothing any more: what is left of the run
-//! then is said at the first.
+//! A second signal ends the process at once without a message, so the first message says what will be
+//! left of the run.
 
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use super::called;
 use gpipe_train::Hook;
 use gpipe_train::checkpoint::Checkpoint;
 
-/// Whether all steps are done, and what is held out is measured.
+/// Whether all steps are done and the held-out data is being evaluated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Measuring(Arc<AtomicBool>);
 
@@ -35,13 +35,13 @@ impl Hook for Measuring {
     }
 }
 
-/// Says it for as long as this is there.
+/// Listens for signals until dropped.
 #[derive(Debug)]
 pub(super) struct Listening(Vec<SigId>);
 
 impl Listening {
-    /// Has `speak` say when a signal comes what it does, and what is `left` of the run where a step is cut
-    /// short.
+    /// Calls `speak` when a signal arrives, with its effect and with what is `left` of the run if a
+    /// step is cut short.
     ///
     /// # Errors
     /// The system has no more files or threads.
@@ -59,7 +59,7 @@ impl Listening {
         thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
-                // Without a byte nobody listens any more.
+                // No byte: the listener has ended.
                 if heard.read(&mut [0]).is_ok_and(|bytes| bytes > 0) {
                     speak(&said(measuring.has_begun(), left));
                 }
@@ -76,7 +76,7 @@ impl Drop for Listening {
     }
 }
 
-/// What a signal does.
+/// Describes a signal's effect.
 fn said(measuring: bool, left: impl Fn() -> String) -> String {
     const AT_ONCE: &str = "a second signal (Ctrl-C) ends the process at once";
     if measuring {
@@ -87,7 +87,7 @@ fn said(measuring: bool, left: impl Fn() -> String) -> String {
     format!("stopping after this step; {AT_ONCE}: {}", left())
 }
 
-/// What is left of a run whose process ends in the midst of a step.
+/// Describes what is left of a run whose process ends in mid-step.
 pub(super) fn left(run: &Path, checkpoints: &Path, saves: bool) -> String {
     if !saves {
         return "nothing of the run is saved, as checkpoint.every is 0".to_owned();
@@ -108,7 +108,7 @@ pub(super) fn left(run: &Path, checkpoints: &Path, saves: bool) -> String {
 mod tests {
     use super::*;
 
-    /// It said that the run stops after a step, and goes on after one.
+    /// It announced a stop after a step, and resuming after one.
     #[test]
     fn while_the_held_out_loss_is_measured_no_step_is_left() {
         let mut measuring = Measuring::default();

@@ -1,4 +1,4 @@
-//! Flags that do not fit each other.
+//! Checks flags for conflicts.
 
 use std::path::Path;
 
@@ -15,8 +15,7 @@ use crate::output;
 use gpipe_torch::{Error, PipelineBuilder, Setting};
 use gpipe_train::ReportFormat;
 
-/// Checks the arguments against each other and the model, of which `builder` is to make a
-/// pipeline.
+/// Checks the arguments against each other and against the model; `builder` is the pipeline's.
 pub(super) fn check(
     args: &Args,
     (recipe, origins): (&Recipe, &Origins),
@@ -35,10 +34,10 @@ pub(super) fn check(
         .map_err(Failure::Usage)
 }
 
-/// So few seconds are hardly a limit of an action.
+/// A smaller limit in seconds is hardly meant as a limit of an action.
 const IMPATIENT: f64 = 60.0;
 
-/// What `--patience` is, where another program's early stopping may be meant.
+/// Notes the meaning of `--patience`, where early stopping may be meant.
 pub(super) fn patience(recipe: &Recipe) -> Option<String> {
     let seconds = recipe
         .patience
@@ -49,7 +48,7 @@ pub(super) fn patience(recipe: &Recipe) -> Option<String> {
     ))
 }
 
-/// That there is something to evaluate on where that is asked for, and evaluations to count.
+/// Checks that there is data to evaluate on and evaluations to count, if requested.
 pub(super) fn evaluations(
     recipe: &Recipe,
     held_out: Option<&HeldOut<'_>>,
@@ -91,8 +90,8 @@ fn micro(recipe: &Recipe) -> Result<(), String> {
     Ok(())
 }
 
-/// A file that one process cannot read another one may, and then each would train on a batch of its
-/// own.
+/// Rejects skipping with several processes: a file unreadable in one may be readable in another, and
+/// their batches would differ.
 fn skipping(recipe: &Recipe) -> Result<(), String> {
     match recipe.skip_bad {
         bad if bad > 0 && recipe.processes > 1 => Err(format!(
@@ -102,7 +101,7 @@ fn skipping(recipe: &Recipe) -> Result<(), String> {
     }
 }
 
-/// Why there can be no such pipeline, with the names of flags and the model, and what helps.
+/// Explains why a pipeline is impossible, in terms of flags and the model, and what helps.
 fn in_flags(
     error: &Error,
     (recipe, origins): (&Recipe, &Origins),
@@ -131,7 +130,7 @@ fn in_flags(
         Error::Partition(PartitionError::TooManyStages { stages: wanted, .. }) => {
             let (stages, layers) = (recipe.stage_count().named(&name), chosen.describe_layers());
             let model = name(Setting::Model);
-            // Nobody has typed what a file says.
+            // Values from a file were not typed as flags.
             let chunks = match origins.of("pipeline.chunks") {
                 Some(origin @ Origin::File { .. }) => format!(" (chunks: {origin})"),
                 _ => String::new(),
@@ -145,7 +144,7 @@ fn in_flags(
     }
 }
 
-/// What makes a stage for each part of the model. The sizes of a run that resumes cannot change.
+/// Advice for more stages than layers. The sizes of a resumed run cannot change.
 fn fewer_stages(recipe: &Recipe, chosen: &Chosen, wanted: usize) -> String {
     let fewer = match recipe.chunks() {
         1 => "fewer devices",
@@ -159,7 +158,7 @@ fn fewer_stages(recipe: &Recipe, chosen: &Chosen, wanted: usize) -> String {
     format!("{fewer}, or {more}")
 }
 
-/// Checks early that a file can be written at the end.
+/// Checks early that files can be written at the end.
 fn files(args: &Args) -> Result<(), String> {
     if let Some(path) = &args.report {
         ReportFormat::of(path).map_err(|why| format!("--report {}: {why}", path.display()))?;
@@ -179,7 +178,7 @@ fn writable(args: &Args, path: &Path) -> Result<(), String> {
     if path == Path::new("-") {
         return Err("standard output has the summary; give a file".to_owned());
     }
-    // The run folder is yet to be made.
+    // The run folder is not made yet.
     if args.out.is_some() && args.out.as_deref() == path.parent() {
         return Ok(());
     }

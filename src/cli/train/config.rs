@@ -1,11 +1,11 @@
-//! The keys of a run's configuration.
+//! Configuration keys of a run.
 
 use super::recipe::Recipe;
 use crate::config::{Assign, ConfigKey, Key, Schema, Value};
 use crate::model::flags;
 use gpipe_models::zoo::Zoo;
 
-/// All keys, table by table.
+/// Returns all keys, by table.
 pub(crate) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     let (_, rows) = Recipe::table(zoo);
     let of_model = |key: &Key<Recipe>| key.table() == "model";
@@ -14,9 +14,9 @@ pub(crate) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     Schema::new(model.into_iter().chain(sizes).chain(others).collect())
 }
 
-/// All keys, with what they are where nothing else is said.
+/// Returns all keys with their defaults.
 pub(crate) fn keys(zoo: &Zoo) -> Vec<ConfigKey> {
-    // With the numbers of the optimizer that is taken where none is named.
+    // With the numbers of the default optimizer.
     let defaults = Recipe {
         warmup: None,
         ..Recipe::defaults().with_optimizer_in_full()
@@ -24,7 +24,7 @@ pub(crate) fn keys(zoo: &Zoo) -> Vec<ConfigKey> {
     schema(zoo).listed(&defaults)
 }
 
-/// The key of a size that a model of the zoo has.
+/// Makes the key of a model size in the zoo.
 fn size(size: &str) -> Key<Recipe> {
     let (set, get, gone) = (size.to_owned(), size.to_owned(), size.to_owned());
     Key::of_foreign_flag(

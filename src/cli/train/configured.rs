@@ -1,4 +1,4 @@
-//! How a run comes by its recipe: from files, the environment, `--set` and flags.
+//! Resolves a run's recipe from files, the environment, `--set` and flags.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,24 +13,23 @@ use crate::config::{Origin, Origins, Sources, fixed, layers, resolve};
 use crate::trained::ModelTokenizer;
 use gpipe_models::zoo::{Zoo, ZooError};
 
-/// What a run was configured with.
+/// The saved configuration of a run.
 #[derive(Debug)]
 pub(super) struct Saved {
-    /// Where it stands.
+    /// Path of the configuration.
     pub(super) path: PathBuf,
-    /// As TOML.
+    /// The configuration as TOML.
     pub(super) text: String,
-    /// Whether its weights come from a checkpoint.
+    /// Whether the weights come from a checkpoint.
     pub(super) trained: bool,
-    /// The tokenizer that its checkpoint has.
+    /// Tokenizer in the checkpoint.
     pub(super) tokenizer: Option<Arc<ModelTokenizer>>,
-    /// What its checkpoint has kept of its samples.
+    /// Description of the samples in the checkpoint.
     pub(super) samples: Option<Value>,
 }
 
-/// Puts together what files, the environment, `--set` and flags say, and where each
-/// value is from; all of it goes on top of what is `below`, the configuration of a run
-/// that goes on.
+/// Merges files, the environment, `--set` and flags on top of `below`, the configuration of a resumed
+/// run; returns the recipe and the origin of each value.
 pub(super) fn recipe(
     args: &Args,
     zoo: &Zoo,
@@ -65,8 +64,8 @@ pub(super) fn recipe(
     Ok((recipe, origins))
 }
 
-/// That a run goes on with its own model, before its data is looked at as another one's. Exported
-/// programs may have been moved: whether they are the same is known when they are read.
+/// Checks that a resumed run keeps its model, before the data is read. Exported programs may have
+/// moved: their identity is checked when they are read.
 fn check_model(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
     let before = saved.text.parse::<toml::Table>().ok();
     let before = before
@@ -85,7 +84,7 @@ fn check_model(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
     }
 }
 
-/// A plan decides what it decides: nothing beside it or above it does.
+/// Rejects settings beside or above a plan that the plan decides.
 fn check_plan(origins: &Origins) -> Result<(), String> {
     let (Some(plan), Some(layer)) = (origins.of("pipeline.plan"), origins.layer("pipeline.plan"))
     else {
@@ -103,7 +102,8 @@ fn check_plan(origins: &Origins) -> Result<(), String> {
     }
 }
 
-/// Sizes that flags give are told in words of flags, where the model is made.
+/// Checks sizes here, except those from flags, which are reported in terms of flags where the model is
+/// made.
 fn check_sizes(zoo: &Zoo, recipe: &Recipe, origins: &Origins) -> Result<(), String> {
     for (size, value) in &recipe.sizes {
         let key = format!("model.{size}");

@@ -1,5 +1,5 @@
-//! What is measured or found out on one machine and then holds for all processes of a run: whose
-//! kernels compute, and where the layers are cut.
+//! Decisions measured on one machine for all processes of a run: the CPU kernels, and the balance of
+//! layers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use gpipe_torch::profile::layer_times;
 use gpipe_torch::world::World;
 use gpipe_torch::{Kernels, ProfileOptions, Sample};
 
-/// What rank 0 tells the others.
+/// Rank 0's decisions, as sent to the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Decided {
     kernels: String,
@@ -26,8 +26,8 @@ struct Decided {
     said: Option<String>,
 }
 
-/// Gives a recipe the kernels and the cut that rank 0 finds, where nobody has said any; and what
-/// there is to say of it. All processes call this.
+/// Sets the kernels and the balance of a recipe as rank 0 decides, unless given; returns a message
+/// about it. All processes call this.
 ///
 /// # Errors
 /// A process is lost.
@@ -55,7 +55,7 @@ pub(super) fn decided(
     Ok((recipe, all.said))
 }
 
-/// Those that are faster here. A run from before there was a choice had libtorch's.
+/// Returns the faster kernels for this machine. Runs from before there was a choice used libtorch's.
 fn kernels(recipe: &Recipe) -> Kernels {
     if recipe.resuming || !recipe.devices.contains(&Device::Cpu) {
         return Kernels::Libtorch;
@@ -63,8 +63,8 @@ fn kernels(recipe: &Recipe) -> Kernels {
     Kernels::auto()
 }
 
-/// The layers of each stage by what they take here, where parameters do not tell; and a line
-/// about it. None also where a layer fails: training fails there too, and says more of it.
+/// Balances layers by measured time where parameters are no guide; returns the balance and a message.
+/// `None` also if a layer fails: training then fails with a better message.
 fn by_time(recipe: &Recipe, kernels: Kernels, chosen: &Chosen) -> Option<(Vec<usize>, String)> {
     let (stages, spec) = (recipe.stages(), &chosen.spec);
     let is_free = recipe.balance.is_none() && (2..chosen.layers()).contains(&stages);
@@ -76,7 +76,7 @@ fn by_time(recipe: &Recipe, kernels: Kernels, chosen: &Chosen) -> Option<(Vec<us
     let (inputs, targets) = spec.sample(size, recipe.seed).ok()?;
     let sample = Sample::new(inputs);
     let sample = match (spec.exported(), chosen.loss()) {
-        // The loss is then one of its layers.
+        // Then the loss is one of its layers.
         (Some(_), None) => sample,
         _ => sample.with_loss(targets, spec.loss()),
     };

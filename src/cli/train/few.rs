@@ -5,14 +5,14 @@ use gpipe_partitioner::words::count;
 use super::recipe::Recipe;
 use gpipe_models::zoo::ModelSpec;
 
-/// Of as many values of a channel or fewer, mean and variance are noise.
+/// With this many values per channel or fewer, mean and variance are noise.
 const FEW: usize = 8;
-/// The built-in models of images with a batch norm halve an image's sides at most so often.
+/// The built-in image models with batch norm halve an image's sides at most this often.
 const HALVINGS: u32 = 5;
-/// What the running variance of a batch norm is called.
+/// Name of the running variance of a batch norm.
 const VARIANCE: &str = "running_var";
 
-/// What is to be known of micro-batches that are so small, in a line.
+/// Notes that micro-batches are too small for batch norm.
 pub(super) fn note(recipe: &Recipe, spec: &ModelSpec) -> anyhow::Result<Option<String>> {
     let samples = (recipe.batch / recipe.micro.max(1)).max(1);
     let Some(places) = fewest_places(spec)?.filter(|own| samples.saturating_mul(*own) <= FEW)
@@ -29,15 +29,14 @@ pub(super) fn note(recipe: &Recipe, spec: &ModelSpec) -> anyhow::Result<Option<S
     )))
 }
 
-/// The samples of a micro-batch from which on a batch norm has more than a few values; none without a
-/// batch norm.
+/// Returns the micro-batch size from which a batch norm has enough values; `None` without a batch norm.
 pub(super) fn fewest_samples(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
     let places = fewest_places(spec)?;
     Ok(places.map(|places| FEW / places.max(1) + 1))
 }
 
-/// The fewest samples of a micro-batch in training: two where one gives a batch norm a single value of a
-/// channel, of which it makes nothing.
+/// Returns the smallest micro-batch in training: two samples if one would give a batch norm a single
+/// value per channel.
 pub(crate) fn fewest_in_training(spec: &ModelSpec) -> anyhow::Result<usize> {
     match spec.exported() {
         Some(model) => Ok(model.fewest_in_training()),
@@ -45,8 +44,8 @@ pub(crate) fn fewest_in_training(spec: &ModelSpec) -> anyhow::Result<usize> {
     }
 }
 
-/// The values that a sample gives a batch norm of each channel, where it gives fewest; none without
-/// a batch norm.
+/// Returns the smallest number of values per channel that a sample gives a batch norm; `None` without a
+/// batch norm.
 fn fewest_places(spec: &ModelSpec) -> anyhow::Result<Option<usize>> {
     if let Some(model) = spec.exported() {
         return Ok(model.fewest_places_of_batch_norm());
@@ -68,7 +67,8 @@ mod tests {
     use super::*;
     use gpipe_models::zoo::Zoo;
 
-    /// With two replicas 8 samples were told as 4: micro-batches are those of all replicas together.
+    /// With two replicas, 8 samples were reported as 4: micro-batches are those of all replicas
+    /// together.
     #[test]
     fn micro_batches_of_replicas_have_the_samples_that_they_have() {
         let spec = Zoo::builtin().spec("resnet50", ["image=32"]).unwrap();

@@ -1,4 +1,4 @@
-//! What follows from settings, and which of them still fit when others change.
+//! Values derived from settings, and checks of which settings still fit when others change.
 
 use super::recipe::Recipe;
 use crate::feed::samples::DataOptions;
@@ -8,12 +8,12 @@ use gpipe_models::zoo::Zoo;
 use gpipe_torch::StageCount;
 
 impl Recipe {
-    /// What holds where nothing is said.
+    /// The default recipe.
     pub(crate) fn defaults() -> Self {
         Self::table(&Zoo::new()).0
     }
 
-    /// The loss that is asked for.
+    /// The requested loss.
     pub(super) fn asked_loss(&self) -> AskedLoss {
         AskedLoss {
             kind: self.loss,
@@ -21,7 +21,7 @@ impl Recipe {
         }
     }
 
-    /// What it says of its data, beside where that is.
+    /// Options of the data, other than its path.
     pub(super) fn data_options(&self) -> DataOptions {
         DataOptions {
             target: self.target.clone(),
@@ -40,37 +40,37 @@ impl Recipe {
         }
     }
 
-    /// Devices of all processes.
+    /// Number of devices of all processes.
     pub(super) fn all_devices(&self) -> usize {
         self.devices.len() * self.processes.max(1)
     }
 
-    /// Stages of each device.
+    /// Stages per device.
     pub(super) fn chunks(&self) -> usize {
         self.chunks
             .unwrap_or_else(|| self.schedule.default_chunks())
     }
 
-    /// How many stages there are, and why.
+    /// Number of stages, and its factors.
     pub(super) fn stage_count(&self) -> StageCount {
         let devices = self.all_devices() / self.replicas.max(1);
         let by = self.chunks.is_none().then_some(self.schedule);
         StageCount::new(devices, self.chunks(), by)
     }
 
-    /// Stages in all.
+    /// Total number of stages.
     pub(super) fn stages(&self) -> usize {
         self.stage_count().stages()
     }
 }
 
-/// Whether the model is as it was: a run that goes on may have its exported program elsewhere.
+/// Whether the model is unchanged: a resumed run's exported program may have moved.
 pub(super) fn same_program(before: &Recipe, after: &Recipe) -> bool {
     before.model == after.model || (after.resuming && is_exported(&after.model))
 }
 
-/// Whether the balance is for as many stages as before and the same model, or names as many
-/// stages and layers as there are.
+/// Whether the balance is for the same number of stages and the same model, or matches the stages and
+/// layers that there are.
 pub(super) fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
     let same_model = (&before.model, &before.sizes) == (&after.model, &after.sizes);
     if before.stages() == after.stages() && same_model {
@@ -83,22 +83,21 @@ pub(super) fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
     })
 }
 
-/// Whether there are no more stages than the model has layers, where chunks were chosen for other
-/// devices.
+/// Whether there are no more stages than layers, if chunks were chosen for other devices.
 pub(super) fn chunks_fit(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
     let same = before.stages() == after.stages();
     let fits = || layers(zoo, after).is_none_or(|own| after.stages() <= own);
     before.schedule == after.schedule && (same || fits())
 }
 
-/// Whether replicas, chosen for other devices, divide those that there are. Those that train some
-/// steps alone have weights of their own.
+/// Whether replicas chosen for other devices divide the present ones. With local steps, replicas have
+/// their own weights.
 pub(super) fn replicas_fit(before: &Recipe, after: &Recipe) -> bool {
     let fits = after.all_devices().is_multiple_of(after.replicas.max(1));
     before.devices == after.devices || fits || after.local_steps.is_some()
 }
 
-/// Layers of the model, where it is one of the zoo's and can be.
+/// Number of layers, if the model is known and valid.
 fn layers(zoo: &Zoo, recipe: &Recipe) -> Option<usize> {
     let known = zoo.names().any(|name| name == recipe.model) || is_exported(&recipe.model);
     let chosen =

@@ -1,4 +1,4 @@
-//! Training by a plan.
+//! Training with a plan.
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ use crate::{input, say};
 use gpipe_models::zoo::Zoo;
 use gpipe_torch::Recompute;
 
-/// Reads a plan; a file that is none is wrong use, with file, field and rule.
+/// Reads a plan; an invalid file is wrong use, reported with file, field and rule.
 fn read(path: &Path) -> Result<Plan, Failure> {
     Plan::read(path).map_err(|error| input::in_file("--plan", path, error))
 }
 
-/// Reads the plan of a recipe, which has what the plan implies then.
+/// Reads the plan of a recipe, and applies its implications.
 pub(super) fn planned(
     recipe: Recipe,
     origins: &Origins,
@@ -32,7 +32,7 @@ pub(super) fn planned(
     Ok((filled(recipe, &plan, origins, zoo)?, Some(plan)))
 }
 
-/// Fills in the model, its sizes and the mini-batch that the plan was made for, where nobody says others.
+/// Fills in the plan's model, sizes and mini-batch, unless given.
 fn filled(recipe: Recipe, plan: &Plan, origins: &Origins, zoo: &Zoo) -> Result<Recipe, Failure> {
     let unsaid = |key: &str| origins.of(key).is_none();
     let mut recipe = recipe;
@@ -53,7 +53,7 @@ fn filled(recipe: Recipe, plan: &Plan, origins: &Origins, zoo: &Zoo) -> Result<R
     Ok(recipe)
 }
 
-/// The recipe that says what the plan says, where it fits the others and the model.
+/// Applies the plan to the recipe, if it fits the other settings and the model.
 pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
     let wrong = |rule: String| Failure::Usage(format!("--plan: {rule}"));
     if plan.tensor_parallel > 1 {
@@ -147,14 +147,14 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         cuda_graphs: plan.cuda_graphs,
         kernels,
         replicas: plan.replicas,
-        // Each has one leaf at least.
+        // Each replica has at least one leaf.
         tree: recipe.tree.max(plan.replicas),
         shard_optimizer: recipe.shard_optimizer || plan.shard_optimizer,
         ..recipe.clone()
     })
 }
 
-/// The devices of all processes are the pipeline's.
+/// Checks that the plan's devices match those of all processes.
 fn check_devices(plan: &Plan, recipe: &Recipe) -> Result<(), String> {
     let (devices, own) = (plan.devices() * plan.replicas, recipe.all_devices());
     if devices == own {

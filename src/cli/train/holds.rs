@@ -1,4 +1,4 @@
-//! Whether this process can hold its part of what is trained.
+//! Checks that this process can hold its part of the model.
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Partition, StageId};
@@ -9,21 +9,21 @@ use gpipe_models::hugging_face;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::{OptimizerKind, Precision, Recompute};
 
-/// Numbers that a block keeps of each token for its backward, for each of `d_model`, at the least: its
-/// input, both normalisations and what attention is of; that of its MLP comes on top.
+/// Lower bound of the numbers that a block keeps per token for its backward, as a multiple of
+/// `d_model`: its input, both normalisations and the inputs of attention; its MLP's are added.
 const KEPT: u64 = 6;
 /// A parameter and its gradient.
 const TRAINED: u64 = 2;
 
-/// That the host has room for the parameters, the gradients and the optimizer's numbers of the
-/// stages of this process, where they are all on CPUs. Of several processes each has some of the
-/// stages; what is counted are the lightest ones, so that none is refused which fits.
+/// Checks that the host has memory for the parameters, gradients and optimizer state of this process's
+/// stages, if all are on CPUs. With several processes the lightest stages are counted, so that nothing
+/// that fits is rejected.
 pub(super) fn check(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     if !room::is_host(&recipe.devices) {
         return Ok(());
     }
     let layers = spec.build().parameter_bytes()?;
-    // What cannot be cut so is refused where it is built.
+    // An impossible cut is rejected where the pipeline is built.
     let Some(stages) = stage_bytes(recipe, &layers) else {
         return Ok(());
     };
@@ -49,15 +49,15 @@ pub(super) fn check(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     activations(recipe, spec)
 }
 
-/// That the host has room for what a transformer computes of one micro-batch: a system that has not
-/// ends the program in the first step, without a word.
+/// Checks that the host has memory for a transformer's activations of one micro-batch: otherwise the
+/// system would kill the program in the first step, without a message.
 fn activations(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     if !hugging_face::has(spec) {
         return Ok(());
     }
     let size = |name: &str| spec.settings().count(name).unsigned_abs();
     let samples = (recipe.batch / recipe.micro.max(1)).max(1) as u64;
-    // Those of all blocks are there when the first backward begins, unless they are computed again.
+    // Without recomputing, all blocks' activations exist when the first backward begins.
     let blocks = match (&recipe.recompute, recipe.processes) {
         (Recompute::Never, 0 | 1) => size("layers"),
         _ => 1,
@@ -79,7 +79,7 @@ fn activations(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     room::check(&what, needs, instead).map_err(Failure::Usage)
 }
 
-/// Bytes of the parameters of each stage, as the pipeline is cut.
+/// Returns the parameter bytes of each stage.
 fn stage_bytes(recipe: &Recipe, layers: &[u64]) -> Option<Vec<u64>> {
     let partition = match &recipe.balance {
         Some(balance) => Partition::from_balance(layers.len(), balance),
@@ -90,13 +90,13 @@ fn stage_bytes(recipe: &Recipe, layers: &[u64]) -> Option<Vec<u64>> {
     Some(stages.map(|own| layers[own].iter().sum()).collect())
 }
 
-/// The bytes of the `count` lightest stages; of several replicas each stage is there again.
+/// Returns the total bytes of the `count` lightest stages, which repeat for each replica.
 fn lightest(mut stages: Vec<u64>, count: usize) -> u64 {
     stages.sort_unstable();
     stages.iter().cycle().take(count).sum()
 }
 
-/// Numbers that an optimizer remembers of each parameter.
+/// Numbers of optimizer state per parameter.
 fn numbers(kind: &OptimizerKind) -> u64 {
     match kind {
         OptimizerKind::Sgd(sgd) => u64::from(sgd.momentum != 0.0),
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_process_is_asked_for_the_least_that_its_stages_can_be() {
         let stages = || vec![30, 10, 20];
-        // One of three processes; all stages; those of two replicas.
+        // One of three processes; all stages; stages of two replicas.
         assert_eq!(lightest(stages(), 1), 10);
         assert_eq!(lightest(stages(), 3), 60);
         assert_eq!(lightest(stages(), 6), 120);

@@ -1,4 +1,4 @@
-//! What is trained: the recipe, the model and the data that it names.
+//! A training job: the recipe, its model and its data.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,38 +24,37 @@ use gpipe_torch::world::World;
 use gpipe_torch::{LrSchedule, Optimizer, Pipeline, PipelineBuilder, simulated_gpus, time_model};
 use gpipe_train::peak_flops;
 
-/// A run with everything decided.
+/// A fully configured run.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) args: Args,
-    /// With what the plan says in place of what is said without it.
+    /// The recipe, with the plan's decisions applied.
     pub(super) recipe: Recipe,
-    /// What was chosen where nobody said anything, and why.
+    /// Choices made by default, with reasons.
     pub(super) said: Vec<String>,
-    /// What a higher layer of the configuration made void, in words.
+    /// Notes about settings that a higher layer of the configuration made invalid.
     pub(super) notes: Vec<String>,
     pub(super) zoo: Zoo,
     pub(super) chosen: Chosen,
     pub(super) source: Source,
-    /// What it is evaluated on, where that is other data.
+    /// Separate evaluation data.
     pub(super) other: Option<Other>,
     pub(super) plan: Option<Plan>,
-    /// Learning rates.
+    /// Learning-rate schedule.
     pub(super) rates: LrSchedule,
-    /// Operations of a sample, and those that all devices together can do in a second, where
-    /// both are known.
+    /// Operations per sample, and peak operations per second of all devices, if both are known.
     pub(super) flops: Option<(f64, f64)>,
-    /// What it begins with, where that is not random.
+    /// Initial weights, if not random.
     pub(super) weights: Option<Weights>,
-    /// What its tokens stand for, where they are no characters.
+    /// Tokenizer, if tokens are not characters.
     pub(super) tokenizer: Option<Arc<ModelTokenizer>>,
-    /// Tokens of a sample, where it is a sequence of them.
+    /// Tokens per sample, if samples are token sequences.
     pub(super) tokens: Option<usize>,
-    /// The processes that train together; none where one does.
+    /// The processes that train together; `None` for a single process.
     pub(super) world: Option<Arc<World>>,
 }
 
-/// Reads the weights that a run begins with; model and sizes are theirs where nobody says others.
+/// Reads the initial weights; model and sizes are taken from them unless given.
 fn of_weights(
     recipe: Recipe,
     path: &Path,
@@ -73,8 +72,7 @@ fn of_weights(
 }
 
 impl Job {
-    /// Checks everything that can be checked before anything is built, on top of the configuration
-    /// of a run that goes on, where one does.
+    /// Checks everything possible before anything is built, on top of a resumed run's configuration.
     pub(super) fn over(
         below: Option<&Saved>,
         args: &Args,
@@ -147,7 +145,7 @@ impl Job {
         notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
-        // Of each process as many.
+        // The peak is per process.
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
         notes.extend(exported::note_of_gradients(&chosen.spec));
@@ -181,13 +179,13 @@ impl Job {
         })
     }
 
-    /// The settings of the simulated GPUs that it is trained on; none on other devices.
+    /// Returns the settings of the simulated GPUs; `None` on other devices.
     pub(super) fn simulated_gpus(&self) -> Option<String> {
         let gpus = self.recipe.devices.iter().any(|device| device.is_cuda());
         gpus.then(simulated_gpus).flatten()
     }
 
-    /// What that means, for whoever reads its figures.
+    /// Explains the simulation, for readers of its figures.
     pub(super) fn simulation(&self) -> Option<String> {
         let settings = self.simulated_gpus()?;
         let meaning = match time_model() {
@@ -200,7 +198,7 @@ impl Job {
         Some(format!("on simulated GPUs ({settings}): {meaning}"))
     }
 
-    /// What the loss is measured on, where something is.
+    /// Returns the held-out data, if any of it is measured.
     pub(super) fn held_out(&self) -> Option<HeldOut<'_>> {
         let from = (&self.source, self.other.as_ref());
         let held_out = held_out(&self.recipe, &self.chosen, from)?;
@@ -208,7 +206,7 @@ impl Job {
         (left_out < all).then_some(held_out)
     }
 
-    /// The model as a pipeline.
+    /// Builds the pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
         let schema = config::schema(&self.zoo);
         let others = (self.plan.as_ref(), self.world.as_ref());
@@ -232,8 +230,8 @@ impl Job {
     }
 }
 
-/// A run that goes on in another number of processes, whose devices are each one's, has another
-/// number of stages than its configuration was cut into.
+/// Recuts a run resumed in another number of processes: each adds its devices, so the number of stages
+/// differs from the configuration's.
 fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
     let stages = recipe.stages();
     let saved = matches!(origins.of("pipeline.balance"), Some(Origin::File { .. }));
@@ -253,8 +251,9 @@ fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
     }
 }
 
-/// What a plan was measured on, where no devices are named: CUDA devices if there are so many, or fewer
-/// CPU devices than there usually are, for one stage with all cores. A plan for more CPU devices may be one for others.
+/// Chooses devices for a plan if none are named: CUDA devices if there are enough, or fewer CPU devices
+/// than the default, for one stage with all cores. A plan for more CPU devices may be meant for other
+/// devices.
 fn on_its_devices(recipe: Recipe, plan: &Plan, origins: &Origins, processes: usize) -> Recipe {
     let devices = plan.devices() * plan.replicas;
     if origins.of("pipeline.devices").is_some() {
@@ -274,7 +273,7 @@ fn on_its_devices(recipe: Recipe, plan: &Plan, origins: &Origins, processes: usi
     }
 }
 
-/// That of the checkpoint, of the configuration or of the weights, the first that there is.
+/// Returns the tokenizer of the checkpoint, the configuration or the weights, whichever is found first.
 fn tokenizer(
     below: Option<&Saved>,
     recipe: &Recipe,
@@ -291,7 +290,7 @@ fn tokenizer(
     weights.map_or(Ok(None), Weights::tokenizer)
 }
 
-/// What is asked for and does nothing on these devices, in words.
+/// Notes about requested settings without effect on these devices.
 fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
     let has_cuda = recipe.devices.iter().any(|device| device.is_cuda());
     let tf32 = (recipe.tf32 && !has_cuda).then_some(
@@ -306,7 +305,7 @@ fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
     own.chain(recipe.evaluated_at_the_end())
 }
 
-/// Epochs as steps, where no higher layer gives steps: whole mini-batches of the data.
+/// Converts epochs to steps of whole mini-batches, unless a higher layer gives steps.
 fn in_steps(recipe: Recipe, source: &Source, origins: &Origins) -> Result<Recipe, String> {
     let Some(epochs) = recipe.epochs else {
         return Ok(recipe);
@@ -337,8 +336,8 @@ fn in_steps(recipe: Recipe, source: &Source, origins: &Origins) -> Result<Recipe
     })
 }
 
-/// The whole of `--data` is trained on where evaluations have data of their own, unless a share is
-/// held out in so many words.
+/// Holds nothing out of `--data` if there is separate evaluation data, unless a share is given
+/// explicitly.
 fn nothing_held_out(recipe: Recipe, origins: &Origins) -> Recipe {
     if recipe.eval_data.is_none() || origins.of("data.held_out").is_some() {
         return recipe;
@@ -349,7 +348,7 @@ fn nothing_held_out(recipe: Recipe, origins: &Origins) -> Recipe {
     }
 }
 
-/// What evaluations have of their own.
+/// Reads separate evaluation data.
 fn other(
     recipe: &Recipe,
     of: (&Chosen, &Source),
@@ -363,7 +362,7 @@ fn other(
     read.map(Some).map_err(Failure::Usage)
 }
 
-/// What is held out, in batches that the model takes.
+/// Returns the held-out data in batches that the model takes.
 fn held_out<'a>(
     recipe: &Recipe,
     chosen: &Chosen,
@@ -371,10 +370,10 @@ fn held_out<'a>(
 ) -> Option<HeldOut<'a>> {
     let takes = |samples: usize| match (recipe.replicas, chosen.spec.exported()) {
         (1, _) | (_, None) => exported::takes(&chosen.spec, samples, recipe.micro),
-        // Their micro-batches are none larger than those of a whole batch.
+        // Replicas have no larger micro-batches than a whole batch.
         (_, Some(model)) => *model.micro_batch_sizes().start() == 1,
     };
-    // What is measured once, at the end, is to take a part of what training took.
+    // A single evaluation at the end should take only part of the training time.
     let once = (recipe.eval_every == 0).then_some(recipe.steps);
     let (batch, most) = (recipe.batch, recipe.held_out_batches.or(once));
     match other {
@@ -383,7 +382,7 @@ fn held_out<'a>(
     }
 }
 
-/// Samples that are held out and not measured, in words.
+/// Notes the number of held-out samples that are not measured.
 fn left_out(recipe: &Recipe, chosen: &Chosen, held_out: HeldOut<'_>) -> Option<String> {
     let (left_out, all) = held_out.left_out();
     let why = format!(
@@ -411,7 +410,7 @@ fn left_out(recipe: &Recipe, chosen: &Chosen, held_out: HeldOut<'_>) -> Option<S
     }
 }
 
-/// The pipeline that is asked for.
+/// Configures the pipeline builder.
 fn builder(
     recipe: &Recipe,
     chosen: &Chosen,
@@ -429,7 +428,7 @@ fn builder(
     }
 }
 
-/// What a sample takes and what the devices can do, where both are known.
+/// Returns operations per sample and peak operations per second, if both are known.
 fn flops(
     recipe: &Recipe,
     spec: &ModelSpec,

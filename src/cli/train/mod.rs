@@ -1,4 +1,4 @@
-//! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
+//! `gpipe-rs train`: trains a model as a pipeline.
 
 mod again;
 mod asked;
@@ -53,7 +53,7 @@ use resolved::Resolved;
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let world = world::join()?;
     let args = Args {
-        // One process of all speaks.
+        // Only one process prints.
         quiet: args.quiet || !world::leads(world.as_ref()),
         ..args.clone()
     };
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 
 fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failure> {
     let begun = Begun::find(args, world)?;
-    // What needs no model is told before one is made.
+    // Reported before a model is made, as it needs none.
     if let (None, None) = (&begun, &args.resume)
         && world::leads(world)
     {
@@ -134,8 +134,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     drop(asked);
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {
         ended_early(&job, outcome)?;
-        // Launchers take a process that ends otherwise than well for one that failed: who was asked
-        // to end says so itself.
+        // Launchers treat any exit code but 0 as a failure: whoever requested the stop reports it.
         return match stop.signal().filter(|_| world.is_none()) {
             Some(signal) => Err(Failure::Asked(signal)),
             None => Ok(()),
@@ -144,7 +143,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let beginning = beginning(&job)?.filter(|_| !job.args.json);
     let beginning = beginning.filter(|own| writes(&outcome, own.vocabulary.len()));
     let sample = beginning.map(|own| sample::generate(&mut pipe, &own, job.recipe.seed, &stop));
-    // Nothing is left that a signal could cut short.
+    // No signal can cut anything short from here on.
     drop(stop);
     if !world::leads(world) {
         return Ok(());
@@ -168,7 +167,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     }
 }
 
-/// Says that a run has nothing left to do; fails if it is beyond the steps that are asked for.
+/// Reports that a run has nothing left to do; fails if it is past the requested steps.
 fn is_finished(run: &Resume, job: &Job) -> Result<(), Failure> {
     let (path, steps) = (run.run().path().display(), job.recipe.steps);
     if run.step() > steps as u64 {
@@ -187,7 +186,7 @@ fn is_finished(run: &Resume, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An error of a run; where its loss is not finite, with what of the data may be why.
+/// Converts an error of a run; for a non-finite loss, adds possible causes in the data.
 fn explained(job: &Job, error: TrainError) -> Failure {
     match &error {
         TrainError::Diverged { loss, step, .. } => match by_data(job) {
@@ -202,7 +201,7 @@ fn explained(job: &Job, error: TrainError) -> Failure {
     }
 }
 
-/// That nothing was learnt, why, and what may help.
+/// Explains that nothing was learned, and what may help.
 fn unlearnt(job: &Job, outcome: &Outcome, why: &str) -> String {
     let skipped = outcome.summary().skipped_updates > 0;
     let remedy = if skipped && job.recipe.precision == Precision::Fp16 {
@@ -217,7 +216,7 @@ fn unlearnt(job: &Job, outcome: &Outcome, why: &str) -> String {
     format!("{why}, so nothing was learnt: {remedy}")
 }
 
-/// That a sample is not finite, where one is.
+/// Describes a non-finite sample, if there is one.
 fn by_data(job: &Job) -> Option<String> {
     let Source::Samples { samples, .. } = &job.source else {
         return None;
@@ -229,7 +228,7 @@ fn by_data(job: &Job) -> Option<String> {
     ))
 }
 
-/// What the model is to go on with at the end, where it is known what tokens stand for.
+/// Returns the prompt for a text at the end, if the vocabulary is known.
 fn beginning(job: &Job) -> Result<Option<Beginning<'_>>, Failure> {
     let vocabulary = match (&job.tokenizer, job.source.text()) {
         (Some(tokenizer), _) => Vocabulary::Tokenizer(Arc::clone(tokenizer)),
@@ -245,15 +244,15 @@ fn beginning(job: &Job) -> Result<Option<Beginning<'_>>, Failure> {
     }))
 }
 
-/// Whether the model writes more than random tokens: those of a text are this far from equally likely
-/// where it has learnt no more than how often each comes.
+/// Whether the model writes better than random tokens: one that has learned only token frequencies
+/// still has about this fraction of the loss of equally likely tokens.
 fn writes(outcome: &Outcome, vocabulary: usize) -> bool {
     const KNOWS_NOTHING: f64 = 0.7;
     let last = outcome.records.last().map_or(f64::NAN, |own| own.loss);
     last < KNOWS_NOTHING * (vocabulary as f64).ln()
 }
 
-/// The library's trainer for a job.
+/// Makes the library's trainer for a job.
 fn trainer<'a>(
     job: &'a Job,
     pipe: &'a mut Pipeline,
@@ -313,12 +312,12 @@ fn trainer<'a>(
     trainer.build().map_err(failure)
 }
 
-/// This program, as a shell calls it again.
+/// The program's own name, quoted for a shell.
 pub(super) fn called() -> String {
     quoted(std::env::args_os().next().unwrap_or_default())
 }
 
-/// Says how to go on with a run that a signal ended.
+/// Says how to resume a run that a signal ended.
 fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
     if !world::leads(job.world.as_ref()) {
         return Ok(());

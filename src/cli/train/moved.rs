@@ -1,4 +1,4 @@
-//! Data that is not where a configuration says.
+//! Advice for configured data that has moved.
 
 use std::path::Path;
 
@@ -6,17 +6,17 @@ use crate::Failure;
 use crate::config::{Origin, Origins};
 use crate::feed::remote;
 
-/// See [`told`], for the data that is trained on.
+/// Adds advice for missing training data: see [`told`].
 pub(super) fn data(failure: Failure, path: Option<&Path>, origins: &Origins) -> Failure {
     told(failure, path, ("data.path", "--data"), origins)
 }
 
-/// See [`told`], for the data that a run is evaluated on.
+/// Adds advice for missing evaluation data: see [`told`].
 pub(super) fn eval_data(failure: Failure, path: Option<&Path>, origins: &Origins) -> Failure {
     told(failure, path, ("eval.data", "--eval-data"), origins)
 }
 
-/// The failure, with what to do where a file that a configuration names is not there any more.
+/// Adds advice to a failure if a configured file no longer exists.
 fn told(
     failure: Failure,
     path: Option<&Path>,

@@ -1,15 +1,15 @@
-//! How parameters are updated: the optimizer with its numbers, and its learning rates.
+//! The optimizer of a run, with its settings and learning rates.
 
 use gpipe_partitioner::words::count;
 
 use super::recipe::Recipe;
 use gpipe_torch::{LrKind, LrSchedule, OptimizerKind};
 
-/// Steps of warm-up, in runs that are long enough.
+/// Warm-up steps of long runs.
 const WARM_UP: usize = 100;
 
 impl Recipe {
-    /// The optimizer with its numbers.
+    /// Returns the optimizer with its settings.
     pub(super) fn optimizer_kind(&self) -> OptimizerKind {
         let mut kind = self.optimizer;
         kind.set_lr(self.lr);
@@ -22,7 +22,7 @@ impl Recipe {
             ("dampening", self.dampening),
         ] {
             if let Some(number) = number {
-                // That it has such a number has been checked: `Schema::check_only_for`.
+                // Already checked by `Schema::check_only_for`.
                 kind.set_number(name, number);
             }
         }
@@ -32,21 +32,20 @@ impl Recipe {
         kind
     }
 
-    /// Steps until the learning rate is where its schedule begins. Models whose head is
-    /// tied to the embedding learn far slower without.
+    /// Returns the warm-up steps. Models with tied heads learn far slower without a warm-up.
     fn warm_up(&self, steps: usize) -> usize {
         let usual = match self.lr_schedule {
-            // It rises by itself.
+            // The schedule itself begins with a rise.
             LrKind::OneCycle => 0,
             _ => WARM_UP.min(steps / 4),
         };
         self.warmup.unwrap_or(usual)
     }
 
-    /// The learning rates of the run.
+    /// Returns the learning-rate schedule.
     ///
     /// # Errors
-    /// Numbers that do not fit the schedule, in words.
+    /// The numbers do not fit the schedule.
     pub(super) fn learning_rates(&self) -> Result<LrSchedule, gpipe_torch::Error> {
         let steps = self.lr_steps.unwrap_or(self.steps);
         let mut schedule = LrSchedule::new(self.lr_schedule, self.lr, Some(steps as u64))?
@@ -63,18 +62,18 @@ impl Recipe {
         Ok(schedule)
     }
 
-    /// Steps of the warm-up.
+    /// Number of warm-up steps.
     pub(super) fn warm_up_steps(&self) -> usize {
         self.warm_up(self.lr_steps.unwrap_or(self.steps))
     }
 
-    /// The step after which the learning rate stays as it is, if the run goes on to that step.
+    /// Returns the step from which the learning rate is constant, if the run reaches it.
     pub(super) fn schedule_end(&self) -> Option<usize> {
         let end = self.lr_steps.unwrap_or(self.steps);
         (self.lr_schedule.ends() && end <= self.steps).then_some(end)
     }
 
-    /// That steps after those that are `done` come after the end of the schedule, in words.
+    /// Notes that the steps after `done` are beyond the end of the schedule.
     pub(super) fn beyond_the_schedule(&self, done: usize) -> Option<String> {
         let end = self.schedule_end()?;
         let (first, last) = (end.max(done) + 1, self.steps);
@@ -95,7 +94,7 @@ impl Recipe {
         ))
     }
 
-    /// That no evaluation comes before the end, in words.
+    /// Notes that no evaluation occurs before the end.
     pub(super) fn evaluated_at_the_end(&self) -> Option<String> {
         let (every, steps) = (self.eval_every, self.steps);
         (every > steps).then(|| {
@@ -107,7 +106,7 @@ impl Recipe {
         })
     }
 
-    /// That a run is over before its warm-up is, in words.
+    /// Notes that the run ends before its warm-up.
     pub(super) fn warm_up_without_end(&self) -> Option<String> {
         let steps = self.steps;
         let asked = self.warmup.filter(|asked| *asked > steps)?;
@@ -120,7 +119,7 @@ impl Recipe {
         ))
     }
 
-    /// The same with nothing left to defaults that could be said of how it updates.
+    /// Returns the recipe with explicit values for all optimizer settings.
     pub(crate) fn with_optimizer_in_full(&self) -> Self {
         let kind = self.optimizer_kind();
         let steps = self.lr_steps.unwrap_or(self.steps);
@@ -143,7 +142,7 @@ impl Recipe {
     }
 }
 
-/// A learning rate: `0`, `1.20e-8`.
+/// Formats a learning rate: `0`, `1.20e-8`.
 fn rated(rate: f64) -> String {
     if rate > 0.0 {
         format!("{rate:.2e}")

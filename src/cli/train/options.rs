@@ -15,7 +15,7 @@ impl HasFlags for Recipe {
         config::schema(&Zoo::new())
     }
 
-    /// Those of sizes: see [`flags::add`].
+    /// Returns the size flags: see [`flags::add`].
     fn other_flags(matches: &ArgMatches) -> Vec<GivenFlag<Self>> {
         let sizes = flags::given(matches).into_iter();
         let flag = |(size, text): (String, String)| GivenFlag {

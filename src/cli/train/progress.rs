@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on.
+//! Progress display of a run.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -14,24 +14,24 @@ use gpipe_torch::Pipeline;
 use gpipe_train::metrics::{Interval, StepMetrics};
 use gpipe_train::{Ended, Evaluation, Hook};
 
-/// Lines for some steps and, on a terminal, a bar below them; nothing when quiet.
+/// Lines for some steps and, on a terminal, a progress bar below; nothing if quiet.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    /// The same for held-out batches, when all steps are done.
+    /// Progress bar of held-out batches, after all steps.
     judging: ProgressBar,
     lines: bool,
     pace: Pace,
     steps: usize,
-    /// When the run began, and after which step.
+    /// Start time and start step.
     begun: (Instant, usize),
-    /// The steps since the last line.
+    /// Steps since the last line.
     interval: Interval,
-    /// Evaluations in a row that end the run.
+    /// Evaluations without a better loss that end the run.
     patience: usize,
-    /// What to do about a cut that costs time.
+    /// Advice for an imbalanced cut that costs time.
     another_cut: String,
-    /// Batches that are held out, of which fewer may be measured.
+    /// Held-out batches; fewer may be measured.
     held_out: usize,
 }
 
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Says what is trained, and how.
+    /// Prints the setup of the run.
     pub(super) fn about(&self, job: &Job, pipe: &Pipeline) {
         for note in &job.notes {
             self.warn(job, note);
@@ -107,7 +107,7 @@ impl Progress {
         }
     }
 
-    /// What a quiet program says, too; of several processes the first one, unless quiet.
+    /// Prints a line even if quiet; with several processes only the first prints, unless quiet.
     fn warn(&self, job: &Job, line: &str) {
         if job.recipe.processes <= 1 {
             self.above_bar(line);
@@ -116,14 +116,15 @@ impl Progress {
         }
     }
 
-    /// A line, unless quiet.
+    /// Prints a line, unless quiet.
     pub(super) fn say(&self, line: &str) {
         if self.lines {
             self.above_bar(line);
         }
     }
 
-    /// A line above the bar, where there is one: written over it, it would leave half of it behind.
+    /// Prints a line above the bar, if there is one: printed over it, the line would leave half the bar
+    /// behind.
     fn above_bar(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(fitted(line)),
@@ -131,7 +132,7 @@ impl Progress {
         }
     }
 
-    /// What says a line while something else holds the progress.
+    /// Returns a printer of lines for use while the progress is borrowed elsewhere.
     pub(super) fn speaker(&self) -> impl Fn(&str) + use<> {
         let (bar, lines) = (self.bar.clone(), self.lines);
         move |line| match &bar {
@@ -169,7 +170,7 @@ impl Hook for Progress {
     fn step(&mut self, metrics: &StepMetrics) {
         let step = metrics.step as usize;
         self.interval.add(metrics);
-        // An evaluation has a line of its own.
+        // An evaluation has its own line.
         let metrics = StepMetrics {
             held_out_loss: None,
             held_out_accuracy: None,
@@ -208,8 +209,7 @@ impl Hook for Progress {
         self.above_bar(&format!("warning: {warning}"));
     }
 
-    /// Leaves the bar of a run that is over, and takes that of a stopped one away, which would
-    /// say that nothing is left to do.
+    /// Keeps the bar of a finished run, and removes that of a stopped one, which would look finished.
     fn end(&mut self, ended: Ended) {
         if let Ended::EarlyStopped { step } = ended {
             self.say(&format!(
@@ -271,14 +271,14 @@ impl Drop for Progress {
     }
 }
 
-/// Decides which steps have a line.
+/// Decides which steps get a line.
 #[derive(Debug)]
 struct Pace {
-    /// After how many steps there is one: as asked for, or a twentieth of the run.
+    /// Steps between lines: as requested, or a twentieth of the run.
     every: usize,
-    /// After how much time there is one all the same, unless the steps were asked for.
+    /// Maximum time between lines, unless the interval was requested.
     patience: Option<Duration>,
-    /// When there was one.
+    /// Time of the last line.
     last: Instant,
 }
 
@@ -299,8 +299,7 @@ impl Pace {
     }
 }
 
-/// The numbers of a step for a bar, which has room for the first ones of them: the loss, the speed and
-/// the bubble.
+/// The metrics of a step for a bar, which has room for few: the loss, the speed and the bubble.
 fn brief(step: &StepMetrics) -> String {
     let step = StepMetrics {
         tokens_per_s: None,
@@ -312,7 +311,7 @@ fn brief(step: &StepMetrics) -> String {
     [first, last].concat().join("  ")
 }
 
-/// `0:05`, `12:00`, `3:00:00`: hours, minutes and seconds.
+/// Formats hours, minutes and seconds: `0:05`, `12:00`, `3:00:00`.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -322,7 +321,7 @@ fn clock(time: Duration) -> String {
     }
 }
 
-/// Columns of the terminal that the bar, its numbers and the time left leave to a message.
+/// Columns left for a message beside the bar, its numbers and the remaining time.
 fn room(steps: usize) -> usize {
     let numbers = 2 * steps.to_string().len() + 1;
     let time = "59m left".len();
@@ -331,7 +330,7 @@ fn room(steps: usize) -> usize {
     width.saturating_sub(numbers + 12 + time + 4)
 }
 
-/// As many parts of a line as there is room for, two blanks between them: none is cut off within.
+/// Keeps as many whole parts of a line, separated by two spaces, as fit.
 fn fitting(line: &str, room: usize) -> &str {
     let ends = line.match_indices("  ").map(|(at, _)| at);
     let ends = ends.chain([line.len()]);
@@ -339,7 +338,7 @@ fn fitting(line: &str, room: usize) -> &str {
     &line[..fits.last().unwrap_or_default()]
 }
 
-/// A line as a terminal of this width shows it.
+/// Wraps a line to the terminal's width.
 fn fitted(line: &str) -> String {
     output::wrapped(&output::plain(line), output::width(None))
 }
@@ -350,10 +349,10 @@ fn bar(length: usize, template: &str) -> ProgressBar {
     ProgressBar::new(length as u64).with_style(style.with_key("left", left))
 }
 
-/// How long the rest takes, which nobody knows before the first is done.
+/// Writes the estimated remaining time, unknown before the first step is done.
 fn left(state: &ProgressState, text: &mut dyn std::fmt::Write) {
     let eta = HumanDuration(state.eta());
-    // Where it cannot be written nothing is shown.
+    // Write errors are ignored.
     let _ = match state.pos() {
         0 => Ok(()),
         _ => write!(text, "{eta:#} left"),
@@ -373,7 +372,7 @@ mod tests {
         );
     }
 
-    /// 100,000 steps had twenty lines, some of them hours apart.
+    /// 100,000 steps once had twenty lines, some of them hours apart.
     #[test]
     fn lines_come_for_a_twentieth_of_the_steps_a_minute_or_as_often_as_asked_for() {
         let due = |pace: &Pace| (1..=100).filter(|step| pace.is_due(*step)).count();
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(due(&asked), 2);
     }
 
-    /// On 80 columns a bar had the rate and the norm, and neither the speed nor the bubble.
+    /// On 80 columns, the bar showed the rate and the norm but neither the speed nor the bubble.
     #[test]
     fn a_bar_has_the_speed_and_the_bubble_first() {
         let step = StepMetrics {

@@ -1,4 +1,4 @@
-//! What a configuration says about a run, and flags too: one row a setting.
+//! The settings of a run, in configuration files and flags: one row per setting.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use gpipe_models::LossKind;
 use gpipe_models::zoo::Zoo;
 use gpipe_torch::{AdamW, Kernels, LrKind, OptimizerKind, Precision, Recompute, Setting};
 
-/// What a plan decides, by flag and by key of `[pipeline]`.
+/// Settings that a plan decides, by flag and by key of `[pipeline]`.
 pub(super) const PLANNED: [&str; 7] = [
     "micro",
     "schedule",
@@ -375,7 +375,7 @@ settings! {
     }
 }
 
-/// A key and its flag, which has the field's name.
+/// A key, and its flag named after the field.
 pub(super) fn flag<F: Form>(
     key: &'static str,
     value_name: &'static str,
@@ -385,7 +385,7 @@ pub(super) fn flag<F: Form>(
     Row::flag(key, value_name, form, default)
 }
 
-/// A key that no flag says.
+/// A key without a flag.
 fn key<F: Form>(key: &'static str, form: F, default: F::Value) -> Row<Recipe, F> {
     Row::key(key, form, default)
 }

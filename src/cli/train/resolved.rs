@@ -1,4 +1,4 @@
-//! What a run was trained with, in full: nothing is left to defaults.
+//! The complete configuration of a run, without defaults.
 
 use std::path::{Path, PathBuf};
 
@@ -12,17 +12,17 @@ use crate::model::sizes;
 use gpipe_models::ExportedModel;
 use gpipe_torch::Pipeline;
 
-/// A configuration that says everything: trained by it, a run gives the same losses.
+/// A complete configuration: a run trained with it has the same losses.
 #[derive(Debug)]
 pub(super) struct Resolved {
-    /// The file.
+    /// Contents of the file.
     pub(super) toml: String,
 }
 
-/// What the file begins with.
+/// First line of the file.
 const SAME: &str =
     "# What this run was trained with, in full: `train --config` of this file trains the same.";
-/// And where settings were changed on the way.
+/// First lines of the file if settings were changed by resuming.
 const OTHERS: &str = "# What this run is trained with now, in full. `train --config` of this file does not train the \
                       same, as the first steps had other settings:";
 
@@ -35,7 +35,7 @@ impl Resolved {
              # gpipe-rs {}, libtorch {}, data: {}\n",
             env!("CARGO_PKG_VERSION"),
             gpipe_torch::libtorch_version(),
-            // A name is no reason for a second line.
+            // Control characters in a name must not begin a new line.
             job.source.name().replace(char::is_control, " "),
         );
         let simulated = job.simulation();
@@ -45,7 +45,7 @@ impl Resolved {
         }
     }
 
-    /// The same of a run of which some settings were others before.
+    /// Lists the settings that were changed by resuming.
     pub(super) fn after(self, changes: &[String]) -> Self {
         if changes.is_empty() {
             return self;
@@ -70,13 +70,13 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         sizes: sizes(&job.chosen.spec),
         balance: Some(pipe.partition().balance()),
         chunks: Some(recipe.chunks()),
-        // Some kernels add up in an order that depends on it.
+        // Some kernels sum in an order that depends on it.
         threads_per_stage: Some(pipe.threads_per_stage()),
         data: data(job),
         eval_data: recipe.eval_data.as_deref().map(absolute),
         weights: recipe.weights.as_deref().map(absolute),
         tokenizer: recipe.tokenizer.as_deref().map(absolute),
-        // What it decides stands in the other fields.
+        // The plan's decisions are in the other fields.
         plan: None,
         ..recipe.with_optimizer_in_full()
     }
@@ -89,7 +89,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// From whatever folder it is read; nothing for the built-in text.
+/// Returns the absolute path of the data; `None` for the built-in text.
 fn data(job: &Job) -> Option<PathBuf> {
     match &job.source {
         Source::Text { path, .. } | Source::Tokens { path, .. } | Source::Samples { path, .. } => {

@@ -1,4 +1,4 @@
-//! A run that is resumed: whether its configuration still fits.
+//! Checks that a resumed run's configuration still fits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,8 +17,7 @@ use gpipe_torch::Kernels;
 use gpipe_torch::world::World;
 use gpipe_train::{Resume, ResumeOptions};
 
-/// Finds what the run goes on from; where it is not to go on in its own folder, in that of the
-/// `fork`.
+/// Opens the run to resume, in its own folder or as a `fork` in another.
 pub(super) fn open(
     run: &Path,
     fork: Option<PathBuf>,
@@ -40,10 +39,10 @@ pub(super) fn open(
     Ok(resume)
 }
 
-/// What the run was configured with: the lowest layer.
+/// Returns the run's saved configuration, the lowest layer.
 ///
 /// # Errors
-/// The tokenizer in its checkpoint is none.
+/// The tokenizer in its checkpoint is invalid.
 pub(super) fn saved(resume: &Resume) -> Result<Saved, Failure> {
     let (path, text) = resume.config();
     let tokenizer = resume.checkpoint().map(saved_tokenizer).transpose()?;
@@ -56,22 +55,22 @@ pub(super) fn saved(resume: &Resume) -> Result<Saved, Failure> {
     })
 }
 
-/// How a run goes on from what was saved.
+/// Differences between a saved run and the resumed one.
 #[derive(Debug, Default)]
 pub(super) struct GoesOn {
-    /// Returns the lines.
+    /// Lines to print.
     pub(super) notes: Vec<String>,
-    /// Since when which settings are other ones than the run began with, a line each.
+    /// Lines about changed settings, with the steps of the changes.
     pub(super) changes: Vec<String>,
 }
 
-/// What a line of the changes begins with, in the file of the configuration.
+/// Prefix of a changed setting's line in the configuration file.
 const CHANGE: &str = "# from step ";
 
-/// That the resolved configuration goes on with what was saved, and how.
+/// Checks that the resolved configuration can resume the saved run, and lists the differences.
 ///
 /// # Errors
-/// What was changed cannot be.
+/// A changed setting must not change.
 pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn, Failure> {
     let note = resume.note();
     let Some(from) = resume.checkpoint() else {
@@ -81,7 +80,7 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn
                 ..GoesOn::default()
             });
         }
-        // Also where nothing else is said.
+        // Printed even if quiet.
         if leads(job.world.as_ref()) {
             say(&format!("warning: {note}"));
         }
@@ -91,7 +90,7 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn
     let new = diff(
         &schema(&job.zoo),
         &Recipe {
-            // Those before there was a choice.
+            // The kernels before there was a choice.
             kernels: Some(Kernels::Libtorch),
             ..Recipe::defaults()
         },
@@ -120,11 +119,11 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<GoesOn
     Ok(GoesOn { notes, changes })
 }
 
-/// Checks that a run goes on with data of the kind that it was trained on. Whether a file has moved or is
-/// another one is known where it is read.
+/// Checks that a run resumes with the kind of data that it was trained on. A moved or changed file is
+/// detected where it is read.
 ///
 /// # Errors
-/// It is another kind: what to do.
+/// The data is of another kind; the error says what to do.
 pub(super) fn check_data(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> {
     let config: Option<toml::Table> = saved.text.parse().ok();
     let path = config
@@ -145,7 +144,7 @@ pub(super) fn check_data(saved: &Saved, recipe: &Recipe) -> Result<(), Failure> 
     )))
 }
 
-/// The saved configuration, with an exported program where it is now: the file is the same one.
+/// Returns the saved configuration with the present path of an unchanged exported program.
 fn moved(saved: &str, resolved: &str) -> String {
     let (Ok(mut before), Ok(now)) = (
         saved.parse::<toml::Table>(),
@@ -165,7 +164,7 @@ fn moved(saved: &str, resolved: &str) -> String {
     before.to_string()
 }
 
-/// Steps between two checkpoints of the run.
+/// Steps between checkpoints of the run.
 fn every(config: &str) -> Option<u64> {
     let config: toml::Table = config.parse().ok()?;
     let every = config.get("checkpoint")?.get("every")?.as_integer()?;

@@ -1,5 +1,5 @@
-//! What the settings of `[pipeline]` and `[parallel]` ask a pipeline for, and with which changes of
-//! others they no longer hold: a function for each field of [`Recipe`].
+//! Rows of `[pipeline]` and `[parallel]`, a function for each field of [`Recipe`]: how a setting is
+//! applied to a pipeline, and which other changes make it invalid.
 
 use std::path::PathBuf;
 
@@ -204,8 +204,8 @@ pub(super) fn offload() -> Row<Recipe, impl Form<Value = Offload>> {
 
 pub(super) fn tf32() -> Row<Recipe, impl Form<Value = bool>> {
     flag("pipeline.tf32", "BOOL", Truth, false)
-        // A setting of the process, which may be others' too, as is the next: only what is
-        // asked for.
+        // Like the next one, this setting is global to the process and may be set elsewhere: it is
+        // applied only if requested.
         .sets(Setting::Tf32, |builder, own, _| {
             if *own { builder.tf32(true) } else { builder }
         })
@@ -261,7 +261,7 @@ pub(super) fn tree() -> Row<Recipe, impl Form<Value = usize>> {
         .sets(Setting::Tree, |builder, leaves, _| builder.tree(*leaves))
 }
 
-/// Asks a pipeline for what is given, where it is.
+/// Applies a setting only if it was given.
 fn if_given<V>(
     apply: impl Fn(PipelineBuilder, &V) -> PipelineBuilder,
 ) -> impl Fn(PipelineBuilder, &Option<V>, &Recipe) -> PipelineBuilder {

@@ -1,4 +1,4 @@
-//! What a run came to: for people, or as JSON.
+//! The summary of a run, as text or as JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use gpipe_data::{Change, Diagnosis, Limit, Missing, Normalise};
 use gpipe_torch::{Kernels, Precision, device_name};
 use gpipe_train::{BEST, Outcome, Summary};
 
-/// What `--json` prints.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Printed<'a> {
     model: &'a str,
@@ -28,7 +28,7 @@ struct Printed<'a> {
     numbers: Summary,
 }
 
-/// Prints what a run came to, with a `sample` of what its model writes.
+/// Prints the summary of a run, with a `sample` of generated text.
 pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Result<(), Failure> {
     if !job.args.json {
         return output::print(&text(job, outcome, sample));
@@ -42,7 +42,7 @@ pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Resul
     output::print(&(printed + "\n"))
 }
 
-/// Of a quiet run, what it came to and where it is.
+/// Lines of a quiet run: its results and its folder.
 const QUIET: [&str; 6] = [
     "loss",
     "updates",
@@ -70,14 +70,14 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let comparison = comparison.map_or_else(String::new, |own| {
         format!("\nthe last step:\n\n{}", own.text(width))
     });
-    // Of a short run any step may be the one that another program disturbed, and nobody waited for it.
+    // Any step of a short run may be one that another program disturbed, and short steps matter little.
     let sentence = last_step.filter(|_| !whole && !is_short(outcome));
     let sentence = sentence.map(|own| ("last step", own.brief()));
     let on_gpus = job.recipe.devices.iter().any(|device| device.is_cuda());
     let matters = |title: &str| match title {
         INPUT => whole || !is_short(outcome) || is_limit(outcome),
         LOADING => whole || (waits(outcome) && is_limit(outcome)),
-        // CPU devices share the machine's memory: none runs out by itself.
+        // CPU devices share the machine's memory, so no single one runs out.
         ACTIVATIONS | "" => whole || on_gpus,
         _ => true,
     };
@@ -91,33 +91,33 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     format!("{sample}{comparison}\n{}", lines.collect::<String>())
 }
 
-/// What each device kept, the first of which has the title.
+/// Title of the lines of each device's activations; only the first line has it.
 const ACTIVATIONS: &str = "activations";
-/// How the time of a batch is made up, which matters where batches are waited for.
+/// Title of the loading times, shown if training waits for batches.
 const LOADING: &str = "loading";
 
-/// What the input has to do with the speed.
+/// Title of the input's effect on speed.
 const INPUT: &str = "input";
 
-/// Whether the input holds the training back, as far as is known.
+/// Whether the input is known to limit training.
 fn is_limit(outcome: &Outcome) -> bool {
     let verdict = outcome.input.as_ref().map(|own| own.limit);
     verdict.map_or_else(|| waits(outcome), |limit| limit != Limit::Compute)
 }
 
-/// Whether all steps together took no longer than what nobody minds.
+/// Whether the steps took too little time in total to matter.
 fn is_short(outcome: &Outcome) -> bool {
     const MS: f64 = 5_000.0;
     outcome.records.iter().map(|own| own.step_ms).sum::<f64>() < MS
 }
 
-/// Whether training waits for its input for longer than what is noise.
+/// Whether training waits for its input more than noise explains.
 fn waits(outcome: &Outcome) -> bool {
     const SHARE: f64 = 0.02;
     outcome.summary().input_wait > SHARE
 }
 
-/// Where to read on, and what to do with the model.
+/// Lines about reports and next steps.
 fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let report = match &job.args.report {
         Some(path) => path.display().to_string(),
@@ -131,7 +131,7 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             format!("{path}: open it in https://ui.perfetto.dev"),
         ));
     }
-    // What is wrong, and what to do, is the error at the end.
+    // Otherwise the error at the end says what is wrong and what to do.
     if job.recipe.checkpoint_every > 0 && outcome.nothing_learnt().is_none() {
         let run = quoted(&outcome.folder);
         let own = called();
@@ -144,7 +144,7 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             lines.push(("next", again));
             return lines;
         }
-        // The last weights may be worse than those of the lowest held-out loss.
+        // The last weights may be worse than the best ones.
         let last = outcome.records.last().map_or(0, |own| own.step);
         let best = (outcome.best).filter(|own| own.step < last);
         let run = match best {
@@ -165,7 +165,7 @@ fn next(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Whether the model writes text: it is known what its tokens stand for.
+/// Whether the model generates text: its vocabulary is known.
 fn writes(job: &Job) -> bool {
     match job.source {
         Source::Text { .. } => true,
@@ -174,7 +174,7 @@ fn writes(job: &Job) -> bool {
     }
 }
 
-/// What gives further steps a learning rate where the schedule has come to its end.
+/// Flags that extend the learning-rate schedule to further steps, if it has ended.
 pub(super) fn stretched(job: &Job) -> &'static str {
     if job.recipe.schedule_end().is_some() {
         " --set lr.steps=N"
@@ -183,7 +183,7 @@ pub(super) fn stretched(job: &Job) -> &'static str {
     }
 }
 
-/// Of a regression whose targets were scaled, the error in the units of the data.
+/// The error of a regression with scaled targets, in the data's units.
 fn error(job: &Job, outcome: &Outcome) -> String {
     let Source::Samples { samples, .. } = &job.source else {
         return String::new();
@@ -197,22 +197,22 @@ fn error(job: &Job, outcome: &Outcome) -> String {
     }
 }
 
-/// The command that profiles the model of a run.
+/// The command that profiles the run's model.
 fn profile_command(recipe: &Recipe) -> String {
     let path = |own: &PathBuf| quoted(own);
     let sizes = recipe
         .sizes
         .iter()
         .map(|(size, value)| (flag(size), value.clone()));
-    // What is the default need not be said.
+    // Defaults are omitted.
     let devices = all_devices(recipe);
-    // Of replicas the layers are measured on the devices of one.
+    // Layers are measured on the devices of one replica.
     let devices = &devices[..devices.len() / recipe.replicas.max(1)];
     let names: Vec<String> = devices.iter().map(|own| device_name(*own)).collect();
     let usual = devices == [Device::Cpu; 2];
     let precision =
         (recipe.precision != Precision::default()).then(|| recipe.precision.to_string());
-    // `profile` takes those that are faster here, too.
+    // `profile` also selects the faster kernels by default.
     let kernels = recipe.kernels.filter(|own| *own != Kernels::auto());
     let kernels = kernels.map(|own| own.to_string());
     let threads = recipe.threads_per_stage.map(|own| own.to_string());
@@ -243,19 +243,19 @@ fn profile_command(recipe: &Recipe) -> String {
     format!("profile{}", all.collect::<String>())
 }
 
-/// The devices of all processes, which the plan is for.
+/// Devices of all processes, as the plan needs.
 fn all_devices(recipe: &Recipe) -> Vec<Device> {
     recipe.devices.repeat(recipe.processes.max(1))
 }
 
-/// The commands that make a plan for what a run has.
+/// The commands that make a plan for the run's setup.
 fn plan_commands(recipe: &Recipe) -> String {
     let own = called();
     let profile = format!("{own} {}", profile_command(recipe));
     if recipe.replicas == 1 {
         return format!("`{profile} --plan plan.json` cuts");
     }
-    // A profile's own plan is for one pipeline.
+    // A plan written by `profile` is for a single replica.
     format!(
         "`{profile} -o profile.json` and `{own} plan --profile profile.json --devices {} --replicas {} --tree {} \
          --batch {} -o plan.json` cut",
@@ -266,7 +266,7 @@ fn plan_commands(recipe: &Recipe) -> String {
     )
 }
 
-/// What to do about a cut that costs time.
+/// Advice for an imbalanced cut.
 pub(super) fn another_cut(job: &Job) -> String {
     if job.plan.is_some() {
         return "; the plan was made from other times than these: profile again".to_owned();
@@ -275,7 +275,7 @@ pub(super) fn another_cut(job: &Job) -> String {
     format!("; {commands} by time, and its last line is the command that trains so")
 }
 
-/// What is told of the whole run, and what to do about it.
+/// Lines about the whole run, with advice.
 fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let mut lines = outcome.lines();
     for (title, text) in &mut lines {
@@ -308,7 +308,7 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// That the learning rate rises with steps that make no update, too.
+/// Notes that skipped updates also count as warm-up steps.
 fn of_warm_up(job: &Job, outcome: &Outcome) -> String {
     let warm_up = job.recipe.warm_up_steps() as u64;
     let steps = outcome.records.iter().filter(|own| own.step <= warm_up);
@@ -322,7 +322,7 @@ fn of_warm_up(job: &Job, outcome: &Outcome) -> String {
     )
 }
 
-/// The flag that brings what would help the input most, where there is one.
+/// The flag that helps the input most, if any.
 fn in_flags(input: &Diagnosis, recipe: &Recipe) -> String {
     let best = input.remedies.first().map(|remedy| remedy.change);
     match best {
@@ -336,7 +336,7 @@ fn in_flags(input: &Diagnosis, recipe: &Recipe) -> String {
     }
 }
 
-/// Whether the data are arrays already.
+/// Whether the data is stored as arrays.
 fn is_arrays(data: Option<&Path>) -> bool {
     let ending = data.and_then(Path::extension);
     ending.is_some_and(|own| {
@@ -346,14 +346,14 @@ fn is_arrays(data: Option<&Path>) -> bool {
     })
 }
 
-/// What a plan may be off before its profile is not that of this machine any more: a quarter, which
-/// is beyond what profiles of an idle machine differ by among themselves.
+/// Relative deviation above which a plan's profile is not valid for this machine: a quarter, more than
+/// profiles of an idle machine differ from each other.
 const FAR: f64 = 0.25;
-/// What to do then.
+/// Advice for that case.
 const PROFILE_AGAIN: &str = "; more than 25 % off: profile again on this machine, with the same \
                              --devices and --threads-per-stage and nothing else running";
 
-/// Whether steps take another time than planned, for another reason than that they are so short.
+/// Whether step times deviate from the plan for a reason other than being very short.
 fn is_far(own: &Summary) -> bool {
     let planned = own.planned_ms.filter(|planned| *planned > 0.0);
     planned.is_some_and(|planned| {

@@ -1,4 +1,4 @@
-//! What a run takes where nobody says: learning rate and micro-batches, by the case.
+//! Defaults that depend on the case: learning rate and number of micro-batches.
 
 use super::few::fewest_samples;
 use super::recipe::Recipe;
@@ -7,26 +7,26 @@ use crate::model::Chosen;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::OptimizerKind;
 
-/// How a run begins, which decides how far its steps may go.
+/// The initial weights of a run, which decide its default learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beginning {
-    /// With the weights of `--weights`, which are trained.
+    /// Trained weights from `--weights`.
     Weights,
-    /// With the weights in a .pt2, which may be trained.
+    /// The weights in a .pt2, possibly trained.
     Program,
-    /// Untrained weights, many of them.
+    /// Untrained weights of a large model.
     Large,
-    /// Untrained weights, and convolutions.
+    /// Untrained weights of a model with convolutions.
     Images,
     /// Untrained weights.
     Random,
 }
 
-/// Parameters from which on a model is large.
+/// Number of parameters from which a model is large.
 const LARGE: u64 = 50_000_000;
 
 impl Beginning {
-    /// Returns how a run of this model begins.
+    /// Returns the initial weights of this model's run.
     ///
     /// # Errors
     /// The layers of the model cannot be made.
@@ -44,7 +44,8 @@ impl Beginning {
         })
     }
 
-    /// Returns the usual learning rate with `adamw` and `adam`, that with `sgd`, and the case in words.
+    /// Returns the default learning rates of `adamw` and `adam`, and of `sgd`, and a description of the
+    /// case.
     ///
     /// # Source
     /// The rates of `adamw` are those of transformers' `TrainingArguments` for trained weights, of
@@ -69,14 +70,14 @@ impl Beginning {
     }
 }
 
-/// Whether a layer has a parameter of more than two dimensions, such as the kernels of a
-/// convolution: what it computes does not follow from how many parameters it has.
+/// Whether a layer has a parameter of more than two dimensions, such as a convolution kernel: its cost
+/// does not follow from its number of parameters.
 pub(super) fn has_convolutions(spec: &ModelSpec) -> anyhow::Result<bool> {
     let variables = spec.build().distinct_variables()?;
     Ok(variables.iter().any(|own| own.shape().len() > 2))
 }
 
-/// Gives a recipe the usual values of what nobody has said; and what there is to say of them.
+/// Fills in defaults of a recipe; returns messages about them.
 ///
 /// # Errors
 /// The layers of the model cannot be made.
@@ -107,7 +108,7 @@ pub(super) fn filled(
     Ok((recipe, said))
 }
 
-/// A rate as people write it.
+/// Formats a rate.
 fn shown(rate: f64) -> String {
     if rate < 1e-3 {
         format!("{rate:e}")
@@ -116,29 +117,29 @@ fn shown(rate: f64) -> String {
     }
 }
 
-/// Micro-batches for each device: more make the bubble of GPipe negligible (Huang et al. 2019, 2.3).
-/// With 1F1B, devices are then idle for a ninth of the time or a fifth.
+/// Micro-batches per device: four or more make GPipe's bubble negligible (Huang et al. 2019, 2.3). With
+/// 1F1B, devices are then idle for a ninth to a fifth of the time.
 const FOR_EACH: usize = 4;
-/// So few devices have the micro-batches of so many, so that one device gives the numbers of two.
+/// Fewer devices get as many micro-batches as this many, so that one device gives the results of two.
 const FEWEST_DEVICES: usize = 2;
 
-/// The usual number of micro-batches; and why it is smaller than usual, where it is.
+/// Returns the default number of micro-batches, and the reason if it is reduced.
 fn micro(recipe: &Recipe, chosen: &Chosen) -> anyhow::Result<(usize, Option<String>)> {
     let (batch, devices) = (recipe.batch, recipe.all_devices());
     let usual = FOR_EACH * devices.max(FEWEST_DEVICES);
-    // A leaf of the tree is a micro-batch at the least.
+    // A leaf of the tree is at least one micro-batch.
     let usual = usual.max(recipe.tree).min(batch);
     // A batch norm's statistics are those of a micro-batch.
     let most = match fewest_samples(&chosen.spec)? {
         Some(samples) => (batch / samples).max(devices).min(usual),
         None => usual,
     };
-    // Equal micro-batches first, but not at the price of half of them. Programs may take few sizes.
+    // Prefer equal micro-batches, unless that halves their number. Programs may take few sizes.
     let even = (most.div_ceil(2)..=most).rev();
     let even = even.filter(|micro| batch.is_multiple_of(*micro));
     let mut tried = even.chain((1..=most).rev()).chain(most + 1..=batch);
     let takes = |micro: &usize| chosen.check_micro(batch, *micro).is_ok();
-    // What takes no number at all is told where it is checked.
+    // If no number fits, the later check reports it.
     let micro = tried.find(takes).unwrap_or(most);
     let note = (most < usual && micro < usual).then(|| {
         format!(
@@ -203,12 +204,12 @@ mod tests {
             (2, 32, 8),
             (4, 32, 16),
             (8, 32, 32),
-            // 12 do not divide it, 8 do.
+            // 12 do not divide the batch, 8 do.
             (3, 32, 8),
             (2, 12, 6),
             (2, 4, 4),
             (2, 1, 1),
-            // Of a prime number none but itself.
+            // A prime batch is divided only by itself.
             (2, 31, 8),
         ] {
             assert_eq!(usual(&gpt, devices, batch), micro, "{devices}, {batch}");
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn micro_batches_of_a_batch_norm_keep_samples() {
-        // One value of a channel for each sample, and four.
+        // One value per channel and sample, and four.
         for (image, cases) in [
             (
                 "32",

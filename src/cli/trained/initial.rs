@@ -1,4 +1,4 @@
-//! Training that begins with weights from elsewhere.
+//! Training from given initial weights.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use gpipe_models::ExportedModel;
 use gpipe_models::hugging_face::{self, TokenizerFiles};
 use gpipe_models::zoo::Zoo;
 
-/// What a run begins with.
+/// Initial weights of a run.
 #[derive(Debug)]
 pub(crate) struct Weights {
     pub(crate) all: Vec<(String, Tensor)>,
-    /// The characters that tokens stand for, where that is known.
+    /// Characters of the tokens, if known.
     vocabulary: Option<Vec<char>>,
-    /// What is beside the weights, of whatever kind.
+    /// Tokenizer files beside the weights.
     tokenizer: Option<TokenizerFiles>,
-    /// Whether they are those of an exported program, which say nothing of tokens.
+    /// Whether the weights are an exported program's, which have no vocabulary.
     of_program: bool,
-    /// What is to be said of them.
+    /// A note about the weights.
     pub(crate) note: Option<String>,
 }
 
-/// A size that says nothing of weights.
+/// A size that does not affect weights.
 const DROPOUT: &str = "dropout";
-/// Another one, where positions are no parameters.
+/// Another one, in models without learned positions.
 const CONTEXT: &str = "context";
 const ROTARY: &str = "llama";
-/// Where they are, sequences may be shorter than the table of them.
+/// With learned positions, sequences may be shorter than the table of positions.
 const POSITIONS: &str = "positions";
 
 /// Whether two texts are the same number.
@@ -46,11 +46,11 @@ fn same(one: &str, other: &str) -> bool {
     }
 }
 
-/// Reads weights, for the model and the sizes that were asked for; gives those of the weights,
-/// with the sizes that were asked for on top.
+/// Reads weights for the requested model and sizes; returns the model of the weights, with the
+/// requested sizes applied.
 ///
 /// # Errors
-/// There are none, or they are another model's: which.
+/// There are no weights, or they are of another model.
 pub(crate) fn read(
     path: &Path,
     (model, given): (&str, &Given),
@@ -122,8 +122,8 @@ pub(crate) fn read(
     Ok((chosen, weights))
 }
 
-/// The sizes of weights with the shorter context that was asked for, if any: their table of positions
-/// stays whole.
+/// Applies a requested shorter context to the sizes of the weights; the table of positions keeps its
+/// size.
 fn shortened(mut own: Given, asked: &Given) -> Given {
     let of = |all: &Given, name: &str| {
         let mut all = all.iter();
@@ -141,7 +141,7 @@ fn shortened(mut own: Given, asked: &Given) -> Given {
     own
 }
 
-/// That all numbers are such.
+/// Checks that all weights are finite.
 fn check_finite(path: &Path, weights: &[(String, Tensor)]) -> Result<(), Failure> {
     match not_finite(weights)? {
         None => Ok(()),
@@ -153,9 +153,9 @@ fn check_finite(path: &Path, weights: &[(String, Tensor)]) -> Result<(), Failure
     }
 }
 
-/// The `state_dict` of an exported program, in a file or in a folder as `export` writes it.
+/// Reads an exported program's `state_dict` from a file, or from a folder as `export` writes it.
 ///
-/// Buffers may be masks of infinities: what is not finite is told when it is trained.
+/// Buffers may be masks with infinities, so non-finite values are reported only in training.
 fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
     let program = ExportedModel::open(model).map_err(|error| format!("--model {error}"))?;
     let file = if path.is_dir() {
@@ -193,7 +193,7 @@ fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
     })
 }
 
-/// That the names in a file are taken without what stands before all of them.
+/// Notes that a common prefix of the names in a file is ignored.
 pub(super) fn wrapped(path: &Path, prefix: &str) -> String {
     format!(
         "note: --weights {}: every name begins with `{prefix}`, as where a wrapper of the model was saved \
@@ -203,17 +203,17 @@ pub(super) fn wrapped(path: &Path, prefix: &str) -> String {
 }
 
 impl Weights {
-    /// What its tokens stand for, where they are no characters.
+    /// Returns the tokenizer, if tokens are not characters.
     ///
     /// # Errors
-    /// The tokenizer is of no kind that is known.
+    /// The tokenizer's kind is not supported.
     pub(crate) fn tokenizer(&self) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
         let own = self.tokenizer.clone().filter(|_| self.vocabulary.is_none());
         let read = own.map(ModelTokenizer::of).transpose();
         read.map_err(|why| Failure::Usage(format!("--weights: {why}")))
     }
 
-    /// That texts are read by the tokenizer that is beside the weights, if there is one.
+    /// Checks that the requested tokenizer is the one beside the weights, if there is one.
     pub(crate) fn check_tokenizer(
         &self,
         tokenizer: Option<&ModelTokenizer>,
@@ -230,7 +230,7 @@ impl Weights {
         Ok(())
     }
 
-    /// That the data's tokens stand for what the weights have learned of them.
+    /// Checks that the data has the vocabulary that the weights were trained on.
     pub(crate) fn check(&self, source: &Source) -> Result<(), Failure> {
         let Some((set, _)) = source.text().filter(|_| !self.of_program) else {
             return Ok(());

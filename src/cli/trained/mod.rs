@@ -1,4 +1,4 @@
-//! A model with its weights, from wherever a command line says.
+//! A trained model and its weights, from any source.
 
 pub(super) mod initial;
 mod run;
@@ -25,7 +25,7 @@ pub(super) use vocabulary::{ModelTokenizer, Reader, Vocabulary};
 
 use vocabulary::Characters;
 
-/// Weights as they were read, and in the pipeline.
+/// The weights exist twice: as read, and in the pipeline.
 const COPIES: u64 = 2;
 
 /// Where a trained model is.
@@ -58,7 +58,7 @@ pub(super) struct Place {
     model: Option<PathBuf>,
 }
 
-/// What its tokens stand for, where that is not with the model.
+/// The vocabulary, if the model has none of its own.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Spoken {
     /// A Hugging Face tokenizer.json, or a folder with one, for a model that has none.
@@ -75,7 +75,7 @@ pub(super) struct Devices {
     pub(super) devices: DeviceList,
 }
 
-/// The first of these that is NaN or infinite in some of its numbers.
+/// Returns the name of the first weight with a NaN or infinite value.
 pub(super) fn not_finite(weights: &[(String, Tensor)]) -> Result<Option<&str>, TchError> {
     for (name, tensor) in weights {
         if tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
@@ -85,14 +85,14 @@ pub(super) fn not_finite(weights: &[(String, Tensor)]) -> Result<Option<&str>, T
     Ok(None)
 }
 
-/// A model that somebody trained.
+/// A trained model.
 #[derive(Debug)]
 pub(super) struct Trained {
     pub(super) spec: ModelSpec,
     pub(super) weights: Vec<(String, Tensor)>,
-    /// What is known of its training.
+    /// Settings of its training.
     pub(super) settings: Settings,
-    /// What its tokens stand for, or why nobody knows.
+    /// The vocabulary, or the reason why it is unknown.
     vocabulary: Result<Vocabulary, String>,
 }
 
@@ -100,7 +100,7 @@ impl Trained {
     /// Reads the model.
     ///
     /// # Errors
-    /// There is none there, or it is damaged: which file, and why.
+    /// There is no model, or a file is damaged.
     pub(super) fn read(place: &Place, spoken: &Spoken, zoo: &Zoo) -> Result<Self, Failure> {
         let trained = Self::placed(place, zoo)?;
         let Some(path) = &spoken.tokenizer else {
@@ -142,7 +142,7 @@ impl Trained {
                     .to_owned(),
             ));
         }
-        // One of the three is there: the flags are a group that requires it.
+        // The flags are a group that requires one of the three.
         Self::exported(place.weights.as_deref().unwrap_or(Path::new("")), zoo)
     }
 
@@ -176,7 +176,7 @@ impl Trained {
         })
     }
 
-    /// That all of the model is there, and that its tokens stand for something.
+    /// Checks that all weights are present and that the vocabulary fits.
     fn checked(mut self) -> Result<Self, Failure> {
         let variables = self.spec.build().distinct_variables()?;
         let there = |wanted: &&Variable| self.weights.iter().any(|(name, _)| name == wanted.name());
@@ -206,8 +206,8 @@ impl Trained {
         Ok(self)
     }
 
-    /// The first weight that is NaN or infinite in some of its numbers, as it can be after
-    /// training alone: buffers of exported programs may be masks of infinities.
+    /// Returns the first trained weight with a NaN or infinite value; buffers of exported programs may
+    /// be masks with infinities.
     pub(super) fn not_finite(&self) -> Result<Option<&str>, Failure> {
         if self.spec.exported().is_none() {
             return Ok(not_finite(&self.weights)?);
@@ -225,11 +225,10 @@ impl Trained {
         Ok(found.transpose()?)
     }
 
-    /// The tokens of a sequence and how many distinct ones there are, of a model that
-    /// tells the next token of a text.
+    /// Returns the sequence length and the number of distinct tokens of a language model.
     ///
     /// # Errors
-    /// It is another kind of model: which.
+    /// The model is of another kind.
     pub(super) fn tokens(&self) -> Result<(usize, usize), String> {
         let spec = &self.spec;
         let classes = match (spec.inputs(), spec.targets()) {
@@ -256,22 +255,22 @@ impl Trained {
         }
     }
 
-    /// What tokens stand for.
+    /// Returns the vocabulary.
     ///
     /// # Errors
-    /// Nobody knows, or the model has no tokens.
+    /// The vocabulary is unknown, or the model has no tokens.
     pub(super) fn vocabulary(&self) -> Result<&Vocabulary, String> {
         self.tokens()?;
         let known = self.vocabulary.as_ref();
         known.map_err(|why| format!("what tokens stand for is not known: {why}"))
     }
 
-    /// What `export` writes beside the weights, where it is known what tokens stand for.
+    /// Returns the tokenizer files for `export`, if the vocabulary is known.
     pub(super) fn tokenizer_files(&self) -> Option<TokenizerFiles> {
         self.vocabulary.as_ref().ok().map(Vocabulary::files)
     }
 
-    /// The model on devices, with its weights.
+    /// Builds the pipeline on devices, with the weights.
     pub(super) fn pipeline(&self, devices: &[Device], micro: usize) -> Result<Pipeline, Failure> {
         let model = self.spec.build();
         let what = ("the weights", COPIES);
@@ -289,7 +288,7 @@ impl Trained {
                 count(model.len(), "layer")
             )));
         }
-        // The default: somebody may have named no other since they know of none.
+        // For the default device: the user may not know of the simulated GPUs.
         if devices == [Device::Cpu] {
             simulated::unused(devices).iter().for_each(|note| say(note));
         }

@@ -1,4 +1,4 @@
-//! What a run folder says of its model.
+//! Reads the model of a run folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,46 +18,46 @@ use gpipe_torch::Kernels;
 use gpipe_train::checkpoint::Checkpoint;
 use gpipe_train::{BEST, RunFolder, TrainError, lacks};
 
-/// The part of a checkpoint that has the characters of tokens, in their order.
+/// Checkpoint part with the characters of tokens, in order.
 pub(crate) const VOCABULARY: &str = "vocabulary";
-/// The part that has the tokenizer.json of the model, with its companions.
+/// Checkpoint part with the model's tokenizer.json and its companions.
 pub(crate) const TOKENIZER: &str = "tokenizer";
-/// The part that has what a run keeps of its samples: classes, columns, scales.
+/// Checkpoint part that describes the samples: classes, columns, scales.
 pub(crate) const SAMPLES: &str = "samples";
-/// What stands for made-up data.
+/// Word for made-up data.
 const SYNTHETIC: &str = "synthetic";
 
-/// What a model was trained on.
+/// Training data of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum TrainedOn {
-    /// The text that comes with the program.
+    /// The built-in text.
     BuiltIn,
     /// A file.
     File(PathBuf),
-    /// Numbers without a meaning.
+    /// Made-up numbers.
     Synthetic,
-    /// Nobody says.
+    /// Not recorded.
     #[default]
     Unknown,
 }
 
-/// What is known of a model's training.
+/// Settings of a model's training.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) data: TrainedOn,
-    /// What it was evaluated on, where that was other data.
+    /// Separate evaluation data.
     pub(crate) eval_data: Option<PathBuf>,
     pub(crate) batch: Option<usize>,
     pub(crate) micro: Option<usize>,
     pub(crate) threads_per_stage: Option<usize>,
     pub(crate) kernels: Kernels,
-    /// What the configuration says of the data, and what the run has kept of its samples.
+    /// Options of the data, from the configuration and the checkpoint.
     pub(crate) options: DataOptions,
-    /// Steps that had been done.
+    /// Number of completed steps.
     pub(crate) step: Option<u64>,
 }
 
-/// The model of a run, with the weights of its newest checkpoint.
+/// Reads a run's model with the weights of its newest checkpoint.
 pub(super) fn newest(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
     let folder = RunFolder::open(run).map_err(|error| match error {
         TrainError::NoRun { folder, why } => no_run("--run", &folder, why),
@@ -70,7 +70,7 @@ pub(super) fn newest(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trai
             run.display()
         )));
     };
-    // That of the checkpoint is what its weights were trained with.
+    // The weights were trained with the checkpoint's configuration.
     let own = found.extras().config.clone();
     if !own.is_empty() {
         return trained(
@@ -87,7 +87,7 @@ pub(super) fn newest(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trai
     trained(&found, (&text, &config), moved, zoo)
 }
 
-/// The model of a run at its lowest held-out loss.
+/// Reads a run's model at its lowest held-out loss.
 pub(super) fn best(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
     let folder = RunFolder::open(run).map_err(|error| match error {
         TrainError::NoRun { folder, why } => no_run("--run", &folder, why),
@@ -114,7 +114,7 @@ pub(super) fn is_run(path: &Path) -> bool {
     RunFolder::open(path).is_ok()
 }
 
-/// The model of one checkpoint.
+/// Reads the model of one checkpoint.
 pub(super) fn checkpoint(path: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
     if is_run(path) {
         return Err(Failure::Usage(format!(
@@ -134,7 +134,8 @@ pub(super) fn checkpoint(path: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result
     trained(&found, (&config, path), moved, zoo)
 }
 
-/// `text` is the configuration, `from` where it stands, `moved` where its exported program is now.
+/// Reads a model from its configuration `text`, found at `from`; `moved` is the new path of its
+/// exported program.
 fn trained(
     found: &Checkpoint,
     (text, from): (&str, &Path),
@@ -170,7 +171,7 @@ fn trained(
     })
 }
 
-/// The characters that a checkpoint has kept, if it was a text that was trained on.
+/// Returns the saved characters, if the run was trained on text.
 pub(crate) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str>, Failure> {
     let saved = found.extras().get(VOCABULARY);
     let text = saved.map(|saved| {
@@ -180,7 +181,7 @@ pub(crate) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str>, Failu
     text.transpose()
 }
 
-/// The tokenizer that a checkpoint has kept, if the model has one.
+/// Returns the saved tokenizer, if the model has one.
 pub(crate) fn saved_tokenizer(found: &Checkpoint) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
     let Some(kept) = found.extras().get(TOKENIZER) else {
         return Ok(None);
@@ -190,12 +191,12 @@ pub(crate) fn saved_tokenizer(found: &Checkpoint) -> Result<Option<Arc<ModelToke
     Ok(Some(tokenizer?))
 }
 
-/// What a checkpoint has kept of the samples that were trained on, if it was such.
+/// Returns the saved description of the samples, if the run was trained on samples.
 pub(crate) fn saved_samples(found: &Checkpoint) -> Option<Value> {
     found.extras().get(SAMPLES).cloned()
 }
 
-/// The characters of the text that was trained on, which is still to be there.
+/// Returns the characters of the training text, which must still exist.
 fn of_data(data: &TrainedOn) -> Result<Vocabulary, String> {
     let set = match data {
         TrainedOn::BuiltIn => TextSet::new(MOBY_DICK),
@@ -214,7 +215,7 @@ fn of_data(data: &TrainedOn) -> Result<Vocabulary, String> {
     Ok(Vocabulary::Characters(characters))
 }
 
-/// The model and the rest of what matters here, from a run's configuration.
+/// Reads the model and other settings from a run's configuration.
 fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Settings), String> {
     let config: toml::Table = text
         .parse()
@@ -261,7 +262,7 @@ fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Setti
     Ok((spec, settings))
 }
 
-/// The program that was trained, with the loss that it was trained with.
+/// Reads the trained program, with its loss.
 fn exported_program(
     config: &toml::Table,
     asked: AskedLoss,
@@ -277,7 +278,7 @@ fn exported_program(
     Ok(spec)
 }
 
-/// The loss that the run was trained with, where it was asked for.
+/// Returns the loss that was requested in training.
 fn asked_loss(config: &toml::Table) -> Result<AskedLoss, String> {
     let get = |key: &str| config.get("loss")?.get(key);
     let name = get("name").and_then(toml::Value::as_str);
@@ -287,7 +288,7 @@ fn asked_loss(config: &toml::Table) -> Result<AskedLoss, String> {
     })
 }
 
-/// What a run's configuration says of its data; what it does not say has its default.
+/// Returns the data options of a run's configuration, with defaults for missing ones.
 fn options(config: &toml::Table) -> DataOptions {
     let value = |table: &str, key: &str| config.get(table)?.as_table()?.get(key);
     let text = |key: &str| Some(value("data", key)?.as_str()?.to_owned());
@@ -303,7 +304,7 @@ fn options(config: &toml::Table) -> DataOptions {
     let seed = number("train", "seed").map(|seed| seed as u64);
     DataOptions {
         target: text("target"),
-        // What the checkpoint has kept is without them.
+        // The samples described in the checkpoint are without them.
         drop_columns: Vec::new(),
         missing: text("missing")
             .and_then(|own| own.parse().ok())

@@ -1,4 +1,4 @@
-//! What tokens stand for.
+//! Vocabularies of models.
 
 mod characters;
 mod tokenizer;
@@ -11,23 +11,23 @@ use gpipe_models::hugging_face::TokenizerFiles;
 pub(crate) use characters::Characters;
 pub(crate) use tokenizer::ModelTokenizer;
 
-/// What a model's tokens stand for.
+/// The meaning of a model's tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum Vocabulary {
-    /// A character each.
+    /// Each token is a character.
     Characters(Characters),
-    /// What a `tokenizer.json` says.
+    /// Tokens of a `tokenizer.json`.
     Tokenizer(Arc<ModelTokenizer>),
 }
 
-/// The text of tokens, as they come.
+/// Incremental decoder of tokens.
 pub(crate) enum Reader<'a> {
     Characters(&'a Characters),
     Tokenizer(TextStream<'a>),
 }
 
 impl Vocabulary {
-    /// A character each, in this order.
+    /// Makes a vocabulary of these characters, in order.
     pub(crate) fn of_characters(characters: &[char]) -> Self {
         Self::Characters(Characters::new(characters.to_vec()))
     }
@@ -39,7 +39,7 @@ impl Vocabulary {
         }
     }
 
-    /// What a token is.
+    /// Name of a token.
     pub(crate) fn unit(&self) -> &'static str {
         match self {
             Self::Characters(_) => "character",
@@ -47,10 +47,10 @@ impl Vocabulary {
         }
     }
 
-    /// The tokens of a text.
+    /// Encodes a text.
     ///
     /// # Errors
-    /// Some of it has none: what.
+    /// A part of the text has no token.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
         match self {
             Self::Characters(own) => own.encode(text),
@@ -58,7 +58,7 @@ impl Vocabulary {
         }
     }
 
-    /// The tokens of a text that is to be gone on with, with those that mark its beginning.
+    /// Encodes a prompt, with the tokens that mark the beginning of a text.
     ///
     /// # Errors
     /// As [`Vocabulary::encode`].
@@ -69,7 +69,7 @@ impl Vocabulary {
         }
     }
 
-    /// Tokens that end a text.
+    /// Returns the end-of-text tokens.
     pub(crate) fn ends(&self) -> Vec<i64> {
         match self {
             Self::Characters(_) => Vec::new(),
@@ -77,7 +77,7 @@ impl Vocabulary {
         }
     }
 
-    /// The text of what comes behind these tokens.
+    /// Returns a decoder of the text after these tokens.
     pub(crate) fn reader(&self, before: &[i64]) -> Reader<'_> {
         match self {
             Self::Characters(own) => Reader::Characters(own),
@@ -88,7 +88,7 @@ impl Vocabulary {
         }
     }
 
-    /// What `export` writes beside the weights.
+    /// Returns the tokenizer files for `export`.
     pub(crate) fn files(&self) -> TokenizerFiles {
         match self {
             Self::Characters(own) => TokenizerFiles::of_characters(own.all()),
@@ -103,7 +103,7 @@ fn numbers(tokens: anyhow::Result<Vec<u32>>) -> Result<Vec<i64>, String> {
 }
 
 impl Reader<'_> {
-    /// What another token makes certain of the text.
+    /// Returns the text that another token completes.
     pub(crate) fn push(&mut self, token: i64) -> anyhow::Result<String> {
         match self {
             Self::Characters(own) => Ok(own.decode(token).to_string()),
@@ -111,7 +111,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What is left at the end.
+    /// Returns the remaining text at the end.
     pub(crate) fn rest(&mut self) -> anyhow::Result<String> {
         match self {
             Self::Characters(_) => Ok(String::new()),

@@ -18,11 +18,11 @@ pub(super) use named::NamedArrays;
 
 use part::Part;
 
-/// Bytes at each end of an array that its checksum is of.
+/// Bytes at each end of an array that its checksum covers.
 const ENDS: usize = 1 << 20;
 
-/// An array of a file of any size: a tensor of a safetensors file, or NumPy's. Its items, which
-/// are read as they are asked for, are its parts along the first dimension.
+/// An array in a file of any size: a tensor of a safetensors file, or a NumPy array. Its items are its
+/// slices along the first dimension, read on demand.
 ///
 /// ```no_run
 /// use gpipe::data::{Array, Dataset};
@@ -40,7 +40,7 @@ pub struct Array {
     kind: Kind,
     shape: Vec<i64>,
     data: Part,
-    /// Bytes of an item.
+    /// Bytes per item.
     item: usize,
 }
 
@@ -48,8 +48,8 @@ impl Array {
     /// Opens a safetensors file and finds a tensor in it.
     ///
     /// # Errors
-    /// The file cannot be read or is damaged; there is no such tensor, or none that
-    /// libtorch could have, or it has no dimension.
+    /// The file cannot be read or is damaged, there is no such tensor, libtorch does not support it, or
+    /// it has no dimension.
     pub fn open(path: &Path, name: &str) -> Result<Self, DataError> {
         safetensors::Safetensors::open(path)?.array(name)
     }
@@ -57,28 +57,28 @@ impl Array {
     /// Opens a file that NumPy's `save` wrote.
     ///
     /// # Errors
-    /// The file cannot be read or is damaged; its numbers are none that libtorch could have, are
-    /// big-endian or in Fortran's order; it has no dimension.
+    /// The file cannot be read or is damaged, its type is not supported by libtorch, big-endian or in
+    /// Fortran order, or it has no dimension.
     pub fn npy(path: &Path) -> Result<Self, DataError> {
         magic::refuse_other(path, &[Magic::Npy])?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         npy::array(&stem, &Part::file(path)?)
     }
 
-    /// Opens an array of a file that NumPy's `savez` or `savez_compressed` wrote. What is
-    /// compressed is held in memory, the rest is read as it is asked for.
+    /// Opens an array of a file that NumPy's `savez` or `savez_compressed` wrote. Compressed arrays are
+    /// held in memory; others are read on demand.
     ///
-    /// What is not compressed is checked against its checksum: up to 256 MiB at once, more where
-    /// [all items](Array::items) are read.
+    /// Arrays that are not compressed are checked against their checksum: up to 256 MiB when opened,
+    /// larger ones when [all items](Array::items) are read.
     ///
     /// # Errors
-    /// As [`Array::npy`]; there is no array of that name; there is not enough memory; it is
+    /// As [`Array::npy`]; there is no array of that name; there is not enough memory; or the array is
     /// damaged.
     pub fn npz(path: &Path, name: &str) -> Result<Self, DataError> {
         npz::Npz::open(path)?.array(name)
     }
 
-    /// An array of this shape in these bytes.
+    /// Makes an array of this shape from bytes.
     fn of(name: &str, kind: Kind, shape: &[usize], data: Part) -> Result<Self, DataError> {
         let [items, ..] = *shape else {
             let what = format!("`{name}` is a single number and has no items");
@@ -109,17 +109,17 @@ impl Array {
         }
     }
 
-    /// What it is called.
+    /// Name of the array.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The sizes of the dimensions; the first is the number of items.
+    /// Returns the sizes of the dimensions; the first is the number of items.
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
-    /// The kind of the numbers.
+    /// Returns the type of the elements.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -128,13 +128,13 @@ impl Array {
         index as u64 * self.item as u64
     }
 
-    /// Some items that follow each other, in one tensor.
+    /// Reads consecutive items as one tensor.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The items cannot be read.
     ///
     /// # Panics
-    /// They are not all inside.
+    /// The range is not within the array.
     pub fn items(&self, range: std::ops::Range<usize>) -> Result<Tensor, DataError> {
         assert!(range.end <= self.len(), "{range:?} of {}", self.len());
         if range.len() == self.len() {
@@ -148,7 +148,7 @@ impl Array {
     fn tensor(&self, range: std::ops::Range<usize>, shape: &[i64]) -> Result<Tensor, DataError> {
         let mut bytes = vec![0; self.item * range.len()];
         self.data.read(&mut bytes, self.offset(range.start))?;
-        // A truth that is neither 0 nor 1 is undefined behaviour in libtorch.
+        // A bool that is neither 0 nor 1 is undefined behaviour in libtorch.
         if self.kind == Kind::Bool {
             bytes
                 .iter_mut()
@@ -161,7 +161,7 @@ impl Array {
         })
     }
 
-    /// The checksum of both ends.
+    /// Returns the checksum of both ends.
     fn sum(&self) -> Result<u32, DataError> {
         let len = self.data.len();
         let ends = ENDS.min(len as usize);
@@ -185,7 +185,7 @@ impl Source for Array {
     }
 
     fn gather(&self, _: u64, indices: &[usize]) -> Option<Gathered> {
-        // A truth is looked at: `tensor`.
+        // Bools must be sanitized: see `tensor`.
         if self.kind == Kind::Bool {
             return None;
         }
@@ -200,7 +200,7 @@ impl Source for Array {
         Place::Sample { path, index }
     }
 
-    /// Of large arrays only both ends are looked at.
+    /// For large arrays, only both ends are checked.
     fn identity(&self) -> String {
         let Self {
             name, shape, kind, ..
@@ -209,7 +209,7 @@ impl Source for Array {
             Ok(sum) => {
                 format!("`{name}`, an array of {shape:?} of {kind:?} with checksum {sum:08x}")
             }
-            // No position is one in it; reading it will tell the same.
+            // Reading the array will report the same error.
             Err(error) => format!("`{name}`, an array that cannot be read ({error})"),
         }
     }

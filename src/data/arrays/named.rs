@@ -1,4 +1,4 @@
-//! Arrays that belong together: inputs, targets, and those of a test part.
+//! Arrays that belong together: inputs and targets, for training and testing.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use super::npz::Npz;
 use super::safetensors::Safetensors;
 use crate::{DataError, Source};
 
-/// What inputs and targets are called, in small letters.
+/// Names of inputs and targets, in lowercase.
 const PAIR: [&str; 2] = ["x", "y"];
-/// How the names of arrays that are trained on end.
+/// Suffixes of training arrays.
 const TRAIN: [&str; 2] = ["", "_train"];
-/// The same of what is not trained on: where there are several, checkpoints are chosen by the first.
+/// Suffixes of held-out arrays; if there are several, the first one is used to choose checkpoints.
 const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
 /// Arrays by name.
@@ -25,7 +25,7 @@ pub(crate) struct NamedArrays {
 enum Holder {
     Safetensors(Safetensors),
     Npz(Npz),
-    /// A folder of `.npy` files, by their names without the ending.
+    /// A folder of `.npy` files, by their names without the extension.
     Folder(Vec<String>),
 }
 
@@ -46,7 +46,7 @@ impl NamedArrays {
         Ok(Self::of(path, Holder::Npz(Npz::open(path)?)))
     }
 
-    /// Those of a folder, which are called as their files are.
+    /// Opens the arrays of a folder, named after their files.
     pub(crate) fn folder(path: &Path, files: &[String]) -> Self {
         let names = files.iter().filter_map(|name| name.strip_suffix(".npy"));
         let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -54,7 +54,7 @@ impl NamedArrays {
         Self::of(path, Holder::Folder(names))
     }
 
-    /// The names of all arrays.
+    /// Returns the names of all arrays.
     pub(crate) fn names(&self) -> Vec<String> {
         match &self.holder {
             Holder::Safetensors(file) => file.names(),
@@ -71,10 +71,10 @@ impl NamedArrays {
         }
     }
 
-    /// Inputs and targets to train on; `own` is what the model calls its input, if that is known.
+    /// Opens inputs and targets for training; `own` is the model's name of its input, if known.
     ///
     /// # Errors
-    /// There are none of those names, or not as many of each.
+    /// There are no arrays of those names, or their lengths differ.
     pub(crate) fn pair(&mut self, own: Option<&str>) -> Result<[Array; 2], DataError> {
         let names = self.names();
         match find(&names, &pairs(own, &TRAIN)) {
@@ -83,10 +83,10 @@ impl NamedArrays {
         }
     }
 
-    /// Inputs alone: the array that is called so, or the only one that there is.
+    /// Opens inputs without targets: the array of this name, or the only array.
     ///
     /// # Errors
-    /// There are several, and none of them is called so.
+    /// There are several arrays, none of this name.
     pub(crate) fn inputs(&mut self, own: Option<&str>) -> Result<Array, DataError> {
         let names = self.names();
         let called = [pairs(own, &TRAIN), pairs(own, &TESTS)].concat();
@@ -103,7 +103,7 @@ impl NamedArrays {
         Err(DataError::bad_path(&self.path, what))
     }
 
-    /// Inputs and targets of a test part, where there is one.
+    /// Opens inputs and targets of the test part, if there is one.
     ///
     /// # Errors
     /// As [`NamedArrays::pair`].
@@ -112,7 +112,7 @@ impl NamedArrays {
         test.map(|pair| self.both(&pair)).transpose()
     }
 
-    /// What is said of a test part beside one for validation.
+    /// Notes that a test part is left out because there is a validation part.
     pub(crate) fn test_left_out(&self, own: Option<&str>) -> Option<String> {
         let names = self.names();
         let parts = [&TESTS[..3], &TESTS[3..]];
@@ -124,11 +124,10 @@ impl NamedArrays {
         ))
     }
 
-    /// The arrays of these names, with one of these endings that all of them have; none where some
-    /// are missing.
+    /// Opens the arrays of these names, with a common suffix out of these; `None` if some are missing.
     ///
     /// # Errors
-    /// They cannot be read, or have not as many items.
+    /// The arrays cannot be read, or their lengths differ.
     pub(crate) fn all(
         &mut self,
         names: &[String],
@@ -156,7 +155,7 @@ impl NamedArrays {
         Ok(pair)
     }
 
-    /// That arrays have as many items.
+    /// Checks that arrays have the same length.
     fn check_alike(&self, names: &[String], arrays: &[Array]) -> Result<(), DataError> {
         let first = arrays.first().map_or(0, Source::len);
         let Some(other) = arrays.iter().position(|own| own.len() != first) else {
@@ -172,7 +171,7 @@ impl NamedArrays {
     }
 }
 
-/// What is said of these arrays, among which are no inputs and targets.
+/// Explains that these arrays have no inputs and targets.
 fn no_pair(names: &[String], own: Option<&str>) -> String {
     let wanted = inputs_called(own);
     if let Some(weight) = names.iter().find(|name| name.ends_with(".weight")) {
@@ -188,7 +187,7 @@ fn no_pair(names: &[String], own: Option<&str>) -> String {
     )
 }
 
-/// What inputs are to be called, in messages.
+/// Formats the valid names of inputs for messages.
 fn inputs_called(own: Option<&str>) -> String {
     let [x, _] = PAIR;
     match own.filter(|own| !own.eq_ignore_ascii_case(x)) {
@@ -197,7 +196,7 @@ fn inputs_called(own: Option<&str>) -> String {
     }
 }
 
-/// What inputs and targets may be called, with these endings: inputs as the model calls them first.
+/// Returns possible names of inputs and targets with these suffixes; the model's own name comes first.
 fn pairs(own: Option<&str>, endings: &[&str]) -> Vec<[String; 2]> {
     let [x, y] = PAIR;
     let inputs = own.into_iter().chain([x]);
@@ -207,7 +206,7 @@ fn pairs(own: Option<&str>, endings: &[&str]) -> Vec<[String; 2]> {
         .collect()
 }
 
-/// The first of these pairs that is there, as it is spelt there.
+/// Returns the first of these pairs that exists, in its actual spelling.
 fn find(names: &[String], pairs: &[[String; 2]]) -> Option<[String; 2]> {
     let spelt = |wanted: &str| {
         let mut own = names

@@ -1,4 +1,4 @@
-//! Files of NumPy's `save`: a line that says what the numbers are, and the numbers.
+//! Files of NumPy's `save`: a header line and the data.
 //!
 //! *Source*: NumPy's `numpy/lib/format.py`, versions 1.0, 2.0 and 3.0.
 
@@ -9,10 +9,10 @@ use super::part::Part;
 use crate::DataError;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// The longest line that is read; NumPy's own are below 200 bytes where it says of numbers.
+/// Limit of the header's length; NumPy's own headers of plain numbers are below 200 bytes.
 const MOST_HEADER: u64 = 1 << 16;
 
-/// The array of a file, which is called `name`.
+/// Opens a file as an array called `name`.
 pub(super) fn array(name: &str, file: &Part) -> Result<Array, DataError> {
     let bad = |what: String| file.bad(0, format!("the array `{name}`: {what}"));
     let (text, start) = header(file, &bad)?;
@@ -34,7 +34,7 @@ pub(super) fn array(name: &str, file: &Part) -> Result<Array, DataError> {
     Array::of(name, kind, &shape, data)
 }
 
-/// The line that describes the numbers, and where these begin; `bad` says what is wrong with it.
+/// Reads the header and the offset of the data; `bad` makes the error.
 fn header(file: &Part, bad: &impl Fn(String) -> DataError) -> Result<(String, u64), DataError> {
     let mut start = [0; 12];
     let there = file.len().min(12) as usize;
@@ -64,11 +64,11 @@ fn header(file: &Part, bad: &impl Fn(String) -> DataError) -> Result<(String, u6
     Ok((text.trim_end().to_owned(), before + length))
 }
 
-/// What the line says.
+/// The parsed header.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Description {
     descr: String,
-    /// Whether the first dimension changes fastest.
+    /// Whether the array is in Fortran order.
     columns: bool,
     shape: Vec<usize>,
 }
@@ -124,7 +124,7 @@ impl Description {
     }
 }
 
-/// A text in quotes, and what is behind it.
+/// Splits off a quoted string.
 fn quoted(text: &str) -> Result<(&str, &str), &'static str> {
     let quote = text.chars().next().filter(|own| ['\'', '"'].contains(own));
     let quote = quote.ok_or("lacks a quote")?;
@@ -146,14 +146,14 @@ fn sides(text: &str) -> Result<(Vec<usize>, &str), String> {
         .map(str::trim)
         .filter(|side| !side.is_empty());
     let side = |side: &str| {
-        // Python 2 wrote long numbers so.
+        // Python 2 wrote long integers with this suffix.
         let number = side.strip_suffix('L').unwrap_or(side).parse();
         number.map_err(|_| format!("has a side `{side}`, which is no number"))
     };
     Ok((sides.map(side).collect::<Result<_, _>>()?, rest))
 }
 
-/// What NumPy calls a kind of numbers.
+/// Converts NumPy's name of a type.
 fn kind(descr: &str) -> Result<Kind, String> {
     let mut letters = descr.chars();
     let order = letters.next().filter(|own| "<>=|".contains(*own));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the line is, it is read or refused.
+        /// Any line is parsed or rejected.
         #[test]
         fn no_line_is_too_strange(text in "[{}'\":,()a-z0-9 é<|]{0,60}") {
             let _ = Description::parse(&text);

@@ -1,4 +1,4 @@
-//! Files of NumPy's `savez`: a zip archive of `.npy` files.
+//! Files of NumPy's `savez`: zip archives of `.npy` files.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,14 +18,14 @@ use crate::magic::{self, Magic};
 use gpipe_partitioner::files;
 use gpipe_torch::memory::room_on;
 
-/// What the name of an array has in the archive.
+/// Extension of arrays in the archive.
 const ENDING: &str = ".npy";
-/// Arrays of as many bytes are checked when they are opened, others when they are read as a whole.
+/// Arrays up to this many bytes are checked when opened, larger ones when read as a whole.
 const CHECKED: u64 = 1 << 28;
-/// Deflate makes no more than this of a byte.
+/// Upper bound of deflate's expansion factor.
 const MOST_INFLATED: u64 = 1032;
 
-/// An archive whose directory was read.
+/// An archive with its directory.
 pub(super) struct Npz {
     path: PathBuf,
     archive: ZipArchive<BufReader<File>>,
@@ -42,7 +42,7 @@ impl Npz {
         })
     }
 
-    /// Names of the arrays, in alphabetic order.
+    /// Returns the names of the arrays, sorted.
     pub(super) fn names(&self) -> Vec<String> {
         let names = self.archive.file_names();
         let names = names.filter_map(|name| Some(name.strip_suffix(ENDING)?.to_owned()));
@@ -61,7 +61,7 @@ impl Npz {
         npy::array(name, &self.entry(name)?)
     }
 
-    /// The bytes of an array's file.
+    /// Returns the contents of an array's file.
     fn entry(&mut self, name: &str) -> Result<Part, DataError> {
         let path = &self.path;
         let what = format!("the array `{name}` cannot be read");
@@ -102,7 +102,7 @@ impl Npz {
     }
 }
 
-/// The system ends a program that takes more memory than there is without a word.
+/// Rejects arrays larger than memory: the system kills a process that uses more than there is.
 fn refuse_too_large(size: u64) -> Result<(), String> {
     match room_on(Device::Cpu) {
         Ok((free, _)) if size > free.0 => Err(format!(

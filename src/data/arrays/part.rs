@@ -1,4 +1,4 @@
-//! Bytes that an array is in: a stretch of a file, or of memory.
+//! Byte ranges that hold arrays, in a file or in memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use crate::DataError;
 use crate::disk_file::DiskFile;
 
-/// A stretch of bytes, read at any place by any number of threads.
+/// A byte range, readable at any position from any thread.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     holder: Holder,
-    /// Where it begins.
+    /// Start of the range.
     start: u64,
     len: u64,
-    /// The stretch that it is within, of which the file tells the checksum.
+    /// The enclosing range with a checksum, if the file has one.
     summed: Option<Summed>,
 }
 
-/// A stretch and its CRC-32.
+/// A byte range and its CRC-32.
 #[derive(Debug, Clone, Copy)]
 struct Summed {
     start: u64,
@@ -25,13 +25,13 @@ struct Summed {
     sum: u32,
 }
 
-/// Bytes that a checksum is made of at a time.
+/// Bytes hashed at a time.
 const BLOCK: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
 enum Holder {
     File(Arc<DiskFile>),
-    /// What was compressed in a file.
+    /// The decompressed contents of a file.
     Memory {
         path: PathBuf,
         bytes: Arc<[u8]>,
@@ -39,7 +39,7 @@ enum Holder {
 }
 
 impl Part {
-    /// A whole file.
+    /// Returns a whole file.
     pub(super) fn file(path: &Path) -> Result<Self, DataError> {
         let file = DiskFile::open(path)?;
         Ok(Self {
@@ -50,7 +50,7 @@ impl Part {
         })
     }
 
-    /// Bytes that were made from those of a file.
+    /// Wraps bytes decompressed from a file.
     pub(super) fn memory(path: &Path, bytes: Vec<u8>) -> Self {
         Self {
             start: 0,
@@ -63,7 +63,7 @@ impl Part {
         }
     }
 
-    /// A stretch of this one; none where it is not inside.
+    /// Returns a subrange, or `None` if it is out of bounds.
     pub(super) fn within(&self, start: u64, len: u64) -> Option<Self> {
         let end = start.checked_add(len).filter(|end| *end <= self.len)?;
         Some(Self {
@@ -74,17 +74,17 @@ impl Part {
         })
     }
 
-    /// The same, whose CRC-32 is to be this.
+    /// Sets the expected CRC-32 of the range.
     pub(super) fn with_sum(mut self, sum: u32) -> Self {
         let (start, len) = (self.start, self.len);
         self.summed = Some(Summed { start, len, sum });
         self
     }
 
-    /// That the stretch of which the checksum is known is not damaged, where there is one.
+    /// Verifies the checksum, if there is one.
     ///
     /// # Errors
-    /// It is, or cannot be read.
+    /// The checksum differs, or the range cannot be read.
     pub(super) fn check_sum(&self, what: &str) -> Result<(), DataError> {
         let Some(Summed { start, len, sum }) = self.summed else {
             return Ok(());
@@ -128,7 +128,7 @@ impl Part {
         DataError::bad(self.path(), self.start + offset, what)
     }
 
-    /// Fills `into` with what is from `offset` on.
+    /// Fills `into` with the bytes from `offset` on.
     pub(super) fn read(&self, into: &mut [u8], offset: u64) -> Result<(), DataError> {
         match &self.holder {
             Holder::File(file) => file.read(into, self.start + offset),

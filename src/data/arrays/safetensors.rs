@@ -1,4 +1,4 @@
-//! What a safetensors file says of its tensors.
+//! Reads the headers of safetensors files.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use super::part::Part;
 use crate::DataError;
 use crate::magic::{self, Magic};
 
-/// The longest header that is read, as in the safetensors crate.
+/// Limit of the header's length, as in the safetensors crate.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// A file whose header was read.
+/// A file with its parsed header.
 #[derive(Debug)]
 pub(super) struct Safetensors {
     header: Metadata,
-    /// What is behind the header.
+    /// Bytes after the header.
     data: Part,
 }
 
@@ -34,7 +34,7 @@ impl Safetensors {
         Ok(Self { header, data })
     }
 
-    /// Names of the tensors, in alphabetic order.
+    /// Returns the names of the tensors, sorted.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names = self.header.offset_keys();
         names.sort_unstable();
@@ -61,7 +61,7 @@ impl Safetensors {
     }
 }
 
-/// What a file says of its tensors, and where the first one begins.
+/// Reads the header, and the offset of the data.
 fn header(file: &Part) -> Result<(Metadata, u64), DataError> {
     let bad = |why: String| {
         let what = format!("this is no whole safetensors file: {why}; was it copied whole?");

@@ -1,4 +1,4 @@
-//! Arrow's files and streams, a record batch at a time.
+//! Arrow files and streams, read one record batch at a time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::disk_file::DiskFile;
 use crate::{DataError, Phase};
 use gpipe_torch::caught;
 
-/// What an Arrow file begins and ends with.
+/// Magic bytes at both ends of an Arrow file.
 pub(super) const MAGIC: &[u8] = b"ARROW1";
-/// What a message of a stream begins with.
+/// Marker at the beginning of a stream's message.
 pub(super) const MESSAGE: &[u8] = &[0xff; 4];
-/// A message that says more about its batch than this is none.
+/// Limit of a message's metadata in bytes; anything longer is not a message.
 const LONGEST: u64 = 1 << 26;
 
-/// A file, or what is left of a stream.
+/// A file or a stream.
 #[derive(Debug)]
 pub(super) struct Arrow {
     file: DiskFile,
@@ -29,15 +29,15 @@ pub(super) struct Arrow {
     decoder: FileDecoder,
     blocks: Vec<Block>,
     rows: Vec<i64>,
-    /// The checksum of what the messages say about their batches.
+    /// Checksum of the metadata of all batches.
     pub(super) sum: u32,
 }
 
 impl Arrow {
-    /// Reads what each batch says about itself, and all dictionaries.
+    /// Reads the metadata of all batches, and all dictionaries.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// The file cannot be read or is damaged.
     pub(super) fn open(file: DiskFile, stream: bool) -> Result<Self, DataError> {
         let found = if stream {
             of_stream(&file)?
@@ -75,7 +75,7 @@ impl Arrow {
         &self.schema
     }
 
-    /// Rows of each batch.
+    /// Rows per batch.
     pub(super) fn rows(&self) -> &[i64] {
         &self.rows
     }
@@ -95,7 +95,7 @@ impl Arrow {
         read.map_err(|error| damaged(&self.file, block, &error))
     }
 
-    /// Takes up what a batch says about itself.
+    /// Reads the metadata of a batch.
     fn batch(&mut self, block: Block) -> Result<(), DataError> {
         let metadata = part(&self.file, &block, block.metaDataLength().into())?;
         let rows = caught(|| {
@@ -114,7 +114,7 @@ impl Arrow {
     /// Decodes some columns of a batch.
     ///
     /// # Errors
-    /// The file cannot be read; or it is damaged there, in words.
+    /// The file cannot be read, or the batch is damaged.
     pub(super) fn read(
         &self,
         batch: usize,
@@ -144,7 +144,7 @@ impl Arrow {
     }
 }
 
-/// What a file or a stream has.
+/// Contents of a file or a stream.
 struct Found {
     schema: SchemaRef,
     decoder: FileDecoder,
@@ -152,7 +152,7 @@ struct Found {
     blocks: Vec<Block>,
 }
 
-/// By what stands at the end.
+/// Reads the footer of a file.
 fn of_file(file: &DiskFile) -> Result<Found, DataError> {
     let cut = || {
         let what = "the file does not end as an Arrow file does: was it copied whole?";
@@ -188,7 +188,7 @@ fn of_file(file: &DiskFile) -> Result<Found, DataError> {
     })
 }
 
-/// By walking over its messages.
+/// Walks over the messages of a stream.
 fn of_stream(file: &DiskFile) -> Result<Found, DataError> {
     let (mut found, mut at) = (None, 0);
     while at < file.len() {
@@ -237,7 +237,7 @@ fn of_stream(file: &DiskFile) -> Result<Found, DataError> {
     found.ok_or_else(|| DataError::bad_path(file.path(), "this Arrow stream is empty"))
 }
 
-/// What a message is.
+/// Type of a message.
 enum Kind {
     Schema(SchemaRef, FileDecoder),
     Dictionary,
@@ -270,14 +270,14 @@ fn own(metadata: &[u8]) -> anyhow::Result<Own> {
     Ok(Own { kind, body })
 }
 
-/// The message at the begin of these bytes, behind its length.
+/// Parses the message at the beginning of these bytes, after its length.
 fn message(bytes: &[u8]) -> anyhow::Result<Message<'_>> {
     let skipped = if bytes.starts_with(MESSAGE) { 8 } else { 4 };
     let own = bytes.get(skipped..).unwrap_or_default();
     root_as_message(own).map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// The first bytes of a block.
+/// Reads the first bytes of a block.
 fn part(file: &DiskFile, block: &Block, bytes: i64) -> Result<Vec<u8>, DataError> {
     let start = u64::try_from(block.offset()).ok();
     let bytes = u64::try_from(bytes).ok().filter(|own| *own <= file.len());
@@ -302,7 +302,7 @@ fn whole(file: &DiskFile, block: &Block) -> Result<Vec<u8>, DataError> {
     part(file, block, all.filter(|_| fits).unwrap_or(-1))
 }
 
-/// Bytes that the buffers of a batch become, by what stands before each that is compressed.
+/// Returns the decompressed size of a batch, from the lengths before its compressed buffers.
 fn becomes(batch: RecordBatch<'_>, body: &[u8]) -> anyhow::Result<u64> {
     let compressed = batch.compression().is_some();
     let mut all = 0_u64;
@@ -319,7 +319,7 @@ fn becomes(batch: RecordBatch<'_>, body: &[u8]) -> anyhow::Result<u64> {
         };
         let told = own.first_chunk().map(|told| i64::from_le_bytes(*told));
         all = all.saturating_add(match told {
-            // What is not worth it is not compressed, and says so by -1.
+            // -1 marks a buffer that is stored uncompressed, as compression did not pay.
             Some(told) if compressed => u64::try_from(told).unwrap_or(bytes as u64),
             _ => bytes as u64,
         });

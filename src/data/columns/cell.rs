@@ -1,4 +1,4 @@
-//! A value of an array of Arrow's.
+//! A value of an Arrow array.
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
@@ -10,7 +10,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, TimeUnit};
 use time::OffsetDateTime;
 
-/// A value, as far as there is a use for it here.
+/// A value, in the types that are supported.
 #[derive(Debug, Clone)]
 pub(super) enum Cell<'a> {
     Null,
@@ -19,12 +19,12 @@ pub(super) enum Cell<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
     List(ArrayRef),
-    /// A structure, a time, whatever else.
+    /// A structure or any other type.
     Other,
 }
 
 impl Cell<'_> {
-    /// What it is, in messages.
+    /// Name of the type, for messages.
     pub(super) fn is(&self) -> &'static str {
         match self {
             Self::Null => "no value",
@@ -38,7 +38,7 @@ impl Cell<'_> {
     }
 }
 
-/// The value in a row of an array.
+/// Returns the value in a row of an array.
 pub(super) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
     if array.is_null(row) {
         return Cell::Null;
@@ -85,8 +85,8 @@ pub(super) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
     }
 }
 
-/// A date, or a time of a day, as it is written: `2024-01-31`, `2024-01-31T18:30:00.5`, and with `Z` where the
-/// column has a zone, of which the numbers are in UTC.
+/// Formats a date or a time: `2024-01-31`, `2024-01-31T18:30:00.5`, with `Z` if the column has a time
+/// zone (its numbers are in UTC).
 pub(super) fn moment(array: &dyn Array, row: usize) -> Option<String> {
     macro_rules! number {
         ($type:ty) => {

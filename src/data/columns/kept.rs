@@ -1,4 +1,4 @@
-//! Units that were decoded lately, for all workers together.
+//! A cache of recently decoded units, shared by all workers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use super::unit::Unit;
 use crate::DataError;
 
-/// Bytes that are kept, about; two units whatever they take.
+/// Approximate limit of cached bytes; two units are kept regardless of size.
 const BYTES: u64 = 1 << 28;
 
-/// A unit, what is wrong with it, or nothing yet.
+/// A unit, its error, or `None` before decoding.
 type Slot = Arc<Mutex<Option<Result<Unit, String>>>>;
 
-/// A unit's number, itself, and what it takes.
+/// A unit with its index and size.
 #[derive(Debug)]
 struct Entry {
     unit: usize,
@@ -22,18 +22,18 @@ struct Entry {
     bytes: u64,
 }
 
-/// Those that were asked for last. Whoever asks first decodes, all others wait.
+/// The most recently used units. The first thread to request a unit decodes it, and others wait.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     recent: Mutex<VecDeque<Entry>>,
 }
 
 impl Kept {
-    /// A unit of so many, decoded by `decode` where it is not kept. Where another thread is about to
-    /// decode it, the one behind it is decoded meanwhile: rows that are taken in order need it next.
+    /// Returns a unit, decoded by `decode` unless it is cached. If another thread is decoding it, the
+    /// next unit is decoded meanwhile, as sequential reads need it soon.
     ///
     /// # Errors
-    /// The file cannot be read; or it is damaged there, in words.
+    /// The file cannot be read, or the unit is damaged.
     pub(super) fn get(
         &self,
         unit: usize,
@@ -47,7 +47,7 @@ impl Kept {
         if unit + 1 < units {
             let next = self.slot(unit + 1);
             if let Some(mut next) = next.try_lock() {
-                // What is wrong there is told when it is asked for.
+                // An error is reported when that unit is requested.
                 let _ = self.fill(unit + 1, &mut next, &decode);
             }
         }
@@ -84,7 +84,7 @@ impl Kept {
         slot
     }
 
-    /// Notes what a unit takes, and drops those that were asked for longest ago.
+    /// Records a unit's size, and evicts the least recently used ones.
     fn shrink(&self, unit: usize, bytes: u64) {
         let mut recent = self.recent.lock();
         if let Some(own) = recent.iter_mut().find(|own| own.unit == unit) {
@@ -124,13 +124,13 @@ mod tests {
         };
         let small = [0, 1, 0, 1, 2, 0].map(|number| get(number, 10));
         assert_eq!(small, [1, 2, 2, 2, 3, 3]);
-        // Two are kept whatever they take, and others go.
+        // Two units are kept regardless of size; others are evicted.
         let large = [3, 4, 3, 4, 0, 4, 3].map(|number| get(number, 1 << 30));
         assert_eq!(large, [4, 5, 5, 5, 6, 6, 7]);
         assert!(kept.recent.lock().len() <= 2);
     }
 
-    /// What cannot be read now may be later; what is damaged stays so.
+    /// Damage is permanent; a failed read may succeed later.
     #[test]
     fn damage_is_kept_and_a_failed_read_is_not() {
         let (kept, asked) = (Kept::default(), Cell::new(0));

@@ -1,7 +1,7 @@
-//! Tables of columns: Parquet, and the files and streams of Arrow.
+//! Columnar tables: Parquet, and Arrow's files and streams.
 //!
-//! Rows are decoded by groups of them, as they were written: whoever asks for a row first decodes its
-//! group, and those that were asked for lately are kept for all workers.
+//! Rows are decoded in the groups in which they were written: the first request for a row decodes its
+//! group, and recently used groups are cached for all workers.
 
 mod arrow_file;
 mod cell;
@@ -26,13 +26,13 @@ use unit::Unit;
 
 pub use row::ColumnRow;
 
-/// The rows of Parquet files, or of Arrow's files (`.arrow`, `.feather`) and streams (those of Hugging
-/// Face's `datasets`), in the order of the files. What a file is it begins with.
+/// The rows of Parquet files, or of Arrow's files (`.arrow`, `.feather`) and streams (as of Hugging
+/// Face's `datasets`), in file order. The type of a file is detected by its beginning.
 ///
-/// Opening reads what the files say about their groups of rows; a group (a record batch of an Arrow
-/// file) is decoded when one of its rows is asked for. Up to 256 MiB of decoded groups are kept. So take
-/// rows in order, or `shuffle` them within a window of a few groups; for a full shuffle write small
-/// groups, or put a `cache_file` before it.
+/// Opening reads the metadata of row groups; a group (a record batch of an Arrow file) is decoded when
+/// one of its rows is requested. Up to 256 MiB of decoded groups are cached. So read rows in order, or
+/// `shuffle` them within a window of a few groups; for a full shuffle, write small groups, or put a
+/// `cache_file` before it.
 ///
 /// ```no_run
 /// use gpipe::data::{Columns, Dataset};
@@ -44,11 +44,11 @@ pub use row::ColumnRow;
 /// ```
 pub struct Columns {
     files: Vec<Table>,
-    /// The number of each unit's first row, and of all rows.
+    /// Index of each unit's first row, and the number of all rows.
     firsts: Vec<usize>,
-    /// Of each unit its file, and its number there.
+    /// File of each unit, and its index in the file.
     units: Vec<(usize, usize)>,
-    /// Places of the columns that are read.
+    /// Indices of the columns to read.
     wanted: Vec<usize>,
     kept: Kept,
 }
@@ -121,10 +121,10 @@ impl Table {
 }
 
 impl Columns {
-    /// Opens files, all of which have the same columns.
+    /// Opens files with equal columns.
     ///
     /// # Errors
-    /// One cannot be read, is none of these or is damaged; columns differ; there is no row.
+    /// A file cannot be read, has another format or is damaged, columns differ, or there are no rows.
     pub fn open(paths: impl IntoIterator<Item: AsRef<Path>>) -> Result<Self, DataError> {
         let (mut files, mut units, mut firsts) = (Vec::<Table>::new(), Vec::new(), vec![0_usize]);
         for path in paths {
@@ -167,10 +167,10 @@ impl Columns {
         })
     }
 
-    /// Reads these columns alone: of a Parquet file the others are not even read from the disk.
+    /// Reads only these columns: others of a Parquet file are not even read from the disk.
     ///
     /// # Errors
-    /// There is no such column; which ones there are.
+    /// A column does not exist; the error lists the existing ones.
     pub fn only(mut self, columns: &[&str]) -> Result<Self, DataError> {
         let schema = self.files[0].schema();
         let mut wanted = columns
@@ -190,24 +190,24 @@ impl Columns {
         Ok(self)
     }
 
-    /// The names of the columns that are read.
+    /// Returns the names of the columns to read.
     pub fn columns(&self) -> Vec<&str> {
         let fields = self.files[0].schema().fields();
         let own = self.wanted.iter().map(|place| fields[*place].name());
         own.map(String::as_str).collect()
     }
 
-    /// The first file.
+    /// Returns the first file.
     pub(super) fn path(&self) -> &Path {
         self.files[0].path()
     }
 
-    /// The unit of a row.
+    /// Returns the unit of a row.
     fn find(&self, row: usize) -> usize {
         self.firsts.partition_point(|&first| first <= row) - 1
     }
 
-    /// A row's file and its number there.
+    /// Returns a row's file, and its index in the file.
     fn row_of(&self, row: usize) -> (&Path, usize) {
         let (file, _) = self.units[self.find(row)];
         let first = self.units.partition_point(|own| own.0 < file);
@@ -226,7 +226,7 @@ impl Columns {
         })
     }
 
-    /// The cells of a row as texts: none of a column that has no numbers or texts.
+    /// Returns the cells of a row as text; `None` for columns without numbers or texts.
     pub(super) fn shown(&self, row: usize) -> Result<Vec<Option<String>>, DataError> {
         let own = self.get(0, row)?;
         Ok((0..self.wanted.len())
@@ -235,7 +235,7 @@ impl Columns {
     }
 }
 
-/// That the columns of a file are those of the first one.
+/// Checks that a file's columns equal those of the first file.
 fn check_same(first: &Table, other: &Table) -> Result<(), DataError> {
     let kinds = |table: &Table| -> Vec<String> {
         let fields = table.schema().fields();

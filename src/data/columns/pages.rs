@@ -1,20 +1,20 @@
-//! What the pages of a Parquet file say that they become, before any of them is decompressed.
+//! Decompressed sizes declared by the pages of a Parquet file, read before decompressing.
 //!
-//! A page of a few bytes may say that it becomes two gigabytes, and a run of one value may be said
-//! to have a billion rows. The format's reader believes both; so their headers are added up first.
-//! They are Thrift's compact protocol, of which three numbers are looked at.
+//! A page of a few bytes may claim to decompress to two gigabytes, and a run of one value to have a
+//! billion rows. The format's reader trusts both, so the headers are added up first. They use Thrift's
+//! compact protocol; three numbers are read.
 
-/// What the pages of a column chunk become.
+/// Declared contents of a column chunk's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Told {
-    /// Bytes without compression.
+    /// Decompressed bytes.
     pub(super) bytes: u64,
-    /// Values, those that are null too.
+    /// Number of values, including nulls.
     pub(super) values: u64,
 }
 
-/// Adds up the headers of all pages of a column chunk; none where one of them is damaged, or the chunk
-/// ends inside of a page.
+/// Adds up the headers of all pages of a column chunk; `None` if one is damaged, or if the chunk ends
+/// within a page.
 pub(super) fn told(chunk: &[u8]) -> Option<Told> {
     let (mut rest, mut all) = (Thrift(chunk), Told::default());
     while !rest.0.is_empty() {
@@ -33,13 +33,13 @@ struct Page {
     values: u64,
 }
 
-/// Structures within structures of a page's header are no deeper than this.
+/// Limit of nested structures in a page's header.
 const DEEP: usize = 8;
 
-/// What is left of bytes in Thrift's compact protocol.
+/// Remaining bytes in Thrift's compact protocol.
 struct Thrift<'a>(&'a [u8]);
 
-/// Kinds of fields.
+/// Field types.
 const I32: u8 = 5;
 const STRUCT: u8 = 12;
 
@@ -50,7 +50,7 @@ impl Thrift<'_> {
             match (field, kind) {
                 (2, I32) => page.becomes = u64::try_from(own.integer()?).ok()?,
                 (3, I32) => page.bytes = usize::try_from(own.integer()?).ok()?,
-                // Of data, of a dictionary, of data in the second version.
+                // Data page, dictionary page, data page of version 2.
                 (5 | 7 | 8, STRUCT) => own.fields(&mut |own, field, kind| match (field, kind) {
                     (1, I32) => {
                         page.values = u64::try_from(own.integer()?).ok()?;
@@ -65,7 +65,7 @@ impl Thrift<'_> {
         Some(page)
     }
 
-    /// Shows the number and the kind of each field of a structure, and has it read.
+    /// Calls `each` with the number and type of each field of a structure to read the field.
     fn fields(&mut self, each: &mut dyn FnMut(&mut Self, i64, u8) -> Option<()>) -> Option<()> {
         let mut field = 0_i64;
         loop {
@@ -84,7 +84,7 @@ impl Thrift<'_> {
     fn skip(&mut self, kind: u8, deep: usize) -> Option<()> {
         let deep = deep.checked_sub(1)?;
         match kind {
-            // Of a field that is true or false the kind is the value.
+            // A boolean field's type is its value.
             1 | 2 => Some(()),
             3 => self.take(1),
             4..=6 => self.integer().map(|_| ()),
@@ -105,18 +105,18 @@ impl Thrift<'_> {
                 })
             }
             STRUCT => self.fields(&mut |own, _, kind| own.skip(kind, deep)),
-            // Maps: headers of pages have none.
+            // Maps, which page headers do not have.
             _ => None,
         }
     }
 
-    /// A number with a sign.
+    /// Reads a signed integer.
     fn integer(&mut self) -> Option<i64> {
         let number = self.number()?;
         Some((number >> 1) as i64 ^ -((number & 1) as i64))
     }
 
-    /// Seven bits a byte, the lowest ones first.
+    /// Reads a varint: seven bits per byte, lowest first.
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -145,7 +145,8 @@ impl Thrift<'_> {
 mod tests {
     use super::*;
 
-    /// A page of data: its kind, what it becomes, its bytes, and in a structure its values.
+    /// Makes a data page: its type, decompressed size and bytes, and a structure with the number of
+    /// values.
     fn page(becomes: i32, values: i32, bytes: &[u8]) -> Vec<u8> {
         let number = |number: i32| {
             let (mut rest, mut all) = (((number << 1) ^ (number >> 31)) as u32, Vec::new());
@@ -164,7 +165,7 @@ mod tests {
             &number(becomes),
             &[0x15],
             &length,
-            // Field 5, a structure: its values, and an encoding.
+            // Field 5, a structure: the number of values, and an encoding.
             &[0x2c, 0x15],
             &number(values),
             &[0x15, 0, 0, 0],
@@ -192,9 +193,9 @@ mod tests {
 
     #[test]
     fn structures_without_end_are_refused() {
-        // A field of a structure that no page has, again and again.
+        // Nested structures of an unknown field.
         assert_eq!(told(&[0xac; 1 << 16]), None);
-        // A list of so many lists.
+        // Nested lists.
         assert_eq!(told(&[0xa9; 1 << 16]), None);
     }
 }

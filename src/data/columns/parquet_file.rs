@@ -1,4 +1,4 @@
-//! Parquet files, a row group at a time.
+//! Parquet files, read one row group at a time.
 
 use std::io::{self, Cursor};
 use std::path::Path;
@@ -20,24 +20,24 @@ use crate::disk_file::DiskFile;
 use crate::{DataError, Phase};
 use gpipe_torch::caught;
 
-/// What a Parquet file begins and ends with.
+/// Magic bytes at both ends of a Parquet file.
 pub(super) const MAGIC: &[u8] = b"PAR1";
-/// Bytes of a value in memory, at most, where it is none of fixed length: a view of a text.
+/// Upper bound of bytes per value of variable length in memory: a string view.
 const VALUE: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct Parquet {
     file: DiskFile,
     metadata: ArrowReaderMetadata,
-    /// The checksum of what stands at the end: places, sizes and statistics of all columns.
+    /// Checksum of the footer: offsets, sizes and statistics of all columns.
     pub(super) sum: u32,
 }
 
 impl Parquet {
-    /// Reads what stands at the end of a file.
+    /// Reads the footer of a file.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// The file cannot be read or is damaged.
     pub(super) fn open(file: DiskFile) -> Result<Self, DataError> {
         let footer = footer(&file)?;
         let sum = crc32c::crc32c(&footer);
@@ -58,7 +58,7 @@ impl Parquet {
         self.metadata.schema()
     }
 
-    /// Rows of each group.
+    /// Rows per group.
     pub(super) fn rows(&self) -> Vec<i64> {
         let groups = self.metadata.metadata().row_groups();
         groups.iter().map(|group| group.num_rows()).collect()
@@ -67,7 +67,7 @@ impl Parquet {
     /// Decodes some columns of a group.
     ///
     /// # Errors
-    /// The file cannot be read; or it is damaged there, in words.
+    /// The file cannot be read, or the group is damaged.
     pub(super) fn read(
         &self,
         group: usize,
@@ -91,7 +91,7 @@ impl Parquet {
             .map_err(|error| damage(&error)))
     }
 
-    /// The bytes of the columns of a group, how many these are, and what they become.
+    /// Returns the bytes of a group's columns, their total size, and their decompressed size.
     #[allow(clippy::type_complexity, reason = "one place needs it")]
     fn chunks(
         &self,
@@ -156,7 +156,7 @@ fn damaged(path: &Path, error: &anyhow::Error) -> DataError {
     )
 }
 
-/// What stands at the end of a file, before its length and the magic word.
+/// Returns the footer, without its length and the magic bytes.
 fn footer(file: &DiskFile) -> Result<Vec<u8>, DataError> {
     let cut = || {
         let what = "the file does not end as a Parquet file does: was it copied whole?";
@@ -179,10 +179,10 @@ fn footer(file: &DiskFile) -> Result<Vec<u8>, DataError> {
     Ok(footer)
 }
 
-/// Texts and bytes as views, which repeat no value that the file has once.
+/// Reads strings and bytes as views, which do not repeat values that the file has once.
 fn metadata(footer: &[u8]) -> ParquetResult<ArrowReaderMetadata> {
     let metadata = Arc::new(ParquetMetaDataReader::decode_metadata(footer)?);
-    // What arrow's writers say beside it are types that take more memory, or none that there is.
+    // The schema that Arrow writers add may have types that take more memory or do not exist.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let plain = ArrowReaderMetadata::try_new(Arc::clone(&metadata), options.clone())?;
     let views = Schema::new(views(plain.schema().fields()));
@@ -207,14 +207,14 @@ fn view(field: &Field) -> Field {
     field.clone().with_data_type(kind)
 }
 
-/// The bytes of some columns, at their places in the file.
+/// Bytes of some columns, by their offsets in the file.
 struct Chunks {
     chunks: Vec<(u64, bytes::Bytes)>,
     len: u64,
 }
 
 impl Chunks {
-    /// What there is from a place on.
+    /// Returns the bytes from an offset on.
     fn from(&self, start: u64) -> ParquetResult<bytes::Bytes> {
         let own = self.chunks.iter().find_map(|(from, bytes)| {
             let offset = usize::try_from(start.checked_sub(*from)?).ok()?;

@@ -1,4 +1,4 @@
-//! A row of a table.
+//! Rows of columnar tables.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 
 use super::cell::{Cell, cell, moment};
 
-/// A row of a table of columns. Columns within structures are named with a dot: `image.bytes`.
+/// A row of a columnar table. Columns within structures are named with a dot: `image.bytes`.
 ///
-/// Every method that asks for a column fails where there is none of that name, and where it has another
-/// kind of value in this row, or none.
+/// Every method with a column name fails if there is no such column, or if its value in this row is
+/// missing or of another type.
 #[derive(Debug, Clone)]
 pub struct ColumnRow {
     batch: Arc<RecordBatch>,
@@ -24,7 +24,7 @@ impl ColumnRow {
         Self { batch, row }
     }
 
-    /// A whole number; what is true is 1, what is false is 0.
+    /// Returns an integer; booleans are 1 and 0.
     pub fn int(&self, column: &str) -> anyhow::Result<i64> {
         match self.cell(column)? {
             Cell::Whole(number) => Ok(number),
@@ -32,7 +32,7 @@ impl ColumnRow {
         }
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number(&self, column: &str) -> anyhow::Result<f64> {
         match self.cell(column)? {
             Cell::Whole(number) => Ok(number as f64),
@@ -41,7 +41,7 @@ impl ColumnRow {
         }
     }
 
-    /// A text.
+    /// Returns a text.
     pub fn text(&self, column: &str) -> anyhow::Result<&str> {
         match self.cell(column)? {
             Cell::Text(text) => Ok(text),
@@ -49,7 +49,7 @@ impl ColumnRow {
         }
     }
 
-    /// Bytes, or those of a text.
+    /// Returns bytes, or those of a text.
     pub fn bytes(&self, column: &str) -> anyhow::Result<&[u8]> {
         match self.cell(column)? {
             Cell::Bytes(bytes) => Ok(bytes),
@@ -58,7 +58,7 @@ impl ColumnRow {
         }
     }
 
-    /// The whole numbers of a list.
+    /// Returns the integers of a list.
     pub fn ints(&self, column: &str) -> anyhow::Result<Vec<i64>> {
         let list = self.list(column)?;
         if let Some(own) = list.as_primitive_opt::<Int64Type>()
@@ -73,7 +73,7 @@ impl ColumnRow {
         all.collect()
     }
 
-    /// The numbers of a list.
+    /// Returns the numbers of a list.
     pub fn floats(&self, column: &str) -> anyhow::Result<Vec<f32>> {
         let list = self.list(column)?;
         if let Some(own) = list.as_primitive_opt::<Float32Type>()
@@ -89,7 +89,7 @@ impl ColumnRow {
         all.collect()
     }
 
-    /// The texts of a list.
+    /// Returns the texts of a list.
     pub fn texts(&self, column: &str) -> anyhow::Result<Vec<String>> {
         let list = self.list(column)?;
         let all = (0..list.len()).map(|place| match cell(&list, place) {
@@ -99,7 +99,7 @@ impl ColumnRow {
         all.collect()
     }
 
-    /// Whether there is no value.
+    /// Whether the value is missing.
     pub fn is_null(&self, column: &str) -> anyhow::Result<bool> {
         Ok(matches!(self.cell(column)?, Cell::Null))
     }
@@ -112,7 +112,7 @@ impl ColumnRow {
     }
 
     fn cell(&self, column: &str) -> anyhow::Result<Cell<'_>> {
-        // A name with a dot in it comes before what is within a structure.
+        // A column with a dot in its name takes precedence over one within a structure.
         if let Some(array) = self.batch.column_by_name(column) {
             return Ok(cell(array, self.row));
         }
@@ -134,7 +134,7 @@ impl ColumnRow {
         Ok(cell(array, self.row))
     }
 
-    /// A number, a text or a date of a column, by its place, as a table of text has it.
+    /// Returns a number, text or date in the format of text tables, by column index.
     pub(super) fn shown(&self, place: usize) -> Option<String> {
         match cell(self.batch.column(place), self.row) {
             Cell::Null => Some(String::new()),

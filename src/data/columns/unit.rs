@@ -1,4 +1,4 @@
-//! Rows that are decoded together: a row group of a Parquet file, a record batch of an Arrow file.
+//! Units of decoding: a row group of a Parquet file, or a record batch of an Arrow file.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use arrow_array::RecordBatch;
 
 use crate::idx::{DENSE, LARGE};
 
-/// Rows of a batch of a unit.
+/// Rows per batch of a unit.
 pub(super) const ROWS: usize = 1 << 10;
 
-/// A unit, decoded.
+/// A decoded unit.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
-    /// Of [`Unit::each`] rows, but for the last one.
+    /// Batches of [`Unit::each`] rows, except the last.
     pub(super) batches: Arc<[Arc<RecordBatch>]>,
     pub(super) each: usize,
-    /// Bytes of memory, about.
+    /// Approximate size in memory.
     pub(super) bytes: u64,
 }
 
 impl Unit {
-    /// The batch with a row, and the row's number in it.
+    /// Returns the batch with a row, and the row's index in it.
     pub(super) fn row(&self, row: usize) -> (Arc<RecordBatch>, usize) {
         let each = self.each.max(1);
         (Arc::clone(&self.batches[row / each]), row % each)
@@ -31,8 +31,8 @@ impl Unit {
     }
 }
 
-/// What is wrong with a unit that could not be decoded. The readers of these formats panic on some
-/// that are damaged, which says nothing to whoever has the file.
+/// Explains why a unit could not be decoded. The formats' readers panic on some damaged files, with
+/// messages that mean nothing to users.
 pub(super) fn damage(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     match text.strip_prefix("panicked: ") {
@@ -41,10 +41,10 @@ pub(super) fn damage(error: &anyhow::Error) -> String {
     }
 }
 
-/// That what is compressed in so many bytes becomes no more than anybody expects.
+/// Rejects data that decompresses to far more bytes than plausible.
 ///
 /// # Errors
-/// It becomes more, in words.
+/// The data decompresses to more.
 pub(super) fn refuse_dense(there: u64, becomes: u64) -> Result<(), String> {
     if becomes <= LARGE || becomes / DENSE <= there {
         return Ok(());

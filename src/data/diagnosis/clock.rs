@@ -1,4 +1,4 @@
-//! The clocks that loading is measured by.
+//! Clocks for measuring loading.
 
 use std::fs::File;
 use std::io;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What two clocks showed at a moment, or how far they went, in nanoseconds.
+/// Readings of two clocks, or differences of readings, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ticks {
     pub(crate) wall: u64,
-    /// Of the thread: how long it has been on a core.
+    /// CPU time of the thread.
     pub(crate) cpu: u64,
 }
 
@@ -23,7 +23,7 @@ impl Ticks {
         }
     }
 
-    /// How far the clocks have gone since an earlier moment.
+    /// Returns the time since an earlier reading.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             wall: self.wall.saturating_sub(before.wall),
@@ -45,17 +45,17 @@ fn read(clock: ClockId) -> u64 {
     whole + time.tv_nsec as u64
 }
 
-/// The time that passes, from an unknown beginning.
+/// Returns the monotonic time.
 pub(crate) fn wall() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// How long the threads of this process have been on cores, all together.
+/// Returns the CPU time of all threads of this process.
 pub(crate) fn process_cpu() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
 
-/// How long the thread that opened it has been ready without a core, where the system tells.
+/// Time that the creating thread has been runnable without a core, if the system reports it.
 #[derive(Debug, Default)]
 pub(super) struct Delays(Option<File>);
 
@@ -64,7 +64,7 @@ impl Delays {
         Self(File::open("/proc/thread-self/schedstat").ok())
     }
 
-    /// Nanoseconds since the thread began.
+    /// Returns nanoseconds since the thread started.
     pub(super) fn read(&self) -> Option<u64> {
         let mut text = [0; 96];
         let read = |file: &File| -> io::Result<usize> { file.read_at(&mut text, 0) };
@@ -73,7 +73,8 @@ impl Delays {
     }
 }
 
-/// The second number of `schedstat`: time on cores, time without one, times it was given one.
+/// Parses the second number of `schedstat`: time on a core, time waiting for one, number of time
+/// slices.
 fn second(text: &str) -> Option<u64> {
     text.split_whitespace().nth(1)?.parse().ok()
 }

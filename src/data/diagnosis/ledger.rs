@@ -1,4 +1,4 @@
-//! What the threads of a loader have done, written by each for itself.
+//! Counters of the work of a loader's threads, each written by its own thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::clock::{Delays, Ticks};
 use super::phase::{ByPhase, Phase, Sampled};
 
-/// Sums that one thread adds to and others read.
+/// Sums written by one thread and read by others.
 #[derive(Debug, Default)]
 struct Sums {
     wall: AtomicU64,
@@ -14,7 +14,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// The thread that writes is the only one: no addition is lost.
+    /// There is a single writer, so no addition is lost.
     fn add(&self, ticks: Ticks) {
         add(&self.wall, ticks.wall);
         add(&self.cpu, ticks.cpu);
@@ -38,41 +38,40 @@ fn add_each(sums: &[Sums; Phase::ALL.len()], taken: &ByPhase) {
     }
 }
 
-/// What one thread has done.
+/// Work done by one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// All of it.
+    /// Total time.
     busy: Sums,
-    /// What of it was measured as it was, by phase...
+    /// Time of fully measured work, by phase.
     exact: [Sums; Phase::ALL.len()],
-    /// ...and what of the rest was sampled.
+    /// Time of sampled items of the rest, by phase.
     sampled: [Sums; Phase::ALL.len()],
-    /// Nanoseconds that sampling took.
+    /// Overhead of sampling in nanoseconds.
     cost: AtomicU64,
-    /// Tasks that were done, and their items.
+    /// Completed tasks, and their items.
     tasks: AtomicU64,
     items: AtomicU64,
-    /// Tasks that waited when it took one, all together.
+    /// Sum of the queue lengths when tasks were taken.
     queued: AtomicU64,
-    /// Nanoseconds in which it was ready and had no core.
+    /// Nanoseconds in which the thread was runnable without a core.
     delayed: AtomicU64,
 }
 
-/// Sampling may take this share of the time: one part of so many.
+/// Sampling may take one part in this many of the time.
 const SHARE: u64 = 256;
-/// The first tasks, which are sampled in any case, but for the very first: it meets caches that are
-/// cold.
+/// The first tasks are always sampled, except the very first, which runs with cold caches.
 const FIRST: std::ops::Range<u64> = 1..4;
 
 impl Ledger {
-    /// Whether the next items are to be sampled.
+    /// Whether to sample the next items.
     pub(crate) fn samples(&self) -> bool {
         let tasks = self.tasks.load(Ordering::Relaxed);
         let cost = self.cost.load(Ordering::Relaxed);
         FIRST.contains(&tasks) || cost < self.busy.get().wall / SHARE
     }
 
-    /// Tasks that were done: what the place of the next sample depends on.
+    /// Number of completed tasks, which determines the place of the next sample.
     pub(crate) fn tasks(&self) -> u64 {
         self.tasks.load(Ordering::Relaxed)
     }
@@ -86,7 +85,7 @@ impl Ledger {
         add_each(&self.exact, taken);
     }
 
-    /// Work of which all is known by phase.
+    /// Adds fully measured work.
     pub(crate) fn add_whole(&self, taken: &ByPhase) {
         self.add_exact(taken);
         let all = taken
@@ -95,8 +94,7 @@ impl Ledger {
         self.busy.add(all);
     }
 
-    /// A task of so many items, which took so long, is done; so many others were waiting when it
-    /// was taken.
+    /// Adds a completed task: its duration, its items, and the queue length when it was taken.
     pub(crate) fn add_task(&self, took: Ticks, items: usize, queued: usize) {
         self.busy.add(took);
         add(&self.items, items as u64);
@@ -104,7 +102,7 @@ impl Ledger {
         add(&self.tasks, 1);
     }
 
-    /// What there is up to now.
+    /// Returns the present sums.
     pub(crate) fn entry(&self) -> Entry {
         let all = |sums: &[Sums; Phase::ALL.len()]| sums.each_ref().map(Sums::get);
         Entry {
@@ -119,14 +117,14 @@ impl Ledger {
     }
 }
 
-/// Looks now and then how long its thread had no core: it is a call of the system.
+/// Reads the scheduling delay of its thread now and then, as each reading is a system call.
 #[derive(Debug, Default)]
 pub(crate) struct DelayReader {
     delays: Delays,
     read: Cell<u64>,
 }
 
-/// Nanoseconds between two looks.
+/// Nanoseconds between readings.
 const LOOKS: u64 = 10_000_000;
 
 impl DelayReader {
@@ -137,7 +135,7 @@ impl DelayReader {
         }
     }
 
-    /// Writes it down where that was not done a moment ago.
+    /// Records the delay, unless it was recorded a moment ago.
     pub(crate) fn look(&self, now: Ticks, ledger: &Ledger) {
         if now.wall.saturating_sub(self.read.get()) < LOOKS {
             return;
@@ -149,7 +147,7 @@ impl DelayReader {
     }
 }
 
-/// A ledger, or several together, at a moment or between two.
+/// Sums of one or several ledgers, at a moment or between two.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Entry {
     pub(crate) busy: Ticks,
@@ -190,8 +188,8 @@ impl Entry {
         }
     }
 
-    /// What each phase took: what was measured as it was, and of the rest the shares that the
-    /// samples have. Where there is no sample, the rest is reading.
+    /// Returns the time per phase: measured work, plus the rest split like its samples. Without
+    /// samples, the rest counts as reading.
     pub(crate) fn by_phase(&self) -> ByPhase {
         let sum = |all: &ByPhase| all.iter().fold(Ticks::default(), |sum, own| sum.plus(*own));
         let rest = self.busy.since(sum(&self.exact));
@@ -240,7 +238,7 @@ mod tests {
         assert_eq!(phases[Phase::Map as usize], ticks(2000, 900));
         assert_eq!(phases[Phase::Stack as usize], ticks(1000, 500));
         assert_eq!((entry.tasks, entry.items, entry.queued), (1, 2, 3));
-        // Twice the same is twice as much, and less what was before is the same again.
+        // Doubling and subtracting gives the original.
         let twice = entry.plus(entry);
         assert_eq!(twice.since(entry).by_phase(), phases);
     }

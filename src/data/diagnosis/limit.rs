@@ -1,4 +1,4 @@
-//! Which of the parts is the slowest.
+//! Finds the slowest part.
 
 use std::fmt;
 
@@ -8,41 +8,40 @@ use super::measures::{InputMeasures, share};
 use super::model::Model;
 use super::phase::Phase;
 
-/// What holds a training back, as far as its input is concerned.
+/// The limit of training speed, as far as its input is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 #[non_exhaustive]
 pub enum Limit {
-    /// The training waits for batches, and the loader's threads wait for data in this phase: for a
-    /// disk, a network, a lock.
+    /// Training waits for batches, and the loader's threads wait for data in this phase: for a disk, a
+    /// network or a lock.
     Io(Phase),
-    /// The training waits for batches, and the loader's threads are at work in this phase.
+    /// Training waits for batches, and the loader's threads compute in this phase.
     Cpu(Phase),
-    /// The training hardly waits, but is slower for the cores that the loader takes, most of
-    /// them in this phase.
+    /// Training hardly waits, but is slowed down by the cores that the loader uses, mostly in this
+    /// phase.
     Contended(Phase),
-    /// The training waits for batches that would come in time if all took equally long.
+    /// Training waits for batches that would be in time if all took equally long.
     Uneven,
-    /// The training itself: nothing about its input would make it faster.
+    /// Training itself: faster input would not help.
     Compute,
 }
 
-/// Less than this share of the time is not worth a word.
+/// Smaller losses than this share of the time are negligible.
 const LOST: f64 = 0.07;
-/// Cores are short where a step is longer for want of them by more than this share of what is
-/// waited for.
+/// Cores are the bottleneck if contention lengthens a step by more than this share of the waiting time.
 const SHORT: f64 = 0.5;
-/// A loader that is at work for less than this share of the time is fast enough.
+/// A loader that is busy for less than this share of the time is fast enough.
 const BUSY: f64 = 0.8;
 
 impl Limit {
-    /// What these measures say.
+    /// Finds the limit from these measures.
     pub fn of(measures: &InputMeasures) -> Self {
         let (waited, contended) = (measures.waited_ms, measures.contended_ms());
         if share(waited + contended, measures.period_ms) < LOST {
             return Self::Compute;
         }
-        // Where both are lost, it is the cores that are short: more workers would take more of them.
+        // If both are lost, cores are short: more workers would take more of them.
         if contended > SHORT * waited {
             return Self::Contended(most(|phase| measures.of(phase).cpu_ms));
         }
@@ -68,7 +67,7 @@ impl Limit {
         }
     }
 
-    /// The phase that it is about.
+    /// Returns the phase of the limit.
     pub fn phase(self) -> Option<Phase> {
         match self {
             Self::Io(phase) | Self::Cpu(phase) | Self::Contended(phase) => Some(phase),
@@ -76,13 +75,13 @@ impl Limit {
         }
     }
 
-    /// Whether the training waits for its input.
+    /// Whether training waits for its input.
     pub fn is_input(self) -> bool {
         matches!(self, Self::Io(_) | Self::Cpu(_) | Self::Uneven)
     }
 
-    /// A number for each kind, for curves: 0 is not input-bound, 1 uneven, 2 contended, 3 CPU-bound
-    /// and 4 I/O-bound.
+    /// Returns a number for plots: 0 is not input-bound, 1 uneven, 2 contended, 3 CPU-bound, 4
+    /// I/O-bound.
     pub fn number(self) -> u8 {
         match self {
             Self::Compute => 0,
@@ -94,7 +93,7 @@ impl Limit {
     }
 }
 
-/// The phase of which there is most.
+/// Returns the phase with the largest value.
 fn most(of: impl Fn(Phase) -> f64) -> Phase {
     let first = |a: Phase, b: Phase| if of(b) > of(a) { b } else { a };
     Phase::ALL.into_iter().fold(Phase::Read, first)
@@ -119,7 +118,7 @@ impl From<Limit> for String {
     }
 }
 
-/// What [`Limit::Compute`] was called in the metrics of runs that are still there to be resumed.
+/// The name of [`Limit::Compute`] in metrics of older runs, which can still be resumed.
 const FORMERLY: &str = "compute-bound";
 
 impl TryFrom<String> for Limit {

@@ -1,13 +1,11 @@
-//! What holds a training back: its input, the cores that loading takes from it, or itself.
+//! Diagnoses what limits training: its input, the cores used for loading, or training itself.
 //!
-//! 1. The loader's threads count what they do ([`ledger`]), phase by phase ([`phase`]): a task as a
-//!    whole, and of a few of its items how they share it. Whoever takes batches counts how long
-//!    these are waited for (`loader/watching.rs`).
-//! 2. Now and then the workers pause for a step, which shows what it takes without them
+//! 1. The loader's threads measure their work ([`ledger`]) by phase ([`phase`]): tasks as a whole, and
+//!    a few sampled items in detail. The consumer measures its waiting time (`loader/watching.rs`).
+//! 2. Now and then the workers pause for a step, which shows its duration without them
 //!    (`loader/pace.rs`).
-//! 3. All of it together is a handful of means ([`InputMeasures`]). The verdict is a function of
-//!    them and of nothing else ([`limit`]), and so is what would help ([`remedy`]), by a
-//!    model of what a batch takes ([`model`]).
+//! 3. The results are averaged ([`InputMeasures`]). The verdict depends on these alone ([`limit`]), and
+//!    so do the remedies ([`remedy`]), by a model of a batch's time ([`model`]).
 
 pub(super) mod clock;
 pub(super) mod ledger;
@@ -26,7 +24,7 @@ pub use phase::Phase;
 pub use remedy::{Change, Remedy};
 pub use words::waiting;
 
-/// What holds a training back, why, and what would help.
+/// The limit of training speed, its reason, and possible remedies.
 ///
 /// It displays as one sentence for people.
 ///
@@ -43,16 +41,16 @@ pub use words::waiting;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// What holds it back.
+    /// The limit.
     pub limit: Limit,
-    /// What would help, the best first.
+    /// Possible remedies, best first.
     pub remedies: Vec<Remedy>,
-    /// What this was concluded from.
+    /// The measures behind the diagnosis.
     pub measures: InputMeasures,
 }
 
 impl Diagnosis {
-    /// The verdict on these measures: the same for the same.
+    /// Diagnoses these measures; the result depends on nothing else.
     pub fn of(measures: &InputMeasures) -> Self {
         let limit = Limit::of(measures);
         Self {

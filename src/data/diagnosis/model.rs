@@ -1,4 +1,4 @@
-//! What a batch would take if something were changed.
+//! Predicts the time of a batch after a change.
 //!
 //! ```text
 //! period = max of  the workers    (their work + what they wait) / workers
@@ -7,22 +7,22 @@
 //!                  the cores      (loader's work + training's) / cores
 //! ```
 //!
-//! How much the loader's work slows the step down is what was measured, in proportion to that work.
+//! The slowdown of the step by the loader's work is measured, and proportional to that work.
 
 use super::measures::{InputMeasures, share};
 use super::phase::Phase;
 
-/// What a batch takes, in milliseconds; any of it may be changed before the period is asked for.
+/// Times of a batch in milliseconds, which may be changed before calling [`Model::period`].
 #[derive(Debug, Clone)]
 pub(super) struct Model {
-    /// On cores, by phase.
+    /// CPU time by phase.
     pub(super) work: [f64; Phase::ALL.len()],
-    /// Waiting for what is no core, by phase.
+    /// Time waiting for anything but cores, by phase.
     pub(super) idle: [f64; Phase::ALL.len()],
     pub(super) workers: usize,
-    /// A step without the loader.
+    /// Time of a step without the loader.
     pub(super) alone: f64,
-    /// By how much it is longer for a millisecond of the loader's work.
+    /// Slowdown of a step per millisecond of the loader's work.
     pub(super) slowed: f64,
     pub(super) training: f64,
     pub(super) cores: f64,
@@ -32,7 +32,7 @@ impl Model {
     pub(super) fn of(measures: &InputMeasures) -> Self {
         let work = Phase::ALL.map(|phase| measures.of(phase).cpu_ms);
         let idle = Phase::ALL.map(|phase| measures.idle_ms(phase));
-        // What the loader does while the step waits for it does not slow the step down.
+        // Loading while the step waits does not slow the step down.
         let beside = measures.loader_cpu_ms() * (1.0 - measures.wait_share());
         Self {
             work,
@@ -45,14 +45,14 @@ impl Model {
         }
     }
 
-    /// Milliseconds that a batch takes the workers.
+    /// Returns the workers' milliseconds per batch.
     pub(super) fn of_workers(&self) -> f64 {
         let copy = Phase::Copy as usize;
         let all = self.work[..copy].iter().chain(&self.idle[..copy]);
         all.sum::<f64>() / self.workers as f64
     }
 
-    /// Milliseconds that a batch takes to be copied.
+    /// Returns the milliseconds of copying a batch.
     pub(super) fn of_copy(&self) -> f64 {
         let copy = Phase::Copy as usize;
         self.work[copy] + self.idle[copy]
@@ -62,7 +62,7 @@ impl Model {
         (self.work.iter().sum::<f64>() + self.training) / self.cores
     }
 
-    /// Milliseconds of a batch.
+    /// Returns the milliseconds per batch.
     pub(super) fn period(&self) -> f64 {
         let work: f64 = self.work.iter().sum();
         let step = self.alone + self.slowed * work;
@@ -70,7 +70,7 @@ impl Model {
         loader.max(step).max(self.of_cores())
     }
 
-    /// A copy in which some phases take a share of what they took.
+    /// Returns a copy with some phases scaled by a factor.
     pub(super) fn scaled(&self, phases: &[Phase], factor: f64) -> Self {
         let mut other = self.clone();
         for phase in phases {

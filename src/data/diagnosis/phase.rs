@@ -1,9 +1,9 @@
-//! What loading is made of, and whose time it is.
+//! Phases of loading, and their measurement.
 //!
-//! A thread that is being looked at has a stopwatch, which runs for one phase at a time: entering
-//! another phase ends the time of the one around it, and leaving goes back to that. Two clocks are
-//! read for each, which takes longer than making a small item does. So a worker looks at few items
-//! only ([`Sampling`]), and at all others [`Phase::during`] reads a flag and nothing else.
+//! A sampled thread has a stopwatch that runs for one phase at a time: entering a phase stops the
+//! enclosing phase, and leaving resumes it. Each switch reads two clocks, which takes longer than
+//! making a small item. So a worker samples only few items ([`Sampling`]); for all others,
+//! [`Phase::during`] only reads a flag.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,30 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Ticks;
 
-/// A part of loading a batch.
+/// A phase of loading a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Getting items from where they are: what a [`Source`](super::super::Source) does. A batch
-    /// that a source gathers in one pass is read, and not stacked.
+    /// Reading items from their storage, by a [`Source`](super::super::Source). A batch that a source
+    /// gathers in one pass counts as read, not stacked.
     Read,
-    /// Making items of bytes: of images, of `tf.train.Example`s, and what
-    /// [`Dataset::decode`](super::super::Dataset::decode) does.
+    /// Decoding bytes to items: images, `tf.train.Example`s, and
+    /// [`Dataset::decode`](super::super::Dataset::decode).
     Decode,
-    /// Functions of items and of batches.
+    /// Functions applied to items and batches.
     Map,
-    /// Making a batch of items.
+    /// Stacking items to a batch.
     Stack,
-    /// Bringing batches to a device, on a thread that all workers share. On CUDA it is what the
-    /// host does for that; the copy itself goes on beside it.
+    /// Copying batches to a device, on a thread shared by all workers. For CUDA, only the host's work
+    /// counts; the copy itself is asynchronous.
     Copy,
 }
 
 impl Phase {
-    /// All of them, in the order in which a batch goes through them.
+    /// All phases, in the order that a batch passes through them.
     pub const ALL: [Self; 5] = [Self::Read, Self::Decode, Self::Map, Self::Stack, Self::Copy];
 
-    /// What it is called, in small letters.
+    /// Returns the name in lowercase.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -46,9 +46,9 @@ impl Phase {
         }
     }
 
-    /// Does some work on a thread of a loader as a part of this phase: decoding in the
-    /// [`Source::get`](super::super::Source::get) of one's own source, say, which would count as
-    /// reading otherwise. It costs about a nanosecond, and reads clocks for few items only.
+    /// Runs `work` on a loader's thread as part of this phase: for example, decoding in a custom
+    /// [`Source::get`](super::super::Source::get), which would otherwise count as reading. It costs
+    /// about a nanosecond, and reads clocks only for sampled items.
     ///
     /// ```
     /// use gpipe::data::Phase;
@@ -72,7 +72,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What each phase took.
+/// Time by phase.
 pub(crate) type ByPhase = [Ticks; Phase::ALL.len()];
 
 struct Stopwatch {
@@ -80,9 +80,9 @@ struct Stopwatch {
     phase: Cell<Phase>,
     since: Cell<Ticks>,
     taken: Cell<ByPhase>,
-    /// Times that the clocks were read.
+    /// Number of clock readings.
     readings: Cell<u64>,
-    /// What reading them takes, which is nobody's work.
+    /// Cost of a reading, which is subtracted.
     cost: Cell<Option<Ticks>>,
 }
 
@@ -102,7 +102,7 @@ thread_local! {
 }
 
 impl Stopwatch {
-    /// Ends the time of the phase that it runs for, and gives that phase.
+    /// Stops the running phase, starts the next, and returns the stopped one.
     fn enter(&self, next: Phase) -> Phase {
         let now = Ticks::now();
         let before = self.phase.replace(next);
@@ -115,7 +115,7 @@ impl Stopwatch {
         before
     }
 
-    /// What reading the clocks takes at least, found once on each thread.
+    /// Returns the minimum cost of reading the clocks, measured once per thread.
     fn cost(&self) -> Ticks {
         if let Some(cost) = self.cost.get() {
             return cost;
@@ -138,7 +138,7 @@ impl Stopwatch {
     }
 }
 
-/// Goes back to the phase around.
+/// Resumes the enclosing phase when dropped.
 struct Back(Phase);
 
 impl Drop for Back {
@@ -147,7 +147,7 @@ impl Drop for Back {
     }
 }
 
-/// Time that passed on the calling thread is no phase's: it paused.
+/// Excludes a pause of the calling thread from all phases.
 pub(crate) fn skip(nanoseconds: u64) {
     STOPWATCH.with(|own| {
         let since = own.since.get();
@@ -156,19 +156,19 @@ pub(crate) fn skip(nanoseconds: u64) {
     });
 }
 
-/// Runs the stopwatch of the calling thread; there is one at a time.
+/// The running stopwatch of the calling thread; there is one at a time.
 pub(crate) struct Sampling(());
 
-/// What was found.
+/// Results of sampling.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sampled {
     pub(crate) taken: ByPhase,
-    /// Nanoseconds that reading the clocks took.
+    /// Nanoseconds spent reading the clocks.
     pub(crate) cost: u64,
 }
 
 impl Sampling {
-    /// Begins in a phase.
+    /// Starts in a phase.
     pub(crate) fn begin(phase: Phase) -> Self {
         STOPWATCH.with(|own| {
             own.cost();
@@ -181,7 +181,7 @@ impl Sampling {
         Self(())
     }
 
-    /// What each phase has taken since.
+    /// Stops, and returns the time of each phase.
     pub(crate) fn end(self) -> Sampled {
         let found = STOPWATCH.with(|own| {
             own.enter(own.phase.get());
@@ -223,7 +223,7 @@ mod tests {
         let cpu = |phase: Phase| found[phase as usize].cpu;
         for (phase, units) in [(Phase::Read, 1), (Phase::Map, 2), (Phase::Decode, 1)] {
             let took = cpu(phase);
-            // Each has at least what was asked for, less what reading the clocks takes.
+            // Each has at least the requested time, less the cost of reading the clocks.
             assert!(took > units * UNIT * 9 / 10, "{phase}: {took}");
             assert!(took < (units + 1) * UNIT, "{phase}: {took}");
         }
@@ -236,7 +236,7 @@ mod tests {
         let sampling = Sampling::begin(Phase::Stack);
         let found = sampling.end();
         assert_eq!(found.taken[Phase::Map as usize], Ticks::default());
-        // A panic leaves its phase too.
+        // A panic also leaves its phase.
         let sampling = Sampling::begin(Phase::Read);
         let panics = std::panic::catch_unwind(|| Phase::Map.during(|| panic!("on purpose")));
         assert!(panics.is_err());

@@ -1,4 +1,4 @@
-//! What can be changed, and what a batch would take then.
+//! Possible changes, and their predicted effect.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,54 +7,54 @@ use super::measures::InputMeasures;
 use super::model::Model;
 use super::phase::Phase;
 
-/// Something that can be changed about loading, or beside it.
+/// A change to loading or training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Change {
-    /// So many workers.
+    /// This number of workers.
     Workers(usize),
-    /// So many batches ahead.
+    /// This number of prefetched batches.
     Prefetch(usize),
-    /// A cache behind what is read, decoded and mapped.
+    /// A cache after reading, decoding and mapping.
     Cache,
-    /// So many intra-op threads for the training, of each stage where it has several: the others'
-    /// cores are the workers' then.
+    /// This number of intra-op threads for training, per stage if there are several; the workers get
+    /// the other cores.
     IntraOp(usize),
-    /// Narrow numbers up to the batch, such as bytes, which become floats in the first stage.
+    /// Narrow types in batches, such as bytes, converted to floats in the first stage.
     NarrowTypes,
-    /// Half of the work of a phase.
+    /// Half the work of a phase.
     Cheaper(Phase),
-    /// Half of what a phase waits for: a faster disk, larger reads.
+    /// Half the waiting time of a phase: a faster disk, larger reads.
     Faster(Phase),
 }
 
-/// A change and what it would bring.
+/// A change and its predicted effect.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// What to change.
+    /// The change.
     pub change: Change,
-    /// Milliseconds from a batch to the next that are predicted with it.
+    /// Predicted milliseconds per batch.
     pub period_ms: f64,
-    /// How many times as fast that is.
+    /// Predicted speedup.
     pub speedup: f64,
 }
 
-/// Less than this is not worth a change.
+/// Smallest speedup worth a change.
 const LEAST: f64 = 1.03;
-/// A change has to be so much better than an easier one before it.
+/// Factor by which a change must beat an easier one to be listed before it.
 const BETTER: f64 = 1.05;
-/// The most workers that are advised for work that needs cores, by core, and at all.
+/// Upper bound of the number of workers advised.
 const MOST_WORKERS: usize = 64;
-/// What a batch of bytes takes of what one of floats does.
+/// Relative cost of a batch of bytes, compared to floats.
 const NARROW: f64 = 0.25;
-/// What a read from a cache in memory takes of what the phases before it did, at most.
+/// Upper bound of the relative cost of reading from a memory cache, compared to the phases that it
+/// replaces.
 const CACHED: f64 = 0.02;
-/// The share of the free memory that a cache may take.
+/// Share of the free memory that a cache may use.
 const ROOM: f64 = 0.5;
 
-/// What there is to be done, the best first; what halves something, which nobody knows how to do,
-/// comes last.
+/// Returns remedies, best first; those that halve a cost come last, as nobody knows how to do that.
 pub(super) fn remedies(measures: &InputMeasures, limit: Limit) -> Vec<Remedy> {
     let now = Model::of(measures);
     let remedy = |(change, model): (Change, Model)| {
@@ -71,7 +71,7 @@ pub(super) fn remedies(measures: &InputMeasures, limit: Limit) -> Vec<Remedy> {
     if limit == Limit::Uneven {
         all.insert(0, evened(measures, &now));
     }
-    // An easier change stays before one that is hardly better.
+    // Keep easier changes before others that are hardly better.
     for place in 1..all.len() {
         let mut at = place;
         while at > 0 && all[at].speedup > BETTER * all[at - 1].speedup {
@@ -83,7 +83,7 @@ pub(super) fn remedies(measures: &InputMeasures, limit: Limit) -> Vec<Remedy> {
     all
 }
 
-/// What fits the limit, the easiest first.
+/// Returns changes that address the limit, easiest first.
 fn changes(measures: &InputMeasures, limit: Limit, now: &Model) -> Vec<(Change, Model)> {
     let mut all = Vec::new();
     let waits = matches!(limit, Limit::Io(_) | Limit::Cpu(_) | Limit::Uneven);
@@ -105,8 +105,8 @@ fn changes(measures: &InputMeasures, limit: Limit, now: &Model) -> Vec<(Change, 
     all
 }
 
-/// As few workers as bring nearly all that more would: at most as many as there are cores, unless
-/// they wait for something else.
+/// Returns the fewest workers with nearly the full effect: at most one per core, unless they wait for
+/// something else.
 fn more_workers(measures: &InputMeasures, limit: Limit, now: &Model) -> Option<(Change, Model)> {
     let most = match limit {
         Limit::Io(_) => MOST_WORKERS,
@@ -122,7 +122,7 @@ fn more_workers(measures: &InputMeasures, limit: Limit, now: &Model) -> Option<(
     Some((Change::Workers(workers), with(workers)))
 }
 
-/// Fewer intra-op threads, whose cores the loader gets.
+/// Suggests fewer intra-op threads, to leave cores to the loader.
 fn fewer_threads(measures: &InputMeasures, now: &Model) -> Option<(Change, Model)> {
     let threads = measures.intra_op;
     let stages = (measures.training_cpu_ms / now.alone.max(f64::MIN_POSITIVE) / threads as f64)
@@ -132,7 +132,7 @@ fn fewer_threads(measures: &InputMeasures, now: &Model) -> Option<(Change, Model
         let left = now.cores - stages * fewer as f64;
         let loader = measures.loader_cores();
         let mut other = now.clone();
-        // At worst the training is as much slower as it has fewer of them.
+        // At worst, training slows down in proportion.
         other.alone *= threads as f64 / fewer as f64;
         if left >= loader.min(1.0) {
             other.slowed = 0.0;
@@ -143,7 +143,7 @@ fn fewer_threads(measures: &InputMeasures, now: &Model) -> Option<(Change, Model
     all.min_by(|(_, a), (_, b)| a.period().total_cmp(&b.period()))
 }
 
-/// Whether an epoch comes again, and memory can hold it.
+/// Whether the epoch is repeated and fits into memory.
 fn fits(measures: &InputMeasures) -> bool {
     let Some(bytes) = measures.epoch_bytes else {
         return false;
@@ -152,7 +152,7 @@ fn fits(measures: &InputMeasures) -> bool {
     bytes as f64 <= ROOM * free as f64
 }
 
-/// Twice as many batches ahead: what comes unevenly then comes in time, at most.
+/// Suggests four times as many prefetched batches, which at best hides all unevenness.
 fn evened(measures: &InputMeasures, now: &Model) -> Remedy {
     let period_ms = now.period().min(measures.period_ms);
     Remedy {
@@ -162,7 +162,7 @@ fn evened(measures: &InputMeasures, now: &Model) -> Remedy {
     }
 }
 
-/// Half of what limits.
+/// Suggests halving the limiting cost.
 fn halved(limit: Limit, now: &Model) -> impl Iterator<Item = (Change, Model)> {
     let mut other = now.clone();
     let change = match limit {

@@ -1,4 +1,4 @@
-//! The diagnosis in words.
+//! Formats a diagnosis.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// Says which share of the time batches are waited for: `40.0 % of the time is waiting for batches`.
+/// Formats the share of waiting: `40.0 % of the time is waiting for batches`.
 pub fn waiting(share: f64) -> String {
     format!("{:.1} % of the time is waiting for batches", 100.0 * share)
 }
 
 impl Diagnosis {
-    /// What waited for what, in one clause.
+    /// Returns the reason in one clause.
     pub fn because(&self) -> String {
         let own = &self.measures;
         let waited = waiting(own.wait_share());
@@ -59,7 +59,7 @@ impl Diagnosis {
         }
     }
 
-    /// What each phase takes of a batch: `read 1.2 ms (0.3 on a core), map 4.0 ms (4.0)`.
+    /// Formats the time of each phase of a batch: `read 1.20 ms (CPU 0.30), map 4.00 ms (CPU 4.00)`.
     pub fn phases(&self) -> String {
         let there = Phase::ALL.into_iter().filter_map(|phase| {
             let time = self.measures.of(phase);
@@ -74,7 +74,7 @@ impl Diagnosis {
     }
 }
 
-/// A phase in words that need no list of phases.
+/// Describes a phase for readers who do not know the phases.
 fn plainly(phase: Phase) -> &'static str {
     match phase {
         Phase::Read => "reading (`read`)",
@@ -85,7 +85,8 @@ fn plainly(phase: Phase) -> &'static str {
     }
 }
 
-/// `with 2 workers about 2.00 times as fast`: of the samples over elapsed time, as the speed of a run.
+/// Formats as `with 2 workers about 2.00 times as fast`, in samples per elapsed time, like a run's
+/// speed.
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} about {:.2} times as fast", self.change, self.speedup)

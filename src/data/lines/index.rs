@@ -1,25 +1,25 @@
-//! Where the rows of a text begin.
+//! An index of the rows of a text.
 
 use std::path::Path;
 
 use crate::disk_file::DiskFile;
 use crate::{DataError, Place, magic};
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const BLOCK: usize = 1 << 18;
-/// More bytes than this are no row: a quote was left open, say, or this is no text.
+/// Longest row: anything longer has an unclosed quote, or is not text.
 const MOST: u64 = 1 << 26;
 
-/// A row: 16 bytes for each.
+/// Position of a row, in 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     start: u64,
     bytes: u32,
-    /// From 1; a text of more lines than fit here is refused.
+    /// Line number from 1; texts with too many lines are rejected.
     line: u32,
 }
 
-/// A text of which rows are read one by one.
+/// A text with random access to its rows.
 #[derive(Debug)]
 pub(super) struct RowsOfText {
     file: DiskFile,
@@ -27,24 +27,24 @@ pub(super) struct RowsOfText {
     sum: u32,
 }
 
-/// How rows end.
+/// Rules for the ends of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// What stands between cells, where line ends within quoted cells end no row.
+    /// Separator of cells, if line breaks within quoted cells do not end a row.
     pub(super) separator: Option<u8>,
-    /// Whether rows of white space alone are rows.
+    /// Whether blank lines are rows.
     pub(super) blank: bool,
 }
 
-/// Where the search for the end of a row is.
+/// State of the search for a row's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// At the begin of a cell.
+    /// At the beginning of a cell.
     Cell,
-    /// In a cell that has no quotes around it, or behind those.
+    /// In an unquoted cell, or after a quoted one.
     Plain,
     Quoted,
-    /// Behind a quote in a quoted cell: the end of it, or half of one that is doubled.
+    /// After a quote in a quoted cell: the closing quote, or half of a doubled one.
     Quote,
 }
 
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// The line in which a quoted cell begins that never ends, where there is one.
+/// Returns the line of an unclosed quoted cell, if there is one.
 pub(crate) fn open_quote(text: &[u8], separator: u8) -> Option<u64> {
     let (mut state, mut line, mut begin) = (State::Cell, 1, 1);
     for byte in text {
@@ -72,16 +72,15 @@ pub(crate) fn open_quote(text: &[u8], separator: u8) -> Option<u64> {
     (state == State::Quoted).then_some(begin)
 }
 
-/// What is wrong there.
+/// Message about an unclosed quote.
 pub(crate) const OPEN_QUOTE: &str = "a double quote is opened here and never closed: close it, or \
                                                write a quote that is meant as such twice, in double quotes";
 
 impl RowsOfText {
-    /// Goes through a file once.
+    /// Scans a file.
     ///
     /// # Errors
-    /// It cannot be read; a row has too many bytes, or there are too many rows; a quote is open where it
-    /// ends: which one.
+    /// The file cannot be read, a row is too long, there are too many rows, or a quote is not closed.
     pub(super) fn open(path: &Path, rule: Rule) -> Result<Self, DataError> {
         magic::refuse_other(path, &[])?;
         let file = DiskFile::open(path)?;
@@ -112,17 +111,17 @@ impl RowsOfText {
         Ok(Self { file, rows, sum })
     }
 
-    /// A row's bytes, without the end of the line.
+    /// Returns a row's bytes without the line ending.
     ///
     /// # Errors
-    /// The file cannot be read, or has been cut off since.
+    /// The file cannot be read, or has been truncated.
     pub(super) fn read(&self, row: usize) -> Result<Vec<u8>, DataError> {
         let Row { start, bytes, .. } = self.rows[row];
         let mut text = vec![0; bytes as usize];
         self.file.read(&mut text, start)?;
         let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
         text.truncate(end.map_or(0, |end| end + 1));
-        // A byte-order mark is no part of the text.
+        // A byte-order mark is not part of the text.
         if start == 0 && text.starts_with(b"\xef\xbb\xbf") {
             text.drain(..3);
         }
@@ -153,13 +152,13 @@ struct Search<'a> {
     rule: Rule,
     rows: Vec<Row>,
     state: State,
-    /// The line in which the cell begins.
+    /// Line of the current cell's beginning.
     cell: u64,
-    /// Where the row begins, and in which line.
+    /// Offset and line of the row's beginning.
     start: u64,
     first: u64,
     line: u64,
-    /// Whether the row has had nothing but white space.
+    /// Whether the row is blank so far.
     blank: bool,
 }
 
@@ -184,7 +183,7 @@ impl Search<'_> {
         self.fits(from + block.len() as u64)
     }
 
-    /// That no quote is open where the text ends.
+    /// Checks that no quote is open at the end.
     fn closed(&self) -> Result<(), DataError> {
         if self.state != State::Quoted {
             return Ok(());
@@ -216,7 +215,7 @@ impl Search<'_> {
         })
     }
 
-    /// The row ends before `end`, where the next one begins.
+    /// Ends the row before `end`, where the next one begins.
     fn end(&mut self, end: u64) -> Result<(), DataError> {
         self.fits(end)?;
         if end > self.start && (self.rule.blank || !self.blank) {

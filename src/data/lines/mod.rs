@@ -1,7 +1,7 @@
-//! Texts of a row an item: lines, JSON Lines, CSV.
+//! Texts with an item per row: lines, JSON Lines, CSV.
 //!
-//! Opening goes through the file once to find where rows begin, which takes 16 bytes a row; then each
-//! is read when it is asked for, on the loader's workers. A text may be larger than the memory.
+//! Opening scans the file once to find the rows, which takes 16 bytes per row; each row is then read on
+//! demand, on the loader's workers. A text may be larger than memory.
 
 mod index;
 mod table;
@@ -17,7 +17,7 @@ pub(super) use index::{OPEN_QUOTE, open_quote};
 pub use table::{Csv, Record};
 pub(super) use table::{SEPARATORS, other_cells};
 
-/// The lines of a text as items, without what ends them.
+/// The lines of a text as items, without line endings.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Lines};
@@ -35,7 +35,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a text; each line is an item, also an empty one.
+    /// Opens a text; each line is an item, including empty ones.
     ///
     /// # Errors
     /// The file cannot be read, or has a line of more than 64 MiB.
@@ -43,9 +43,8 @@ impl Lines {
         Self::by(path, true)
     }
 
-    /// Opens a file of JSON values, one a line, and decodes each on the loader's workers: into
-    /// `serde_json::Value`, or into a type of your own that has `serde::Deserialize`. Lines of white
-    /// space alone are left out.
+    /// Opens a file of JSON values, one per line, and decodes each on the loader's workers: to
+    /// `serde_json::Value`, or to a type that implements `serde::Deserialize`. Blank lines are skipped.
     ///
     /// ```
     /// use gpipe::data::Lines;
@@ -59,7 +58,7 @@ impl Lines {
     /// ```
     ///
     /// # Errors
-    /// As [`Lines::open`]. What is no such value is an error with its line when its turn comes.
+    /// As [`Lines::open`]. An invalid value is an error with its line when it is read.
     pub fn json<T>(path: &Path) -> Result<Dataset<impl Source<Item = T> + use<T>>, DataError>
     where
         T: DeserializeOwned + Send + 'static,

@@ -1,4 +1,4 @@
-//! Tables of text: CSV, with a header.
+//! CSV tables with a header.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::index::{RowsOfText, Rule};
 use crate::disk_file::DiskFile;
 use crate::{DataError, Place, Source};
 
-/// What may stand between cells, the first that the header has.
+/// Possible cell separators; the first one in the header is used.
 pub(crate) const SEPARATORS: [u8; 3] = [b'\t', b';', b','];
 
-/// The rows of a table with a header, as texts by the names of the columns.
+/// The rows of a table with a header, as texts by column name.
 ///
-/// `Samples::open` makes batches of a table of numbers by itself; this one is for cells of any kind.
+/// `Samples::open` makes batches of numeric tables directly; this source is for any cells.
 ///
 /// ```
 /// use gpipe::data::{Csv, Dataset};
@@ -45,7 +45,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The cell of a column.
+    /// Returns the cell of a column as text.
     ///
     /// # Errors
     /// There is no such column.
@@ -60,28 +60,27 @@ impl Record {
         })
     }
 
-    /// The number in the cell of a column.
+    /// Returns the cell of a column as a number.
     ///
     /// # Errors
-    /// There is no such column, or its cell has no number.
+    /// There is no such column, or its cell is not a number.
     pub fn number(&self, column: &str) -> anyhow::Result<f64> {
         let cell = self.text(column)?;
         let number = cell.trim().parse();
         number.map_err(|_| anyhow::anyhow!("column `{column}`: `{cell}` is no number"))
     }
 
-    /// All cells, in the order of the columns.
+    /// Returns all cells, in column order.
     pub fn cells(&self) -> &[String] {
         &self.cells
     }
 }
 
 impl Csv {
-    /// Opens a table; tabs, semicolons or commas separate, as in its header.
+    /// Opens a table separated by tabs, semicolons or commas, as its header is.
     ///
     /// # Errors
-    /// The file cannot be read, has no header or one that names a column twice, or has a row of more
-    /// than 64 MiB.
+    /// The file cannot be read, has no header or a duplicate column, or has a row of more than 64 MiB.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let separator = separator(path)?;
         let rule = Rule {
@@ -110,13 +109,13 @@ impl Csv {
         })
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
 }
 
-/// The first of the separators that the first line has.
+/// Returns the first of the separators that occurs in the first line.
 fn separator(path: &Path) -> Result<u8, DataError> {
     let file = DiskFile::open(path)?;
     let mut start = vec![0; file.len().min(1 << 16) as usize];
@@ -129,7 +128,7 @@ fn separator(path: &Path) -> Result<u8, DataError> {
     Ok(SEPARATORS.iter().find(there).copied().unwrap_or(b','))
 }
 
-/// That a row has more or fewer cells than its header.
+/// Explains that a row's number of cells differs from the header's.
 pub(crate) fn other_cells(own: usize, wanted: usize) -> String {
     let mend = if own < wanted {
         "add what is missing (an empty cell is nothing between two separators)"

@@ -1,4 +1,4 @@
-//! Batches in order, of those that workers made and of items.
+//! Assembles batches in order, from workers' batches and from items.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,36 +18,36 @@ use crate::{DataError, Phase, Place, Source};
 use gpipe_torch::caught;
 use gpipe_torch::streams::Event;
 
-/// What the consumer gets.
+/// A message to the consumer.
 #[derive(Debug)]
 pub(super) enum Ready<B> {
     Batch {
         batch: B,
-        /// Where it is brought to a device: the end of its way.
+        /// The copy's completion, if the batch was copied to a device.
         arrived: Option<Event>,
-        /// Where the loader stands once it is taken.
+        /// The loader's position after this batch.
         after: Position,
-        /// What was bad on the way to it.
+        /// Bad items before this batch.
         skipped: Vec<DataError>,
     },
     Failed(DataError),
-    /// The end, and what was bad after the last batch.
+    /// The end, with bad items after the last batch.
     Ended(Vec<DataError>),
-    /// Nothing came for as long as the consumer has patience.
+    /// No batch came within the consumer's patience.
     Slow(Duration),
 }
 
-/// Of so many batches one is weighed.
+/// One batch in this many is weighed.
 const WEIGHED: u64 = 64;
-/// A large piece of memory is asked for once in so many batches. Each task has a channel of its own, whose
-/// pieces others free. glibc does not join small ones until its heap is used up, which has 64 MiB, or is
-/// asked for a large piece, which this thread does not do otherwise; and a single piece of a channel is too
-/// small for the next channel. It would take a kilobyte more for every batch.
+/// A large block is allocated once per this many batches. Each task has its own channel, whose blocks
+/// other threads free. glibc coalesces small blocks only when its heap of 64 MiB is used up, or when a
+/// large block is requested, which this thread otherwise never does; and a single block of a channel is
+/// too small for the next channel. Memory would grow by a kilobyte per batch.
 const TIDIED: u64 = 16;
-/// What is a large piece to glibc, and more.
+/// Larger than glibc's threshold of large blocks.
 const LARGE: usize = 1 << 13;
 
-/// What the batching thread works with.
+/// State of the batching thread.
 pub(super) struct Assembly<S: Source, B> {
     pub(super) shared: Arc<Shared<S, B>>,
     pub(super) spans: Spans,
@@ -56,28 +56,28 @@ pub(super) struct Assembly<S: Source, B> {
     pub(super) ready: Sender<Ready<B>>,
     pub(super) size: usize,
     pub(super) drop_last: bool,
-    /// Bad items that may be skipped in an epoch.
+    /// Number of bad items per epoch that may be skipped.
     pub(super) allowed: u64,
-    /// Tasks that are out at a time where they are spans of a batch.
+    /// Number of outstanding tasks if they are spans of a batch.
     pub(super) spans_out: usize,
-    /// Whether the number of batches ahead may change.
+    /// Whether the number of prefetched batches may change.
     pub(super) waits_for_room: bool,
     pub(super) position: Position,
-    /// Whether the epoch gave a batch, or began before the loader did.
+    /// Whether the epoch gave a batch, or began before the loader.
     pub(super) gave: bool,
-    /// Batches that were made.
+    /// Number of batches made.
     pub(super) batches: u64,
     pub(super) delays: DelayReader,
 }
 
-/// Why the batching thread ends early.
+/// The reason why the batching thread ends early.
 enum Stop {
     Failed(DataError),
-    /// Nobody wants batches any more.
+    /// The consumer is gone.
     Gone,
 }
 
-/// The batch that is being made.
+/// The batch being assembled.
 struct Batch<T> {
     items: Vec<T>,
     first: Option<Place>,
@@ -94,14 +94,14 @@ impl<T> Default for Batch<T> {
     }
 }
 
-/// Where a span is awaited.
+/// An outstanding span, and the channel of its answer.
 type Awaited<T, B> = (Span, Receiver<Answer<T, B>>);
 
 impl<S: Source, B: Send + 'static> Assembly<S, B> {
-    /// Makes batches until the epochs end or nobody wants any.
+    /// Makes batches until the epochs end or the consumer is gone.
     pub(super) fn run(mut self) {
         self.shared.use_memory();
-        // It reads the times of the thread that it is made on.
+        // It must be created on the thread that it measures.
         self.delays = DelayReader::new();
         let last = match self.batches() {
             Ok(skipped) => Ready::Ended(skipped),
@@ -111,11 +111,11 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
             }
             Err(Stop::Gone) => return,
         };
-        // Where nobody listens there is nobody to tell.
+        // If the consumer is gone, there is nobody to notify.
         let _ = self.ready.send(last);
     }
 
-    /// Makes all batches; gives what was bad after the last.
+    /// Makes all batches; returns the bad items after the last.
     fn batches(&mut self) -> Result<Vec<DataError>, Stop> {
         let mut awaited: VecDeque<Awaited<_, _>> = VecDeque::new();
         let mut batch = Batch::default();
@@ -128,7 +128,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
             let Some((span, answer)) = awaited.pop_front() else {
                 return Ok(batch.skipped);
             };
-            // A worker that ended without an answer was told to.
+            // A worker that ends without an answer was told to stop.
             match answer.recv().map_err(|_| Stop::Gone)? {
                 Answer::Items(items) => batch = self.add(span, items, batch)?,
                 Answer::Batch(made) => self.add_batch(span, made, &mut batch)?,
@@ -137,8 +137,8 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
                     return Err(Stop::Failed(DataError::Batch { first, source }));
                 }
                 Answer::Bad(error) if self.allowed == 0 => return Err(Stop::Failed(error)),
-                // The batch goes on behind the bad item, and so does each one after it: where they
-                // begin is no longer known ahead.
+                // The batch continues after the bad item, so later batches of the epoch begin
+                // elsewhere.
                 Answer::Bad(_) => {
                     awaited.clear();
                     self.shared.give_up();
@@ -168,7 +168,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         Ok(answers)
     }
 
-    /// Where the loader is, with the first items of a span.
+    /// Updates the position to a span's first items.
     fn enter(&mut self, span: Span) {
         if self.position.epoch != span.epoch {
             let epoch = span.epoch;
@@ -179,7 +179,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         }
     }
 
-    /// A batch that a worker made; it has no bad item.
+    /// Handles a batch made by a worker, which has no bad items.
     fn add_batch(&mut self, span: Span, made: B, open: &mut Batch<S::Item>) -> Result<(), Stop> {
         self.enter(span);
         self.position.items = span.first + span.count;
@@ -194,7 +194,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         Ok(())
     }
 
-    /// The items of a span into batches; gives the one that is not full.
+    /// Adds a span's items to batches; returns the incomplete one.
     fn add(
         &mut self,
         span: Span,
@@ -222,7 +222,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         Ok(batch)
     }
 
-    /// The end of an epoch, no part of whose items goes to the next.
+    /// Ends an epoch; batches do not span epochs.
     fn end(&mut self, epoch: u64, mut batch: Batch<S::Item>) -> Result<Batch<S::Item>, Stop> {
         if !self.drop_last && !batch.items.is_empty() {
             batch = self.send(batch)?;
@@ -252,7 +252,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         }))
     }
 
-    /// Makes the batch and hands it on; gives an empty one.
+    /// Sends the batch and returns an empty one.
     fn send(&mut self, full: Batch<S::Item>) -> Result<Batch<S::Item>, Stop> {
         let first = full.first.unwrap_or(Place::Item(0));
         let shared = Arc::clone(&self.shared);
@@ -261,7 +261,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         Ok(Batch::default())
     }
 
-    /// Writes down how many bytes a batch has, for one of many.
+    /// Records the size of one batch in many.
     fn weigh(&mut self, batch: &B) {
         if self.batches.is_multiple_of(WEIGHED)
             && let Some(bytes) = bytes_of(batch)
@@ -274,15 +274,14 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         self.batches += 1;
     }
 
-    /// Makes a batch, which may be stacking its items, brings it to its device and puts it before
-    /// the consumer.
+    /// Makes a batch, possibly by stacking items, copies it to its device and sends it to the consumer.
     fn hand_over(
         &mut self,
         (first, skipped): (Place, Vec<DataError>),
         stacks: bool,
         make: impl FnOnce() -> anyhow::Result<B>,
     ) -> Result<(), Stop> {
-        // A batch that a worker made goes through untouched where it stays on the host.
+        // A worker's batch passes through unchanged if it stays on the host.
         let works = stacks || self.bring.is_some();
         let sampling = works.then(|| Sampling::begin(Phase::Stack));
         let made = caught(|| {

@@ -1,4 +1,4 @@
-//! Batches brought to a device ahead of their use, beside what it computes.
+//! Copies batches to a device ahead of their use, beside its computation.
 
 use std::cell::OnceCell;
 
@@ -6,14 +6,14 @@ use crate::OnDevice;
 use gpipe_torch::TorchError;
 use gpipe_torch::streams::{Backend, Event, MemorySpace, Stream};
 
-/// Brings a batch, on the batching thread: the batch on its way, and its end.
+/// Starts copying a batch, on the batching thread; returns the batch and the event of completion.
 pub(super) type Bring<B> = Box<dyn Fn(B) -> Result<(B, Event), TorchError> + Send>;
 
-/// Gives it to the thread that asked for it, to be used on that one's current stream.
+/// Passes a copied batch to the calling thread, for use on its current stream.
 pub(super) type Take<B> = Box<dyn Fn(B, &Event) -> Result<B, TorchError> + Send + Sync>;
 
-/// Both ends of the way to a device: copies have a stream of their own, since what is put
-/// into the device's default stream waits for the step that is running.
+/// Makes both ends of copying to a device: copies have their own stream, as the device's default stream
+/// would delay them until the running step ends.
 pub(super) fn ends<B: OnDevice>(backend: &Backend, device: usize) -> (Bring<B>, Take<B>) {
     let (near, far) = (backend.clone(), backend.clone());
     let stream = OnceCell::new();

@@ -1,4 +1,4 @@
-//! How batches are loaded, and the threads that do it.
+//! Settings of loading, and the start of its threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::diagnosis::ledger::DelayReader;
 use crate::{DataError, OnDevice, Source};
 use gpipe_torch::streams::{Backend, Recorder};
 
-/// Where items are made one by one, those that a worker makes at a time, at most: few enough that
-/// the workers end a batch together, enough that handing over costs nothing.
+/// Upper bound of items per task, where items are made one by one: few enough that workers finish a
+/// batch together, many enough that handing over is cheap.
 const SPAN: usize = 32;
-/// Spans of a batch for each worker.
+/// Spans of a batch per worker.
 const SPANS: usize = 4;
-/// Workers, and batches ahead, where nobody says how many, and to begin with.
+/// Defaults, and starting values, of workers and prefetched batches.
 const WORKERS: usize = 1;
 const AHEAD: usize = 2;
-/// Bytes of batches in flight where the system does not tell how much is free.
+/// Byte limit of batches in flight if the free memory is unknown.
 const MEMORY: u64 = 1 << 30;
 
-/// How a chain's items become batches; [`Batches::load`] begins.
+/// A builder of a loader; [`Batches::load`] starts it.
 pub struct Batches<S: Source, B> {
     source: S,
     making: Making<S, B>,
@@ -45,14 +45,14 @@ pub struct Batches<S: Source, B> {
     epochs: Option<u64>,
     workers: HowMany,
     ahead: HowMany,
-    /// Bytes that batches in flight may have where their number is found.
+    /// Byte limit of batches in flight if their number is tuned.
     memory: Option<u64>,
     allowed: u64,
     patience: Option<Duration>,
     from: Option<Value>,
     devices: Vec<Device>,
     ends: Option<(Bring<B>, Take<B>)>,
-    /// Whether batches were to be brought to a device before they are what they become.
+    /// Whether `to` was called before a function of batches.
     too_early: bool,
 }
 
@@ -87,8 +87,8 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         }
     }
 
-    /// Each batch through a function, on the workers: bytes, say, that become floats when they are
-    /// stacked. It belongs before [`Batches::to`], and is refused behind it.
+    /// Applies a function to each batch on the workers, such as converting bytes to floats. It must be
+    /// called before [`Batches::to`]; otherwise loading is refused.
     #[must_use]
     pub fn map<C, F>(self, function: F) -> Batches<S, C>
     where
@@ -113,78 +113,75 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         }
     }
 
-    /// Leaves out the last batch of an epoch where it is not full.
+    /// Leaves out the last batch of an epoch if it is incomplete.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         self.drop_last = true;
         self
     }
 
-    /// How many epochs there are, 1 by default; those before a resumed position count.
+    /// Sets the number of epochs, 1 by default; those before a resumed position count.
     #[must_use]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
         self
     }
 
-    /// One epoch after the other, without end.
+    /// Repeats epochs without end.
     #[must_use]
     pub fn endless(mut self) -> Self {
         self.epochs = None;
         self
     }
 
-    /// Threads that read and transform, 1 by default, or [`HowMany::Auto`]. The batches do not
-    /// depend on it.
+    /// Sets the number of worker threads, 1 by default, or [`HowMany::Auto`]. Batches do not depend on
+    /// it.
     #[must_use]
     pub fn workers(mut self, workers: impl Into<HowMany>) -> Self {
         self.workers = workers.into();
         self
     }
 
-    /// Batches made ahead of their use, 2 by default, or [`HowMany::Auto`].
+    /// Sets the number of prefetched batches, 2 by default, or [`HowMany::Auto`].
     #[must_use]
     pub fn prefetch(mut self, batches: impl Into<HowMany>) -> Self {
         self.ahead = batches.into();
         self
     }
 
-    /// Bytes that the batches with workers and ahead may have all together where it is found
-    /// how many these are; an eighth of the free memory by default.
+    /// Sets the byte limit of batches in flight if their number is tuned; by default an eighth of the
+    /// free memory.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Skips bad items, at most `items` in an epoch; none by default. The loader tells
-    /// which they were: [`Loader::skipped`].
+    /// Skips up to this many bad items per epoch; none by default. [`Loader::skipped`] lists them.
     #[must_use]
     pub fn skip_bad(mut self, items: u64) -> Self {
         self.allowed = items;
         self
     }
 
-    /// Gives [`DataError::Slow`] when no batch comes for so long; without it the loader
-    /// waits for ever.
+    /// Gives [`DataError::Slow`] if no batch comes for so long; by default the loader waits forever.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// Goes on where another loader stood, with [`Loader::state`] of that. Batch size,
-    /// workers and prefetching may be others.
+    /// Resumes from the [`Loader::state`] of another loader. Batch size, workers and prefetching may
+    /// differ.
     #[must_use]
     pub fn resume(mut self, state: &Value) -> Self {
         self.from = Some(state.clone());
         self
     }
 
-    /// Brings batches to a device ahead of their use; on the CPU at no cost. On CUDA they go
-    /// through page-locked memory, on a stream of their own, beside what the device computes,
-    /// and nobody waits: what comes into the current stream of the thread that takes a batch
-    /// comes behind its copy.
+    /// Copies batches to a device ahead of their use; free on the CPU. On CUDA, copies use page-locked
+    /// memory and their own stream, beside the device's work, and nobody waits: work on the current
+    /// stream of the thread that takes a batch is ordered after its copy.
     #[must_use]
     pub fn to(mut self, device: Device) -> Self
     where
@@ -198,8 +195,8 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         self
     }
 
-    /// Brings batches to a recorder's accelerator: what this would be told is written down,
-    /// and the tensors stay on the CPU.
+    /// Copies batches to a recorder's accelerator: operations are recorded, and the tensors stay on the
+    /// CPU.
     #[must_use]
     pub fn record_streams(mut self, recorder: &Recorder, accelerator: usize) -> Self
     where
@@ -212,21 +209,21 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     /// Starts the threads.
     ///
     /// # Errors
-    /// There are no items, a number is 0, the position is of other data, there is no such device,
-    /// or no thread.
+    /// There are no items, a number is 0, the position is of other data, or there is no such device or
+    /// no thread.
     pub fn load(self) -> Result<Loader<B>, DataError> {
         self.check()?;
         gpipe_torch::prepare(&self.devices)?;
-        // What each worker sets must not become the caller's default.
+        // The workers' settings must not become the caller's defaults.
         gpipe_torch::intra_op_threads()?;
         let identity = self.source.identity();
         let len = self.source.len();
         let position = start(self.from.as_ref(), &identity, len)?;
-        // What items leave behind, the next ones need.
+        // Memory freed by items is reused by the next ones.
         gpipe_torch::keep_memory(&[Device::Cpu]);
         let most = self.workers.fixed().unwrap_or_else(most_workers);
         let span = self.size.div_ceil(SPANS * most).clamp(1, SPAN);
-        // Enough for the batch that is being made, and for every worker one to begin with.
+        // Enough for the batch being made, plus one for every worker.
         let spans = self.size.div_ceil(span).max(most) + most;
         let free = gpipe_torch::memory::room_on(Device::Cpu).ok();
         let free = free.map(|(free, _)| free.0);
@@ -244,7 +241,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         };
         let pace = Pace::new(way.workers, way.ahead);
         let shared = Shared::new(self.source, self.making, most, pace)?;
-        // One for each worker, and one that is ready when the first of them is taken.
+        // One for each worker, and one ready when the first of them is taken.
         let (tasks, todo) = bounded(spans.max(most.saturating_add(1)));
         let (ready, batches) = bounded(self.ahead.fixed().unwrap_or(MOST_AHEAD));
         let mut loader = Loader {
@@ -298,7 +295,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         Ok(loader)
     }
 
-    /// What finds the numbers that are to be found, if any is.
+    /// Makes the tuner, if any number is to be tuned.
     fn tuner(&self, free: Option<u64>) -> Option<Tuner> {
         let bounds = Bounds {
             workers: (self.workers == HowMany::Auto).then(most_workers),
@@ -344,12 +341,12 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     }
 }
 
-/// The most workers that are tried: those that wait for a disk need no core.
+/// Upper bound of workers tried: those that wait for a disk need no core.
 fn most_workers() -> usize {
     (4 * gpipe_torch::cores()).clamp(4, 32)
 }
 
-/// Where to begin.
+/// Returns the start position.
 fn start(saved: Option<&Value>, here: &str, len: usize) -> Result<Position, DataError> {
     let Some(saved) = saved else {
         return Ok(Position::START);

@@ -1,9 +1,9 @@
-//! Numbers that a loader may find by itself.
+//! Numbers that a loader may tune.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How many workers there are, or batches ahead: so many, or as many as turn out to be fast.
+/// A number of workers or prefetched batches: fixed, or tuned for speed.
 ///
 /// ```
 /// use gpipe::data::{Dataset, HowMany, Made};
@@ -15,15 +15,15 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HowMany {
-    /// So many.
+    /// A fixed number.
     Fixed(usize),
-    /// Found while batches are taken: it begins with the default, and changes what was measured to
-    /// be slow, within the [memory](super::Batches::memory) that there is for it.
+    /// Tuned while batches are taken: starts with the default and changes what was measured to be slow,
+    /// within the [memory](super::Batches::memory) limit.
     Auto,
 }
 
 impl HowMany {
-    /// The number, where it is fixed.
+    /// Returns the number, if it is fixed.
     pub fn fixed(self) -> Option<usize> {
         match self {
             Self::Fixed(number) => Some(number),
@@ -38,7 +38,7 @@ impl From<usize> for HowMany {
     }
 }
 
-/// `4`, `auto`
+/// Formats as `4` or `auto`.
 impl fmt::Display for HowMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

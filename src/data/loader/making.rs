@@ -1,20 +1,20 @@
-//! How items become a batch, on the workers.
+//! Making batches of items, on the workers.
 
 use std::sync::Arc;
 
 use crate::stack::{Collected, Stacking};
 use crate::{Phase, Source, Stack};
 
-/// Makes one batch of items that are there.
+/// Makes a batch of items.
 type Collate<T, B> = Box<dyn Fn(Vec<T>) -> anyhow::Result<B> + Send + Sync>;
 
 /// Begins a batch of so many items.
 type Begin<T, B> = Box<dyn Fn(usize) -> Box<dyn Stacking<T, B>> + Send + Sync>;
 
-/// Has the source make a whole batch in one pass, if it can.
+/// Lets the source make a whole batch in one pass, if it can.
 type Gather<S, B> = Box<dyn Fn(&S, u64, &[usize]) -> Option<anyhow::Result<B>> + Send + Sync>;
 
-/// Three ways to the same batch.
+/// Three ways to make the same batch.
 pub(crate) struct Making<S: Source, B> {
     pub(super) collate: Collate<S::Item, B>,
     pub(super) begin: Begin<S::Item, B>,
@@ -22,7 +22,7 @@ pub(crate) struct Making<S: Source, B> {
 }
 
 impl<S: Source, B: 'static> Making<S, B> {
-    /// By a function of all items.
+    /// Makes batches by a function of all items.
     pub(crate) fn by<F>(collate: F) -> Self
     where
         F: Fn(Vec<S::Item>) -> anyhow::Result<B> + Send + Sync + 'static,
@@ -39,7 +39,7 @@ impl<S: Source, B: 'static> Making<S, B> {
         }
     }
 
-    /// Followed by a function of the batch.
+    /// Appends a function of the batch.
     pub(super) fn then<C, F>(self, function: F) -> Making<S, C>
     where
         C: 'static,
@@ -70,7 +70,7 @@ impl<S: Source, B: 'static> Making<S, B> {
 }
 
 impl<S: Source<Item: Stack>> Making<S, <S::Item as Stack>::Batch> {
-    /// As the items say.
+    /// Stacks items as their type defines.
     pub(crate) fn stacked() -> Self {
         Self {
             collate: Box::new(S::Item::stack),
@@ -83,7 +83,7 @@ impl<S: Source<Item: Stack>> Making<S, <S::Item as Stack>::Batch> {
     }
 }
 
-/// A batch in the making, and what is done with it then.
+/// A batch under construction, followed by a function.
 struct Then<T, B, F> {
     rows: Box<dyn Stacking<T, B>>,
     function: Arc<F>,

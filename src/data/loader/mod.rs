@@ -1,23 +1,22 @@
-//! Batches made ahead of their use, on several threads, in one order.
+//! Batches made ahead of their use, on several threads, in a fixed order.
 //!
-//! 1. The batching thread walks over the numbers of the items, in the order of the
-//!    epochs, and puts those of a batch as a task before the workers, a few at a time.
-//! 2. A worker takes the next task, makes the batch and answers to that task alone. The
-//!    source gathers it in one pass where it can; otherwise each item goes to its row as
-//!    soon as it is made, and is not held.
-//! 3. The batching thread takes the answers in the order of the tasks, so that the
-//!    order of items is the same whichever worker is first. It brings a batch to its device
-//!    and puts it, with the position after it, into a queue of few places.
-//! 4. The consumer takes a batch, and the loader's position is then the one after it.
+//! 1. The batching thread walks over the indices of the items in epoch order, and queues those of a
+//!    batch as a task for the workers, a few tasks at a time.
+//! 2. A worker takes the next task, makes the batch and answers to that task only. The source gathers
+//!    the batch in one pass if it can; otherwise each item is written to its row as soon as it is made.
+//! 3. The batching thread takes the answers in task order, so that the order of items does not depend
+//!    on the workers' speed. It copies a batch to its device and puts it, with the position after it,
+//!    into a short queue.
+//! 4. The consumer takes a batch, which moves the loader's position past it.
 //!
-//! Where bad items are skipped, the batch that has one goes on behind it, and no later one of
-//! the epoch begins where it was asked for. So what was asked for is given up, and the rest of
-//! the epoch is asked for in spans of items, which the batching thread makes batches of.
+//! If bad items are skipped, the batch with one continues after it, so no later batch of the epoch
+//! begins where it was requested. The requests are dropped, and the rest of the epoch is requested in
+//! spans of items, which the batching thread stacks to batches.
 //!
-//! Batches lie in memory that is used again once nobody holds them (`src/torch/shim/pool.cpp`).
+//! The memory of batches is reused after they are dropped (`src/torch/shim/pool.cpp`).
 //!
-//! Every queue is bounded, so a slow consumer stops everything before it. When the
-//! consumer goes, the queues close one after the other and the threads end.
+//! Every queue is bounded, so a slow consumer stops everything before it. When the consumer is dropped,
+//! the queues close one after the other and the threads end.
 
 mod assembly;
 mod bringing;
@@ -53,13 +52,12 @@ use tuner::{Tuner, WINDOW};
 use watching::{Facts, Moment, Seen};
 use work::Watch;
 
-/// Batches in order: what [`Batches::load`] gives.
+/// Batches in order, made by [`Batches::load`].
 ///
-/// After an error there are no more batches, but for [`DataError::Slow`], after which
-/// the loader goes on waiting. Dropping it ends its threads, each after the item that it
-/// is at.
+/// After an error there are no more batches, except after [`DataError::Slow`], when the loader keeps
+/// waiting. Dropping it ends its threads, each after its current item.
 pub struct Loader<B> {
-    /// None while it is dropped, and after the end.
+    /// `None` while dropping, and after the end.
     batches: Option<Receiver<Ready<B>>>,
     threads: Vec<JoinHandle<()>>,
     watch: Arc<dyn Watch>,
@@ -71,23 +69,23 @@ pub struct Loader<B> {
     skipped: Vec<DataError>,
     waits: Waits,
     seen: Seen,
-    /// Where it is found how many workers and batches ahead there are.
+    /// Tunes the numbers of workers and prefetched batches, if requested.
     tuner: Option<Tuner>,
-    /// Since when the tuner looks.
+    /// Start of the tuner's window.
     window: Option<Moment>,
     facts: Facts,
-    /// Where batches are brought to a device.
+    /// Takes batches from their device copies, if there is a device.
     take: Option<Take<B>>,
 }
 
-/// A moment in the life of a loader, which [`Loader::mark`] gives.
+/// A moment in the life of a loader, from [`Loader::mark`].
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(Moment);
 
-/// How long the consumer waited.
+/// Waiting times of the consumer.
 #[derive(Debug, Default)]
 struct Waits {
-    /// Since it was last asked for.
+    /// Since the last query.
     lately: Duration,
     /// Since the first batch.
     all: Duration,
@@ -105,8 +103,8 @@ impl<B> fmt::Debug for Loader<B> {
 }
 
 impl<B> Loader<B> {
-    /// Where it stands, after the batches that were taken: what was made ahead does not
-    /// count. [`Batches::resume`] goes on from there.
+    /// Returns the position after the batches taken so far; prefetched ones do not count.
+    /// [`Batches::resume`] continues from there.
     pub fn state(&self) -> Value {
         json!(State {
             data: self.identity.clone(),
@@ -114,19 +112,19 @@ impl<B> Loader<B> {
         })
     }
 
-    /// The epoch of the next batch, from 0.
+    /// Returns the epoch of the next batch, from 0.
     pub fn epoch(&self) -> u64 {
         self.position.epoch
     }
 
-    /// How long batches were waited for since the last call of this.
+    /// Returns the time spent waiting for batches since the last call.
     pub fn waited(&mut self) -> Duration {
         std::mem::take(&mut self.waits.lately)
     }
 
-    /// The share of the time since the first batch came in which batches were waited
-    /// for: above a few percent it is loading that limits the speed. Below, the loader may still
-    /// take cores from the training: [`Loader::diagnosis`] tells.
+    /// Returns the share of the time since the first batch spent waiting for batches: above a few
+    /// percent, loading limits the speed. Below that, the loader may still take cores from training:
+    /// see [`Loader::diagnosis`].
     pub fn wait_share(&self) -> f64 {
         let Some(first) = self.waits.first else {
             return 0.0;
@@ -134,9 +132,8 @@ impl<B> Loader<B> {
         self.waits.all.as_secs_f64() / first.elapsed().as_secs_f64().max(1e-9)
     }
 
-    /// What held the training back since the first batch came, and what would help; none before
-    /// the second batch. The [share that was waited](Loader::wait_share) is one of the numbers that
-    /// it is concluded from.
+    /// Diagnoses what has limited training since the first batch, and what would help; `None` before
+    /// the second batch. The [share of waiting](Loader::wait_share) is one of its inputs.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made};
@@ -152,25 +149,24 @@ impl<B> Loader<B> {
         Some(Diagnosis::of(&self.measures()?))
     }
 
-    /// The numbers of [`Loader::diagnosis`] alone.
+    /// Returns the measures of [`Loader::diagnosis`].
     pub fn measures(&self) -> Option<InputMeasures> {
         let first = self.seen.first()?;
         let now = self.seen.moment(&self.watch.done());
         self.between(&first, &now)
     }
 
-    /// This moment, for [`Loader::measures_since`].
+    /// Returns the present moment, for [`Loader::measures_since`].
     pub fn mark(&self) -> Mark {
         Mark(self.seen.moment(&self.watch.done()))
     }
 
-    /// The numbers of [`Loader::diagnosis`] for what happened since a moment; none where no batch
-    /// was taken.
+    /// Returns the measures of [`Loader::diagnosis`] since a moment; `None` if no batch was taken.
     pub fn measures_since(&self, mark: &Mark) -> Option<InputMeasures> {
         self.between(&mark.0, &self.seen.moment(&self.watch.done()))
     }
 
-    /// Has the tuner look at the last batches, where there are enough.
+    /// Lets the tuner evaluate the last batches, if there are enough.
     fn tune(&mut self) {
         let Some(mut tuner) = self.tuner.take() else {
             return;
@@ -192,7 +188,7 @@ impl<B> Loader<B> {
         self.tuner = Some(tuner);
     }
 
-    /// What happened between two moments; none where that was nothing.
+    /// Returns the measures between two moments; `None` if no batch was taken.
     fn between(&self, from: &Moment, to: &Moment) -> Option<InputMeasures> {
         if to.taken <= from.taken {
             return None;
@@ -212,7 +208,7 @@ impl<B> Loader<B> {
         })
     }
 
-    /// The bad items that were skipped on the way to where the loader stands.
+    /// Returns the bad items skipped up to the loader's position.
     pub fn skipped(&self) -> &[DataError] {
         &self.skipped
     }
@@ -241,7 +237,7 @@ impl<B> Loader<B> {
         ready
     }
 
-    /// Nothing more comes: the threads are at their end.
+    /// Handles the end: the threads have ended.
     fn end(&mut self) -> Option<DataError> {
         self.batches = None;
         self.watch.stop();
@@ -305,7 +301,7 @@ impl<B> Iterator for Loader<B> {
 impl<B> Drop for Loader<B> {
     fn drop(&mut self) {
         self.watch.stop();
-        // A panic here belongs to a batch that nobody asked for.
+        // A panic here belongs to a batch that was not requested.
         let _ = self.end();
     }
 }

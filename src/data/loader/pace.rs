@@ -1,10 +1,10 @@
-//! Who of a loader's threads may work: workers that are not needed wait, and all of them pause for
-//! a step now and then, which shows what it takes without them.
+//! Controls which of a loader's threads may work: surplus workers wait, and now and then all pause for
+//! a step, to measure it without them.
 //!
-//! A worker passes [`Pace::admit`] before it takes a task and [`Pace::check`] before each item;
-//! neither takes a lock unless there is something to wait for. Whoever waits is woken by what it
-//! waits for or by [`Pace::stop`]. A pause ends by itself after its limit, since a consumer may
-//! wait for something that a worker does.
+//! A worker calls [`Pace::admit`] before taking a task and [`Pace::check`] before each item; neither
+//! locks unless there is a reason to wait. Waiting threads are woken by what they wait for, or by
+//! [`Pace::stop`]. A pause ends by itself after its limit, as a consumer may wait for a worker's
+//! result.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,21 +13,20 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::diagnosis::clock::wall;
 
-/// Workers, pauses and batches ahead, as they are now.
+/// Current numbers of workers and prefetched batches, and pauses.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Workers that may take tasks: those of lower numbers.
+    /// Number of active workers: those with lower indices may take tasks.
     active: AtomicUsize,
-    /// Batches that may be ready.
+    /// Number of batches that may be ready.
     ahead: AtomicUsize,
     paused: AtomicBool,
     stopped: AtomicBool,
-    /// Workers that are at work.
+    /// Number of busy workers.
     running: AtomicUsize,
-    /// When the last of them paused, by [`wall`]; 0 where one works.
+    /// Time when the last of them paused, by [`wall`]; 0 while one is busy.
     quiet: AtomicU64,
-    /// Until when a pause lasts at most; whoever changes anything above for those who wait holds
-    /// it.
+    /// Latest end of a pause. The lock is held while changing any field above for waiting threads.
     until: Mutex<Option<Instant>>,
     changed: Condvar,
 }
@@ -54,7 +53,7 @@ impl Pace {
         self.ahead.load(Ordering::Relaxed)
     }
 
-    /// Has so many workers work and so many batches be ready from now on.
+    /// Sets the numbers of active workers and of ready batches.
     pub(super) fn set(&self, active: usize, ahead: usize) {
         let _held = self.until.lock();
         self.active.store(active, Ordering::Relaxed);
@@ -66,7 +65,7 @@ impl Pace {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits any more.
+    /// Ends all waiting.
     pub(super) fn stop(&self) {
         let _held = self.until.lock();
         self.stopped.store(true, Ordering::Relaxed);
@@ -84,7 +83,7 @@ impl Pace {
         }
     }
 
-    /// Waits until fewer batches are `ready` than may be.
+    /// Waits until fewer batches are `ready` than allowed.
     pub(super) fn wait_for_room(&self, ready: impl Fn() -> usize) {
         let mut held = self.until.lock();
         while ready() >= self.ahead().max(1) && !self.is_stopped() {
@@ -92,27 +91,27 @@ impl Pace {
         }
     }
 
-    /// A batch was taken.
+    /// Records that a batch was taken.
     pub(super) fn taken(&self) {
         let _held = self.until.lock();
         self.changed.notify_all();
     }
 
-    /// A worker begins a task.
+    /// Records that a worker begins a task.
     pub(super) fn begin(&self) {
         self.running.fetch_add(1, Ordering::SeqCst);
         self.quiet.store(0, Ordering::SeqCst);
     }
 
-    /// A worker has done its task, or pauses.
+    /// Records that a worker has finished its task, or pauses.
     pub(super) fn end(&self) {
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.quiet.store(wall(), Ordering::SeqCst);
         }
     }
 
-    /// Waits for the end of a pause, where there is one, and gives the nanoseconds that it took; a
-    /// worker calls this between two items.
+    /// Waits for the end of a pause, if there is one, and returns its nanoseconds; workers call this
+    /// between items.
     pub(super) fn check(&self) -> u64 {
         if !self.paused.load(Ordering::Relaxed) {
             return 0;
@@ -131,7 +130,7 @@ impl Pace {
         wall().saturating_sub(begin)
     }
 
-    /// Has the workers pause after the item that each is at.
+    /// Pauses the workers, each after its current item.
     pub(super) fn pause(&self, limit: Duration) {
         let mut until = self.until.lock();
         *until = Instant::now().checked_add(limit);
@@ -141,7 +140,8 @@ impl Pace {
         self.paused.store(true, Ordering::Relaxed);
     }
 
-    /// Ends a pause: since when no worker was at work, if all paused and none has gone on.
+    /// Ends a pause; returns the time since when no worker was busy, if all paused and none has
+    /// resumed.
     pub(super) fn resume(&self) -> Option<u64> {
         let _held = self.until.lock();
         let paused = self.paused.swap(false, Ordering::Relaxed);

@@ -1,19 +1,18 @@
-//! Where a loader stands, and what comes next.
+//! Positions of a loader, and the spans that follow.
 
 use serde::{Deserialize, Serialize};
 
-/// More than any loader comes to: one that gives a thousand million items a second has not
-/// in a hundred days.
+/// Upper bound of any position: at a billion items per second, it is not reached in a hundred days.
 const MOST: u64 = 1 << 53;
 
-/// Up to where items were consumed.
+/// The position after the consumed items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
     pub(super) epoch: u64,
-    /// Items of the epoch, bad ones counted.
+    /// Items of the epoch, including bad ones.
     #[serde(rename = "position")]
     pub(super) items: usize,
-    /// Bad ones among them.
+    /// Bad items of the epoch.
     pub(super) skipped: u64,
 }
 
@@ -24,8 +23,7 @@ impl Position {
         skipped: 0,
     };
 
-    /// Whether a loader of so many items an epoch can stand there: what was read may be
-    /// anything.
+    /// Whether a position is valid for so many items per epoch: a saved one may hold anything.
     pub(super) fn is_one_of(self, len: usize) -> bool {
         self.items <= len
             && [self.epoch, self.items as u64, self.skipped]
@@ -33,7 +31,7 @@ impl Position {
                 .all(|n| *n < MOST)
     }
 
-    /// The end of an epoch is the start of the next.
+    /// The end of an epoch is normalised to the start of the next.
     pub(super) fn normal(self, len: usize) -> Self {
         if self.items < len {
             return self;
@@ -45,50 +43,50 @@ impl Position {
     }
 }
 
-/// What is saved of a loader.
+/// Saved state of a loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
-    /// The data that the position is one in.
+    /// Identity of the data.
     pub(super) data: String,
     #[serde(flatten)]
     pub(super) position: Position,
 }
 
-/// Items of one epoch in a row: what a worker makes at a time.
+/// Consecutive items of one epoch: a worker's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) epoch: u64,
     pub(super) first: usize,
     pub(super) count: usize,
-    /// Whether the epoch ends with them.
+    /// Whether the epoch ends with the span.
     pub(super) ends: bool,
-    /// Whether they are to be a batch, rather than items that the batching thread stacks.
+    /// Whether the worker makes a batch, rather than items that the batching thread stacks.
     pub(super) whole: bool,
 }
 
-/// Spans up to the end of the last epoch.
+/// The remaining spans of all epochs.
 #[derive(Debug)]
 pub(super) struct Spans {
     pub(super) epoch: u64,
     pub(super) next: usize,
-    /// Items of an epoch.
+    /// Items per epoch.
     pub(super) len: usize,
-    /// Items of a batch, which a span has...
+    /// Items per batch, and per span...
     pub(super) batch: usize,
-    /// ...but in the epoch that is made one by one, whose spans have so many.
+    /// ...except in an epoch made item by item, where spans have this many.
     pub(super) span: usize,
     pub(super) one_by_one: Option<u64>,
-    /// None: without end.
+    /// `None` for no end.
     pub(super) epochs: Option<u64>,
 }
 
 impl Spans {
-    /// Whether the next one is a batch.
+    /// Whether the next span is a batch.
     pub(super) fn is_whole(&self) -> bool {
         self.one_by_one != Some(self.epoch)
     }
 
-    /// Goes back to where a span began, and on with items one by one up to the end of its epoch.
+    /// Returns to the beginning of a span, and continues item by item to the end of its epoch.
     pub(super) fn go_back(&mut self, to: Span) {
         (self.epoch, self.next) = (to.epoch, to.first);
         self.one_by_one = Some(to.epoch);

@@ -1,6 +1,6 @@
-//! Workers and batches ahead, found while batches are taken.
+//! Tunes the numbers of workers and prefetched batches while batches are taken.
 //!
-//! After a window of some batches the tuner looks at what was measured of it, and tries one change:
+//! After a window of some batches, the tuner looks at its measures and tries one change:
 //!
 //! | the training | and the workers | it tries |
 //! |---|---|---|
@@ -8,56 +8,56 @@
 //! | waits | are idle for a part of it | twice as many batches ahead |
 //! | does not wait | could do it with one less | a worker less |
 //!
-//! The next window tells whether to keep it: more of anything has to be faster, less must not be
-//! slower. What was not kept is not tried again for some windows, and for twice as many the
-//! next time. The batches are the same whatever it does.
+//! The next window decides whether to keep the change: more of anything must be faster, less must not
+//! be slower. A rejected change is not retried for some windows, and for twice as many the next time.
+//! The batches do not depend on the tuner.
 
 use crate::InputMeasures;
 
-/// Batches and milliseconds that a window has at least.
+/// Minimum batches and milliseconds of a window.
 pub(super) const WINDOW: (u64, f64) = (16, 100.0);
-/// The most batches ahead that are tried.
+/// Upper bound of prefetched batches.
 pub(super) const MOST_AHEAD: usize = 64;
-/// The most batches in flight where it is not known how many bytes one has.
+/// Upper bound of batches in flight if the size of a batch is unknown.
 const MOST_UNKNOWN: usize = 8;
 
-/// Less waiting than this share of the time is none.
+/// Less waiting than this share of the time counts as none.
 const WAITS: f64 = 0.02;
-/// Workers that are idle for more than the rest of this share make batches unevenly.
+/// Workers that are busy for less than this share make batches unevenly.
 const AT_WORK: f64 = 0.8;
-/// One worker less is tried where the others would be at work for less than this share.
+/// A worker is removed on trial if the others would be busy for less than this share.
 const SPARE: f64 = 0.7;
-/// What more of something has to bring, and what less may cost.
+/// Relative period that more of something must reach, and that less may cost.
 const FASTER: f64 = 0.98;
 const NOT_SLOWER: f64 = 1.02;
-/// Windows without a try after one that was not kept, at first and at most.
+/// Windows without a trial after a rejected one, at first and at most.
 const REST: (u32, u32) = (2, 64);
 
-/// How a loader works.
+/// Numbers of workers and prefetched batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) workers: usize,
     pub(super) ahead: usize,
 }
 
-/// What may be changed, and how far.
+/// Limits of tuning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// The most workers, where their number may change.
+    /// Upper bound of workers, if tuned.
     pub(super) workers: Option<usize>,
-    /// Whether the number of batches ahead may change.
+    /// Whether prefetching is tuned.
     pub(super) ahead: bool,
-    /// Bytes that batches in flight may have.
+    /// Byte limit of batches in flight.
     pub(super) memory: u64,
 }
 
-/// Tries one way after the other.
+/// Tries one setting after another.
 #[derive(Debug)]
 pub(super) struct Tuner {
     bounds: Bounds,
     now: Way,
-    /// Where it was before the change that is being tried, how long a batch took there, and the
-    /// share of that which it may take now.
+    /// The setting before the current trial, its time per batch, and the factor that the trial must
+    /// reach.
     trial: Option<(Way, f64, f64)>,
     rest: u32,
     next_rest: u32,
@@ -74,7 +74,7 @@ impl Tuner {
         }
     }
 
-    /// How to go on after a window.
+    /// Returns the setting for the next window.
     pub(super) fn next(&mut self, window: &InputMeasures) -> Way {
         if let Some((before, period, share)) = self.trial.take() {
             if window.period_ms > share * period {
@@ -96,7 +96,7 @@ impl Tuner {
         self.now
     }
 
-    /// What to try, and what it has to bring.
+    /// Returns the next change to try, and the factor that it must reach.
     fn change(&self, window: &InputMeasures) -> Option<(Way, f64)> {
         let Way { workers, ahead } = self.now;
         let most = self.bounds.workers;
@@ -130,8 +130,8 @@ impl Tuner {
         way.filter(|(way, _)| self.fits(*way, window))
     }
 
-    /// Whether memory has room for what is in flight: with each worker, ahead, one that is ready
-    /// to be handed over and the one that was taken.
+    /// Whether the batches in flight fit into memory: one per worker, the prefetched ones, one ready to
+    /// be handed over, and the one taken.
     fn fits(&self, way: Way, window: &InputMeasures) -> bool {
         let batches = way.workers + way.ahead + 2;
         let before = self.now.workers + self.now.ahead + 2;
@@ -159,7 +159,7 @@ mod tests {
         Tuner::new(Way { workers, ahead }, bounds)
     }
 
-    /// A step of 10 ms, and loading that takes a worker so long.
+    /// A window with steps of 10 ms, and this much loading time per worker.
     fn window(way: Way, work: f64, bytes: u64) -> InputMeasures {
         let mut window = InputMeasures {
             period_ms: (work / way.workers as f64).max(10.0),
@@ -176,7 +176,7 @@ mod tests {
         window
     }
 
-    /// Where it has come to after so many windows.
+    /// Returns the setting after so many windows.
     fn settled(mut tuner: Tuner, windows: usize, of: impl Fn(Way) -> InputMeasures) -> Way {
         (0..windows).fold(tuner.now, |way, _| tuner.next(&of(way)))
     }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_brings_nothing_is_taken_back() {
-        // A second worker is no help.
+        // A second worker does not help.
         let way = settled(tuner(1, 2), 40, |way| {
             let mut window = window(way, 40.0, 1);
             window.period_ms = 40.0;
@@ -213,7 +213,7 @@ mod tests {
             let way = tuner.next(&slow(tuner.now));
             ways.push(way);
         }
-        // Twice as long after each: 1 window with two workers, then 2, 4 and 8 without.
+        // The rest doubles after each rejection: 1 window with two workers, then 2, 4 and 8 without.
         let twos: Vec<usize> = (0..ways.len()).filter(|&n| ways[n].workers == 2).collect();
         assert_eq!(twos, [1, 5, 11], "{ways:?}");
     }
@@ -222,12 +222,12 @@ mod tests {
     fn uneven_batches_are_made_ahead_within_memory() {
         let uneven = |way: Way| {
             let mut window = window(way, 5.0, 100);
-            // The farther ahead, the less is waited.
+            // More prefetching means less waiting.
             window.waited_ms = 8.0 / way.ahead as f64;
             window.period_ms = 10.0 + window.waited_ms;
             window
         };
-        // One with the worker, one ready, one taken: seven are left of a thousand bytes.
+        // One in the worker, one ready, one taken: of a thousand bytes, seven are left.
         let way = settled(tuner(1, 2), 20, uneven);
         assert_eq!(
             way,

@@ -1,4 +1,4 @@
-//! What whoever takes the batches sees of the loader, and so the loader of the training.
+//! Observations of the consumer about the loader and its own steps.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,68 +9,68 @@ use crate::diagnosis::ledger::Entry;
 use crate::diagnosis::phase::Phase;
 use crate::diagnosis::{InputMeasures, PhaseTime};
 
-/// Steps that are remembered, and steps without workers.
+/// Number of recent steps remembered, and of recent steps without workers.
 const REMEMBERED: usize = 32;
-/// The first batch after which the workers pause, and the next is twice as far on.
+/// The workers pause first after this batch, then each time twice as far on.
 const FIRST_PAUSE: u64 = 4;
-/// A pause ends by itself after so many steps as long as the last ones.
+/// A pause ends by itself after this many times the duration of recent steps.
 const PATIENCE: u32 = 4;
-/// And not before that.
+/// Minimum duration of that limit.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
-/// A step counts as one without workers where these paused for so much of it.
+/// A step counts as one without workers if they paused for this share of it.
 const QUIET: f64 = 0.3;
 
-/// What the loader's threads have done up to a moment.
+/// Work done by the loader's threads up to a moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Done {
     pub(super) workers: Entry,
-    /// What the batching thread has done.
+    /// Work of the batching thread.
     pub(super) batching: Entry,
 }
 
-/// All counts at a moment.
+/// All counters at a moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Moment {
     wall: u64,
     process: u64,
     done: Done,
-    /// Batches that were taken, and what was seen meanwhile.
+    /// Number of batches taken, and counters updated meanwhile.
     pub(super) taken: u64,
     waited: u64,
     ready: u64,
 }
 
-/// What does not change.
+/// Constants of a loader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
-    /// Items of a batch.
+    /// Items per batch.
     pub(super) size: usize,
-    /// Items of an epoch, where it comes again.
+    /// Items per epoch, if epochs repeat.
     pub(super) again: Option<usize>,
     pub(super) cores: usize,
-    /// Bytes of memory that were free when it began.
+    /// Bytes of free memory at the start.
     pub(super) free: Option<u64>,
 }
 
-/// What was seen, batch by batch.
+/// Observations, batch by batch.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// When the first batch came.
+    /// Moment of the first batch.
     first: Option<Moment>,
     counts: Moment,
-    /// When the last one was given.
+    /// Time when the last batch was given.
     gave: Option<u64>,
-    /// Nanoseconds of the last steps.
+    /// Durations of recent steps in nanoseconds.
     steps: VecDeque<u64>,
-    /// The same of steps without workers.
+    /// Durations of recent steps without workers.
     alone: VecDeque<u64>,
-    /// After which batch the workers pause next.
+    /// The batch after which the workers pause next.
     next_pause: u64,
     pausing: bool,
 }
 
 impl Seen {
-    /// The next batch is asked for, while so many are ready.
+    /// Records that the next batch is requested, while so many are ready.
     pub(super) fn asked(&mut self, pace: &Pace, ready: usize) {
         let now = wall();
         let Some(gave) = self.gave.take() else {
@@ -88,7 +88,7 @@ impl Seen {
         self.counts.ready += ready as u64;
     }
 
-    /// A batch was waited for so long and is given now.
+    /// Records that a batch is given after this waiting time.
     pub(super) fn gives(&mut self, pace: &Pace, waited: Duration, done: impl Fn() -> Done) {
         let now = wall();
         self.gave = Some(now);
@@ -112,7 +112,7 @@ impl Seen {
         median(&self.steps).unwrap_or(0)
     }
 
-    /// All counts now.
+    /// Returns all counters.
     pub(super) fn moment(&self, done: &Done) -> Moment {
         Moment {
             wall: wall(),
@@ -122,23 +122,23 @@ impl Seen {
         }
     }
 
-    /// Batches that were taken since.
+    /// Returns the number of batches taken since a moment.
     pub(super) fn since(&self, from: &Moment) -> u64 {
         self.counts.taken.saturating_sub(from.taken)
     }
 
-    /// When the first batch came.
+    /// Returns the moment of the first batch.
     pub(super) fn first(&self) -> Option<Moment> {
         self.first
     }
 
-    /// Milliseconds of a step without workers, and of one with them.
+    /// Returns the milliseconds of a step without workers, and of one with them.
     fn steps(&self) -> Option<(f64, f64)> {
         let ms = |steps| median(steps).map(|step| step as f64 / 1e6);
         ms(&self.alone).zip(ms(&self.steps))
     }
 
-    /// What happened from one moment to another.
+    /// Returns the measures between two moments.
     pub(super) fn measures(&self, from: &Moment, to: &Moment, facts: &Facts) -> InputMeasures {
         let taken = to.taken.saturating_sub(from.taken);
         let count = taken.max(1) as f64;
@@ -163,12 +163,12 @@ impl Seen {
             let by_batching = batching.by_phase();
             Phase::ALL.map(|own| each(by_workers[own as usize].plus(by_batching[own as usize])))
         };
-        // Where the system tells nothing, all are 0.
+        // All are 0 if the system does not report delays.
         let delayed = |own: Entry| {
             let told = to.done.workers.delayed > 0 && workers.items > 0;
             told.then(|| own.delayed as f64 / 1e6 / made)
         };
-        // A ratio of steps, so that a few long ones on either side change nothing.
+        // A ratio of steps, so that a few long ones on either side have no effect.
         let step_ms = period_ms - waited_ms;
         let faster = |alone: f64, step: f64| {
             if step > 0.0 {
@@ -196,15 +196,15 @@ impl Seen {
     }
 }
 
-/// What a step takes without workers, where these paused `after` so long of one that took `step`:
-/// before that it was as slow as a `usual` one.
+/// Estimates the duration of a step without workers, from one that took `step` with workers until
+/// `after`; until then it progressed as slowly as a `usual` one.
 fn alone(usual: u64, step: u64, after: u64) -> Option<u64> {
     let quiet = step.checked_sub(after)? as f64;
     if quiet < QUIET * step as f64 || usual == 0 {
         return None;
     }
     let before = usual.checked_sub(after).filter(|left| *left > 0);
-    // The rest of the step, with and without workers.
+    // Remainder of the step, with and without workers.
     let speed = before.map_or(1.0, |left| (quiet / left as f64).min(1.0));
     Some((after as f64 * speed + quiet) as u64)
 }
@@ -233,9 +233,9 @@ mod tests {
     fn a_step_in_which_workers_pause_tells_what_it_takes_without_them() {
         // Paused all the time.
         assert_eq!(alone(60, 26, 0), Some(26));
-        // Half as fast for 20 of what would be 52, then alone.
+        // Half speed for 20 of a usual 52, then alone.
         assert_eq!(alone(52, 36, 20), Some(26));
-        // Workers that do not slow it down.
+        // Workers that do not slow the step down.
         assert_eq!(alone(30, 30, 10), Some(30));
         assert_eq!(alone(60, 50, 40), None, "too little of it was quiet");
         assert_eq!(alone(0, 10, 0), None, "nothing to compare it with");

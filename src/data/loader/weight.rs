@@ -1,4 +1,4 @@
-//! How many bytes a batch has.
+//! Sizes of batches in bytes.
 
 use std::any::Any;
 
@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use gpipe_torch::Values;
 
-/// The bytes of a batch of a kind that is known: tensors, values, pairs of these.
+/// Returns the size of a batch of a known type: tensors, values, and pairs of these.
 pub(super) fn bytes_of<B: 'static>(batch: &B) -> Option<u64> {
     let batch: &dyn Any = batch;
     if let Some(own) = batch.downcast_ref::<Tensor>() {
@@ -23,7 +23,7 @@ pub(super) fn bytes_of<B: 'static>(batch: &B) -> Option<u64> {
 }
 
 fn tensor(own: &Tensor) -> u64 {
-    // A tensor that is none, which libtorch knows, has no number.
+    // An undefined tensor has no numbers.
     let kind = own.f_kind().map_or(0, |kind| kind.elt_size_in_bytes());
     (own.numel() * kind) as u64
 }

@@ -1,4 +1,4 @@
-//! What the workers do.
+//! Work of the loader's workers.
 
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
@@ -19,46 +19,46 @@ use crate::diagnosis::phase::{Sampling, skip};
 use crate::{DataError, Phase, Place, Source, room};
 use gpipe_torch::{Pool, TorchError, caught, mix, prepare_thread};
 
-/// Items in a row that are looked at more closely.
+/// Number of consecutive items sampled.
 const SAMPLE: usize = 8;
 
-/// What came of a span.
+/// Result of a span.
 pub(super) enum Answer<T, B> {
-    /// Its items, each made or not.
+    /// The items, or their errors.
     Items(Vec<Result<T, DataError>>),
-    /// A batch of all of them.
+    /// A batch of all items.
     Batch(B),
-    /// There is no such batch: the first item that is bad.
+    /// The first bad item; there is no such batch.
     Bad(DataError),
-    /// All items are there, but cannot be made a batch.
+    /// All items are good, but cannot be stacked.
     Unfit(anyhow::Error),
 }
 
-/// A span to make, and where it is awaited.
+/// A span to make, and the channel of its answer.
 pub(super) struct Task<T, B> {
     pub(super) span: Span,
-    /// That of the order in which it was asked for: see [`Shared::give_up`].
+    /// Number of the request's round: see [`Shared::give_up`].
     pub(super) round: u64,
     pub(super) answer: Sender<Answer<T, B>>,
 }
 
-/// Epoch and index of the item that a worker is at.
+/// Epoch and index of a worker's current item.
 type At = Option<(u64, usize)>;
 
-/// What the threads of a loader share.
+/// State shared by the threads of a loader.
 pub(super) struct Shared<S: Source, B> {
     pub(super) source: S,
     pub(super) making: Making<S, B>,
-    /// What each worker is at.
+    /// Current item of each worker.
     busy: Box<[Mutex<At>]>,
-    /// What each worker has done.
+    /// Work done by each worker.
     ledgers: Box<[Ledger]>,
-    /// What the batching thread has done.
+    /// Work done by the batching thread.
     pub(super) batching: Ledger,
     pub(super) pace: Pace,
-    /// Bytes of a batch, 0 where that is not known.
+    /// Bytes of a batch, 0 if unknown.
     pub(super) batch_bytes: AtomicU64,
-    /// Tasks of earlier ones need not be done any more.
+    /// Tasks of earlier rounds are obsolete.
     round: AtomicU64,
     memory: Arc<Pool>,
 }
@@ -85,7 +85,7 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
         }))
     }
 
-    /// Has this thread make batches in memory that is used again.
+    /// Lets this thread reuse the memory of batches.
     pub(super) fn use_memory(&self) {
         room::enter(Arc::clone(&self.memory));
     }
@@ -94,15 +94,15 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
         self.round.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits any more for what was asked for up to now.
+    /// Drops all requests made so far.
     pub(super) fn give_up(&self) {
         self.round.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes what is asked for until nobody asks any more.
+    /// Makes the requested spans until the queue closes.
     pub(super) fn work(&self, worker: usize, tasks: &Receiver<Task<S::Item, B>>) {
-        // The stages need the cores; a transformation gets others by more workers.
-        // Where libtorch refuses, everything is only slower.
+        // The cores are for the stages; more workers speed up a transformation. If libtorch refuses,
+        // loading is only slower.
         let _ = prepare_thread(Device::Cpu, 1);
         self.use_memory();
         let (ledger, delays) = (&self.ledgers[worker], DelayReader::new());
@@ -135,20 +135,20 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
             delays.look(end, ledger);
             self.pace.end();
             if let Some(answer) = answer {
-                // Where nobody listens, it was given up meanwhile.
+                // If nobody listens, the request was dropped meanwhile.
                 let _ = task.answer.send(answer);
             }
         }
     }
 
-    /// Where an item comes from; what cannot even tell that may not take the thread along.
+    /// Returns an item's place, even if the source panics while telling it.
     pub(super) fn place(&self, epoch: u64, index: usize) -> Place {
         let place = caught(|| Ok(self.source.place(epoch, index)));
         place.unwrap_or(Place::Item(index))
     }
 }
 
-/// A worker at its task.
+/// A worker with its task.
 struct Worker<'a, S: Source, B> {
     shared: &'a Shared<S, B>,
     number: usize,
@@ -160,7 +160,7 @@ struct Worker<'a, S: Source, B> {
 }
 
 impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
-    /// The items as a batch; none where nobody waits for it any more.
+    /// Makes a batch of the items; `None` if the request was dropped.
     fn batch(&self) -> Option<Answer<S::Item, B>> {
         let Span {
             epoch,
@@ -176,7 +176,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
                 (self.shared.making.gather)(source, epoch, &indices).transpose()
             })
         });
-        // What is wrong, and with which item, is found when they are made one by one.
+        // Making the items one by one finds the bad item.
         if let Ok(Some(batch)) = gathered {
             return Some(Answer::Batch(batch));
         }
@@ -211,7 +211,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         Some(made.map_or_else(Answer::Unfit, Answer::Batch))
     }
 
-    /// The items, one by one; none where nobody waits for them any more.
+    /// Makes the items one by one; `None` if the request was dropped.
     fn items(&self) -> Option<Vec<Result<S::Item, DataError>>> {
         let mut items = Vec::with_capacity(self.span.count);
         let seen = self.each(&mut |item| {
@@ -221,7 +221,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         matches!(seen, Seen::All).then_some(items)
     }
 
-    /// Work that a batch has once, of which this phase is the first.
+    /// Runs work done once per batch, which starts in this phase.
     fn exactly<R>(&self, phase: Phase, work: impl FnOnce() -> R) -> R {
         let sampling = Sampling::begin(phase);
         let result = work();
@@ -229,7 +229,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         result
     }
 
-    /// The items to look at more closely: a few in a row, elsewhere each time.
+    /// Returns the items to sample: a few consecutive ones, elsewhere each time.
     fn sample(&self, count: usize) -> Range<usize> {
         if !self.ledger.samples() {
             return count..count;
@@ -240,8 +240,8 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         begin..(begin + SAMPLE).min(count)
     }
 
-    /// Shows each item until `show` gives something. A panic of whatever makes an item is an error
-    /// like any other, and the next one comes after it.
+    /// Passes each item to `show` until that returns a value. A panic while making an item is an error
+    /// like any other, and the next item follows.
     fn each<R>(&self, show: &mut dyn FnMut(Result<S::Item, DataError>) -> Option<R>) -> Seen<R> {
         let Span {
             epoch,
@@ -291,7 +291,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         Seen::All
     }
 
-    /// Says which item comes next, and whether anybody waits for it.
+    /// Records the current item, and checks that the request was not dropped.
     fn is_at(&self, done: usize) -> ControlFlow<()> {
         let Shared { busy, pace, .. } = self.shared;
         match pace.check() {
@@ -311,26 +311,26 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
     }
 }
 
-/// How looking at items ended.
+/// How passing items ended.
 enum Seen<R> {
     All,
-    /// With one of which this was given.
+    /// `show` returned a value.
     Given(R),
-    /// Nobody waits any more.
+    /// The request was dropped.
     Stopped,
 }
 
-/// What the consumer sees of the threads.
+/// The consumer's view of the threads.
 pub(super) trait Watch: Send + Sync {
-    /// Where the first item comes from that a worker is at.
+    /// Returns the place of the first item that a worker is making.
     fn waiting_for(&self) -> Place;
-    /// Makes the workers end after the item that each is at.
+    /// Stops the workers, each after its current item.
     fn stop(&self);
-    /// Who works.
+    /// Returns the workers' pace.
     fn pace(&self) -> &Pace;
-    /// What all threads have done.
+    /// Returns the work done by all threads.
     fn done(&self) -> Done;
-    /// Bytes of a batch, where that is known.
+    /// Returns the bytes of a batch, if known.
     fn batch_bytes(&self) -> Option<u64>;
 }
 

@@ -1,4 +1,4 @@
-//! Objects brought to a folder, once.
+//! Downloads objects to a folder.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,26 +9,25 @@ use super::store::Meta;
 use crate::DataError;
 use gpipe_torch::threads::side_by_side;
 
-/// Objects that are fetched at a time.
+/// Number of concurrent downloads.
 const AT_A_TIME: usize = 8;
 
-/// Where objects are on this machine.
+/// Local copies of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The file of an object, or the folder with the files of all.
+    /// The file of a single object, or the folder of all files.
     pub path: PathBuf,
-    /// A file for each object, in their order.
+    /// One file per object, in order.
     pub files: Vec<PathBuf>,
 }
 
 impl Objects {
-    /// Brings all objects into a folder below `folder`, eight at a time, with the names that they have
-    /// below the URL. The folder is named by what the store says of them: what is there already is not
-    /// fetched again, and objects that have changed since go to another one. Delete `folder` when it is
-    /// no longer needed.
+    /// Downloads all objects to a folder below `folder`, eight at a time, named as below the URL. The
+    /// folder's name depends on the store's metadata: existing files are not downloaded again, and
+    /// changed objects go to another folder. Delete `folder` when it is no longer needed.
     ///
     /// # Errors
-    /// The store does not answer, or an object is another one by now; the folder cannot be written.
+    /// The store does not answer, an object has changed meanwhile, or the folder cannot be written.
     pub fn fetched(&self, folder: &Path) -> Result<Fetched, DataError> {
         let folder = folder.join(format!("{}-{:08x}", self.name(), self.sum()));
         let fetched = side_by_side(0..self.all.len(), AT_A_TIME, |number| {
@@ -42,7 +41,7 @@ impl Objects {
         Ok(Fetched { path, files })
     }
 
-    /// The last part of the URL that says something.
+    /// Returns the last nonempty part of the URL.
     fn name(&self) -> String {
         let mut parts = self.url.rsplit(['/', ':']).filter(|part| !part.is_empty());
         let name = parts.next().unwrap_or("objects");
@@ -63,7 +62,7 @@ impl Objects {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(written)?;
         }
-        // Of its own process: another one may fetch the same.
+        // Named after this process, as another one may download the same object.
         let mut partial = path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
         let partial = PathBuf::from(partial);
@@ -76,7 +75,7 @@ impl Objects {
                 fs::rename(&partial, &path).map_err(written)
             });
         if fetched.is_err() {
-            // What is not whole is of no use; if it cannot be deleted, nothing reads it either.
+            // The incomplete file is useless; if it cannot be deleted, it is never read either.
             let _ = fs::remove_file(&partial);
         }
         fetched.map(|()| path)

@@ -1,4 +1,4 @@
-//! What is in an object store: S3, Google Cloud Storage, Azure, a web server, through the crate
+//! Objects of a store: S3, Google Cloud Storage, Azure or a web server, through the crate
 //! `object_store`.
 
 mod fetched;
@@ -12,16 +12,16 @@ use store::{Meta, Store};
 
 pub use fetched::Fetched;
 
-/// An object of more bytes is none that anybody wants in memory.
+/// Size limit of an object read into memory.
 const MOST: u64 = 1 << 31;
 
-/// The objects below a URL, in the order of their names: `s3://bucket/train/`, `gs://`, `az://`,
-/// `https://`, `file://`. Who one is to the store the environment says, as for other programs:
-/// `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME` and so on.
+/// The objects below a URL, sorted by name: `s3://bucket/train/`, `gs://`, `az://`, `https://`,
+/// `file://`. Credentials come from the environment, as for other programs: `AWS_ACCESS_KEY_ID`,
+/// `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME` and so on.
 ///
-/// As a source its items are the bytes of whole objects, which workers ask for when they need them: take
-/// more workers than there are cores. Files with many items in each are brought to a folder first, by
-/// [`Objects::fetched`], and read there by whatever source.
+/// As a source, its items are the bytes of whole objects, which workers request on demand: use more
+/// workers than there are cores. Files with many items each are better downloaded first by
+/// [`Objects::fetched`], and read by another source.
 ///
 /// ```no_run
 /// use gpipe::data::{Dataset, Objects};
@@ -34,7 +34,7 @@ pub struct Objects {
     url: String,
     store: Store,
     all: Vec<Meta>,
-    /// Whether the URL is that of an object.
+    /// Whether the URL names a single object.
     single: bool,
 }
 
@@ -50,23 +50,23 @@ impl fmt::Debug for Objects {
 /// An object and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Its name in the store, folders and all.
+    /// Full name in the store.
     pub key: String,
-    /// All of it.
+    /// Contents of the object.
     pub bytes: Vec<u8>,
 }
 
 impl Objects {
-    /// The object of a URL, or all objects below it.
+    /// Opens the object of a URL, or all objects below it.
     ///
     /// # Errors
-    /// It is no URL of a store; the store does not answer, or knows nothing of that name.
+    /// The URL is not of a store, the store does not answer, or it has no object of that name.
     pub fn open(url: &str) -> Result<Self, DataError> {
         Self::with(url, std::iter::empty::<(String, String)>())
     }
 
-    /// The same with settings of the store, which come before those of the environment: `endpoint`,
-    /// `region`, `access_key_id`, `allow_http`, what the crate `object_store` knows.
+    /// Like [`Objects::open`], with settings of the store, which override the environment: `endpoint`,
+    /// `region`, `access_key_id`, `allow_http`, and others of the crate `object_store`.
     ///
     /// # Errors
     /// As [`Objects::open`].
@@ -92,12 +92,12 @@ impl Objects {
         })
     }
 
-    /// The names of all objects.
+    /// Returns the names of all objects.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|own| own.location.as_ref())
     }
 
-    /// The checksum of names, sizes and what the store says their versions are.
+    /// Returns the checksum of names, sizes and versions.
     fn sum(&self) -> u32 {
         let mut sum = 0;
         for own in &self.all {

@@ -1,4 +1,4 @@
-//! A store that is asked from threads that wait for the answer.
+//! A blocking client of an object store.
 
 use std::io;
 use std::path::Path;
@@ -13,10 +13,10 @@ use url::Url;
 
 use crate::DataError;
 
-/// What variables of the environment begin with that are about stores.
+/// Prefixes of environment variables about stores.
 const OF_STORES: [&str; 3] = ["aws_", "azure_", "google_"];
 
-/// What a store says of an object.
+/// Metadata of an object.
 pub(super) type Meta = ObjectMeta;
 
 pub(super) struct Store {
@@ -24,7 +24,7 @@ pub(super) struct Store {
     base: String,
     url: String,
     objects: Box<dyn ObjectStore>,
-    /// What was named.
+    /// The named object or prefix.
     key: Key,
     runtime: Runtime,
 }
@@ -35,7 +35,7 @@ impl Store {
         let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
         let env = std::env::vars_os().filter_map(|(key, value)| {
             let key = key.into_string().ok()?.to_ascii_lowercase();
-            // Others that are called so mean something else: TOKEN, say.
+            // Others of similar names have other meanings: TOKEN, for example.
             let own = OF_STORES.iter().any(|own| key.starts_with(own));
             own.then_some((key, value.into_string().ok()?))
         });
@@ -62,31 +62,32 @@ impl Store {
         })
     }
 
-    /// Whether the URL is that of an object; that one, or all below it, by their names.
+    /// Returns whether the URL names a single object, and the object or all below the URL, sorted by
+    /// name.
     pub(super) fn all(&self) -> Result<(bool, Vec<Meta>), DataError> {
         let failed = |error| failed(&self.url, error);
         self.runtime.block_on(async {
             if !self.url.ends_with('/') {
                 match self.objects.head(&self.key).await {
                     Ok(own) => return Ok((true, vec![own])),
-                    // A folder of a file system, or nothing of that name: what is below it tells.
+                    // A folder of a file system, or no object of that name: list what is below.
                     Err(Error::NotFound { .. } | Error::Generic { .. }) => {}
                     Err(other) => return Err(failed(other)),
                 }
             }
             let found = self.objects.list(Some(&self.key)).try_collect::<Vec<_>>();
             let mut all = found.await.map_err(failed)?;
-            // What stands for a folder in consoles of stores has no bytes, and is none of the data.
+            // Consoles of stores represent folders by empty objects.
             all.retain(|own| own.size > 0);
             all.sort_by(|one, other| one.location.as_ref().cmp(other.location.as_ref()));
             Ok((false, all))
         })
     }
 
-    /// Shows the bytes of an object, part by part.
+    /// Passes an object's bytes to `show`, part by part.
     ///
     /// # Errors
-    /// The store does not answer, or the object is another one by now; or what `show` says.
+    /// The store does not answer, the object has changed, or `show` fails.
     pub(super) fn read(
         &self,
         own: &Meta,
@@ -129,11 +130,11 @@ impl Store {
         format!("{}/{}", self.base, own.location)
     }
 
-    /// An object's name below what was named.
+    /// Returns an object's name relative to the URL.
     pub(super) fn below(&self, own: &Meta) -> Vec<String> {
         let parts = own.location.parts();
         let mut parts: Vec<String> = parts.map(|part| part.as_ref().to_owned()).collect();
-        // Of a single object its name is left.
+        // A single object keeps its own name.
         let skipped = self.key.parts().count().min(parts.len().saturating_sub(1));
         parts.drain(..skipped);
         parts

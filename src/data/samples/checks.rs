@@ -1,22 +1,22 @@
-//! Numbers that a model takes: whole ones, those of a range, and of which kind.
+//! Checks that a model takes the numbers: integers, ranges and types.
 
 use tch::{Kind, TchError, Tensor};
 
-/// What numbers must be, and the kind that they become.
+/// The constraints of numbers, and their final type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
     /// `input` or `target`, for messages.
     what: &'static str,
     whole: bool,
-    /// The least and the largest, and why.
+    /// Least and largest number, and the reason.
     within: Option<(f64, f64, String)>,
-    /// A number that is taken besides.
+    /// An additional valid number.
     also: Option<i64>,
     kind: Option<Kind>,
 }
 
 impl Check {
-    /// Any number.
+    /// Accepts any number.
     pub fn any(what: &'static str) -> Self {
         Self {
             what,
@@ -27,7 +27,7 @@ impl Check {
         }
     }
 
-    /// Whole numbers.
+    /// Accepts integers.
     pub fn whole(what: &'static str) -> Self {
         Self {
             whole: true,
@@ -36,21 +36,21 @@ impl Check {
         }
     }
 
-    /// From `least` to `most`, both among them; `why` goes on after the number that is not.
+    /// Accepts `least` to `most`, inclusive; `why` follows the rejected number in the error.
     #[must_use]
     pub fn within(mut self, least: f64, most: f64, why: impl Into<String>) -> Self {
         self.within = Some((least, most, why.into()));
         self
     }
 
-    /// Besides those this number.
+    /// Accepts an additional number.
     #[must_use]
     pub fn or(mut self, number: Option<i64>) -> Self {
         self.also = number;
         self
     }
 
-    /// Numbers of this kind in the end, which can hold each of them.
+    /// Converts numbers to this type, which must be able to hold each of them.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Self {
         self.kind = Some(kind);
@@ -62,15 +62,15 @@ impl Check {
         self
     }
 
-    /// Whether numbers become such of single precision or less.
+    /// Whether numbers are converted to single precision or less.
     pub(crate) fn rounds(&self) -> bool {
         matches!(self.kind, Some(Kind::Float | Kind::Half | Kind::BFloat16))
     }
 
-    /// The numbers, checked.
+    /// Checks the numbers and converts them.
     ///
     /// # Errors
-    /// One is not what it must be: which.
+    /// A number is invalid; the error names it.
     pub(crate) fn of(&self, numbers: Tensor) -> anyhow::Result<Tensor> {
         if !self.takes_one(&numbers)? {
             self.look(&numbers)?;
@@ -81,9 +81,9 @@ impl Check {
         }
     }
 
-    /// Whether it is a single number, as most targets are, and taken: soon seen without libtorch.
+    /// Whether this is a valid single number, as most targets are: a fast path without libtorch.
     fn takes_one(&self, numbers: &Tensor) -> Result<bool, TchError> {
-        /// The largest of which all whole numbers are doubles.
+        /// Largest double up to which all integers are exact.
         const EXACT: f64 = 9e15;
         if numbers.numel() != 1 {
             return Ok(false);
@@ -98,7 +98,7 @@ impl Check {
         Ok(number.abs() < EXACT && within && !(self.whole && number.fract() != 0.0))
     }
 
-    /// Looks for a number that is not taken.
+    /// Searches for an invalid number.
     fn look(&self, numbers: &Tensor) -> anyhow::Result<()> {
         let what = self.what;
         let article = if what.starts_with('i') { "an" } else { "a" };
@@ -115,7 +115,7 @@ impl Check {
         Ok(())
     }
 
-    /// Which are outside of a range. A number that is none is, too.
+    /// Marks the numbers outside a range, including NaN.
     fn outside(&self, numbers: &Tensor, least: f64, most: f64) -> anyhow::Result<Tensor> {
         let inside = numbers.f_ge(least)?.f_logical_and(&numbers.f_le(most)?)?;
         let inside = match self.also {
@@ -126,7 +126,7 @@ impl Check {
     }
 }
 
-/// The least and the largest number of a kind of whole numbers that has not room for all.
+/// Returns the limits of an integer type that cannot hold all numbers.
 fn bounds(kind: Kind) -> Option<(f64, f64)> {
     let of = |least: i64, most: i64| Some((least as f64, most as f64));
     match kind {
@@ -139,17 +139,17 @@ fn bounds(kind: Kind) -> Option<(f64, f64)> {
     }
 }
 
-/// Which numbers are not whole.
+/// Marks the numbers that are not integers.
 fn broken(numbers: &Tensor) -> anyhow::Result<Tensor> {
     if !numbers.is_floating_point() {
         return Ok(numbers.f_zeros_like()?.f_to_kind(Kind::Bool)?);
     }
-    // NaN is not NaN, and infinity less infinity is none either.
+    // NaN differs from NaN, and infinity minus infinity is NaN.
     let rest = numbers.f_sub(&numbers.f_trunc()?)?;
     Ok(rest.f_eq(0.0)?.f_logical_not()?)
 }
 
-/// The first number that is chosen, as text.
+/// Returns the first marked number as text.
 fn first(numbers: &Tensor, chosen: &Tensor) -> anyhow::Result<Option<String>> {
     if chosen.numel() == 0 || chosen.f_any()?.f_int64_value(&[])? == 0 {
         return Ok(None);

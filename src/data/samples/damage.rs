@@ -1,8 +1,8 @@
-//! Images that cannot be read, found before a run has begun rather than in the middle of it.
+//! Finds unreadable images before a run begins.
 //!
-//! Decoding all would take as long as an epoch. Of each file its first and last bytes are looked at,
-//! which tell another format and a copy that was cut off; where they do not look as they should, it is
-//! decoded, and that decides. What is damaged in between shows when it is decoded for training.
+//! Decoding all images would take as long as an epoch. Only the first and last bytes of each file are
+//! checked, which reveals other formats and truncated copies; if they look wrong, the image is decoded
+//! to decide. Damage in between is found when the image is decoded for training.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -15,20 +15,20 @@ use super::images::read;
 use super::picture::readable;
 use crate::DataError;
 
-/// The most files of a folder that are looked at, evenly over all of them: on a disk far away each
-/// takes as long as a few of the steps.
+/// Limit of checked files per folder, evenly spaced: on a remote disk each takes as long as a few
+/// steps.
 const MOST_FILES: usize = 100_000;
-/// How many are named.
+/// Number of files named in a message.
 const NAMED: usize = 5;
-/// Threads that look: what they wait for is the disk.
+/// Number of checking threads, which mostly wait for the disk.
 const THREADS: usize = 8;
-/// What the end of a JPEG may hold beside its last marker: cameras leave some zeros.
+/// Bytes after the last marker of a JPEG: cameras append some zeros.
 const TAIL: i64 = 64;
 
-/// What of these files cannot be read, with why.
+/// Returns descriptions of unreadable files.
 ///
 /// # Errors
-/// There are more of them than may be skipped.
+/// There are more than may be skipped.
 pub(super) fn checked(
     folder: &Path,
     files: impl Iterator<Item = PathBuf>,
@@ -55,7 +55,7 @@ fn of(some: usize, all: usize) -> String {
     format!("{some} of {}", count(all, "image"))
 }
 
-/// The first of them, and how many more there are.
+/// Names the first ones, and the number of others.
 pub(super) fn named(damaged: &[String]) -> String {
     let named = damaged.iter().take(NAMED).map(String::as_str);
     let more = damaged.len().saturating_sub(NAMED);
@@ -91,7 +91,7 @@ fn damaged(folder: &Path, files: &[&PathBuf]) -> Vec<String> {
     found.into_iter().map(|(_, what)| what).collect()
 }
 
-/// Why an image cannot be read, as far as its ends tell.
+/// Explains why an image cannot be read, as far as its ends tell.
 pub(super) fn wrong(path: &Path) -> Option<String> {
     match looks_whole(path) {
         Ok(true) => None,
@@ -102,7 +102,7 @@ pub(super) fn wrong(path: &Path) -> Option<String> {
     }
 }
 
-/// Whether the first bytes are those of a JPEG or a PNG, and the last ones too.
+/// Whether the first and last bytes are those of a JPEG or a PNG.
 fn looks_whole(path: &Path) -> std::io::Result<bool> {
     gpipe_partitioner::files::check(path)?;
     let mut file = File::open(path)?;

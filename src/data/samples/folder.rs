@@ -1,4 +1,4 @@
-//! Folders of images as a source.
+//! Image folders as a source.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::images::{Images, classes};
 use super::picture::Picture;
 use crate::{DataError, Place, Source};
 
-/// JPEG and PNG images with their classes, a folder for each class; needs the feature `images`.
+/// JPEG and PNG images in a folder per class; needs the feature `images`.
 ///
-/// Items are pairs: `[channels, height, width]` of `f32` from 0 to 1, and the number of the class,
-/// of `i64` without dimension.
+/// Items are pairs: `[channels, height, width]` of `f32` from 0 to 1, and the class number, an `i64`
+/// without dimensions.
 ///
 /// ```no_run
 /// use gpipe::data::{Dataset, ImageFolder};
@@ -28,12 +28,12 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Finds the images of a folder, which are scaled and cropped to channels, height and width:
-    /// classes are numbered by the names of their folders. No image is read yet.
+    /// Lists the images of a folder, to be scaled and cropped to channels, height and width; classes
+    /// are numbered by the sorted names of their folders. No image is read yet.
     ///
     /// # Errors
-    /// There is no folder of a class, one has no image, or an image is of another format or in no
-    /// folder of a class; a size is 0 or too large.
+    /// There is no class folder, one has no images, an image has another format or is outside the class
+    /// folders, or a size is 0 or too large.
     pub fn open(folder: &Path, size: [i64; 3]) -> Result<Self, DataError> {
         if !matches!(size[0], 1 | 3) || size[1..].iter().any(|side| !(1..=1 << 15).contains(side)) {
             return Err(DataError::Settings(format!(
@@ -45,14 +45,14 @@ impl ImageFolder {
         Ok(Self { images, classes })
     }
 
-    /// With crops and flips that this seed, the epoch and the number of the image decide.
+    /// Enables random crops and flips, determined by this seed, the epoch and the image's index.
     #[must_use]
     pub fn augmented(mut self, seed: u64) -> Self {
         self.images.seed = Some(seed);
         self
     }
 
-    /// The names of the classes, in the order of their numbers.
+    /// Returns the class names in order of their numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }

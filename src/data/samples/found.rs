@@ -1,4 +1,4 @@
-//! Samples as they were found, before anything is scaled or held out.
+//! Samples as read, before scaling and splitting.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::table::Forms;
 use super::{Pair, Pairs, SampleOptions, rounding, table};
 use crate::Source;
 
-/// What targets are.
+/// The kind of targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Labels {
-    /// Classes that have names.
+    /// Named classes.
     Named(Vec<String>),
-    /// Classes that are numbers.
+    /// Numbered classes.
     Counted(Counted),
-    /// Numbers, of a regression say.
+    /// Numbers, such as a regression's.
     Numbers,
 }
 
 impl Labels {
-    /// That classes have no sample, where that is known.
+    /// Notes that some classes have no samples, if known.
     pub(super) fn unused(&self) -> Option<String> {
         match self {
             Self::Counted(own) => own.unused(),
@@ -31,13 +31,13 @@ impl Labels {
     }
 }
 
-/// What a file or a folder has.
+/// The contents of a file or a folder.
 pub(super) struct Found {
-    /// As they are trained on.
+    /// Training samples, with augmentation.
     pub(super) train: Pairs,
-    /// The same, without anything random.
+    /// Training samples without randomness.
     pub(super) plain: Pairs,
-    /// What is not to be trained on, where the data says so itself.
+    /// The test part, if the data defines one.
     pub(super) test: Option<Pairs>,
     /// The shape of an input.
     pub(super) input: Vec<i64>,
@@ -45,36 +45,36 @@ pub(super) struct Found {
     pub(super) target: Vec<i64>,
     pub(super) labels: Labels,
     pub(super) usual: Usual,
-    /// Whether there may be targets that losses leave out.
+    /// Whether some targets may be ignored by losses.
     pub(super) may_ignore: bool,
-    /// What one of them is called, and several.
+    /// Singular and plural of a sample's name.
     pub(super) about: [&'static str; 2],
-    /// The class of each sample, where no sample has to be read for that.
+    /// Class of each sample, if known without reading samples.
     pub(super) known: Arc<[i64]>,
-    /// Why there is nothing to learn from it, where all targets are known to be one class.
+    /// The reason why nothing can be learned: all targets are known to be one class.
     pub(super) teaches_nothing: Option<String>,
-    /// What is to be said of it.
+    /// Notes about the data.
     pub(super) notes: Vec<String>,
-    /// What cannot be read, as far as it is known, with why.
+    /// Descriptions of samples known to be unreadable.
     pub(super) damaged: Vec<String>,
-    /// Of a table: the columns of the inputs, and of the target.
+    /// Input columns of a table.
     pub(super) columns: Vec<String>,
     pub(super) forms: Forms,
-    /// Whether inputs that are no number are to be the mean of the others.
+    /// Whether NaN inputs are replaced with the mean of the others.
     pub(super) fills: bool,
     pub(super) column: Option<String>,
 }
 
 impl Found {
-    /// Returns a note for the inputs and one for the targets of the first `samples` if different values
-    /// become the same once they are scaled and rounded to single precision.
+    /// Notes that inputs or targets of the first `samples` lose distinct values when scaled and rounded
+    /// to single precision.
     pub(super) fn rounded(
         &self,
         options: &SampleOptions,
         samples: usize,
         (inputs, targets): (&Scaling, Option<&Scaling>),
     ) -> Vec<String> {
-        // Images are bytes, and decoding them takes long.
+        // Images are bytes, and decoding them is slow.
         if options.kept.is_some() || self.usual == Usual::ImageNet {
             return Vec::new();
         }
@@ -105,7 +105,7 @@ impl Found {
         inputs.into_iter().chain(targets).collect()
     }
 
-    /// With nothing random about them.
+    /// Makes samples without randomness.
     pub(super) fn new<S: Source<Item = Pair>>(train: S, test: Option<S>) -> Self {
         let train: Pairs = Arc::new(train);
         Self {
@@ -129,7 +129,7 @@ impl Found {
         }
     }
 
-    /// With more that is to be said of it.
+    /// Adds notes.
     pub(super) fn with_notes(mut self, notes: impl IntoIterator<Item = String>) -> Self {
         self.notes.extend(notes);
         self

@@ -1,4 +1,4 @@
-//! Folders of images, one folder a class.
+//! Folders of images, with a folder per class.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,24 +13,24 @@ use super::scaling::Usual;
 use super::{Pair, SampleOptions, damage};
 use crate::{DataError, Phase, Place, Random, Source};
 
-/// What the names of images end with.
+/// Extensions of supported images.
 pub(super) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// What other images' names end with.
+/// Extensions of unsupported images.
 const OTHERS: [&str; 8] = ["gif", "webp", "bmp", "tif", "tiff", "heic", "avif", "jxl"];
-/// Folders inside of each other.
+/// Limit of nested folders.
 const DEEPEST: usize = 8;
-/// No image has more: a decoder has limits of its own for what they become.
+/// Size limit of an image file; the decoder has its own limits of the decoded size.
 pub(super) const MOST_BYTES: u64 = 1 << 29;
 
 /// Images with their classes.
 #[derive(Debug)]
 pub(super) struct Images {
     folder: Arc<Path>,
-    /// Paths within the folder, in order, and the number of each one's class.
+    /// Relative paths in order, with class numbers.
     files: Arc<[(PathBuf, i64)]>,
     identity: Arc<str>,
     picture: Picture,
-    /// Draws crops and flips, where that is asked for.
+    /// Seed of random crops and flips, if requested.
     pub(super) seed: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn found(
     })
 }
 
-/// Why nothing can be learned where there is one class; its folder may be that of the classes.
+/// Explains why a single class teaches nothing; its folder may have been given instead of its parent.
 fn alone(folder: &Path, names: &[String]) -> Option<String> {
     let [only] = names else {
         return None;
@@ -92,7 +92,7 @@ fn alone(folder: &Path, names: &[String]) -> Option<String> {
     ))
 }
 
-/// Names of the folders, in alphabetic order.
+/// Returns the names of the class folders, sorted.
 pub(super) fn classes(folder: &Path) -> Result<Vec<String>, DataError> {
     let mut names = Vec::new();
     for (name, path) in entries(folder)? {
@@ -107,7 +107,7 @@ pub(super) fn classes(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(names)
 }
 
-/// What is in a folder and not hidden, in alphabetic order.
+/// Returns the entries of a folder that are not hidden, sorted.
 pub(super) fn entries(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
     let read = |source| DataError::read(folder, source);
     let mut all = BTreeMap::new();
@@ -127,14 +127,14 @@ pub(super) fn entries(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataEr
     Ok(all)
 }
 
-/// The ending of a name, in small letters.
+/// Returns a name's extension in lowercase.
 pub(super) fn ending(path: &Path) -> String {
     let ending = path.extension().unwrap_or_default();
     ending.to_string_lossy().to_lowercase()
 }
 
 impl Images {
-    /// Finds the images of classes; a folder that is none of them is an error.
+    /// Lists the images of classes; a folder that is not a class is an error.
     pub(super) fn list(
         folder: &Path,
         names: &[String],
@@ -168,7 +168,7 @@ impl Images {
         Self::of_files(folder, files, names.len(), picture)
     }
 
-    /// One image, or all of a folder and of the folders in it, whatever they show.
+    /// Lists one image, or all images in a folder and its subfolders.
     pub(super) fn unlabelled(path: &Path, picture: Picture) -> Result<Self, DataError> {
         if !path.is_dir() {
             let file = PathBuf::from(path.file_name().unwrap_or_default());
@@ -231,7 +231,7 @@ impl Images {
     }
 }
 
-/// The bytes of an image.
+/// Reads an image file.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let size = fs::metadata(path)?.len();
     anyhow::ensure!(
@@ -241,7 +241,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(gpipe_partitioner::files::read(path)?)
 }
 
-/// An image that is of no class is left out by mistake.
+/// Rejects an image outside the class folders, which would be left out by mistake.
 fn refuse_image(path: &Path) -> Result<(), DataError> {
     if !ENDINGS.contains(&ending(path).as_str()) {
         return Ok(());
@@ -250,7 +250,7 @@ fn refuse_image(path: &Path) -> Result<(), DataError> {
     Err(DataError::bad_path(path, what))
 }
 
-/// Shows the images of a folder and of those inside, in alphabetic order.
+/// Visits the images of a folder and its subfolders, in sorted order.
 fn walk(folder: &Path, deep: usize, show: &mut impl FnMut(&Path)) -> Result<(), DataError> {
     for path in entries(folder)?.into_values() {
         let ending = ending(&path);

@@ -1,4 +1,4 @@
-//! What a run keeps of its data, so that what it learned can be judged and gone on with.
+//! Saved description of a run's data, needed to evaluate and resume the run.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,39 +7,39 @@ use super::scaling::Scaling;
 use super::table::Forms;
 use crate::DataError;
 
-/// More classes than any model tells.
+/// Upper bound of the number of classes.
 pub(super) const MOST_CLASSES: usize = 1 << 24;
 
-/// What of the data a run's numbers depend on.
+/// Properties of the data that results depend on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Kept {
-    /// The samples that were trained on.
+    /// Identity of the training samples.
     pub(super) data: String,
-    /// How inputs are scaled.
+    /// Scaling of inputs.
     pub(super) scaling: Scaling,
-    /// How targets are scaled, where they are numbers.
+    /// Scaling of numeric targets.
     #[serde(default, skip_serializing_if = "Scaling::is_none")]
     pub(super) target_scaling: Scaling,
-    /// How many classes there are, where targets are classes.
+    /// Number of classes, if targets are classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) classes: Option<usize>,
-    /// The names of the classes, in the order of their numbers, where they have any.
+    /// Class names in order of their numbers, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) names: Vec<String>,
-    /// The columns of a table that inputs are from, in order.
+    /// Input columns of a table, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) columns: Vec<String>,
-    /// Those of them that are words or dates, or have cells without a value.
+    /// Input columns of words or dates, or with missing cells.
     #[serde(default, skip_serializing_if = "Forms::is_empty")]
     pub(super) forms: Forms,
-    /// The column of its targets.
+    /// Target column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
 }
 
 impl Kept {
-    /// That this is of the data of that identity.
+    /// Checks that the description matches the identity of the data.
     pub(super) fn check_same(self, here: &str) -> Result<(), DataError> {
         if self.data == here {
             return Ok(());

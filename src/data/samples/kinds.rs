@@ -1,4 +1,4 @@
-//! Which kind of data a path names: by its ending, then by what it begins with.
+//! Detects the kind of data at a path, by its extension or its first bytes.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -13,19 +13,19 @@ use crate::magic::Magic;
 use crate::{DataError, Idx, TfRecords};
 use gpipe_partitioner::files;
 
-/// What can be named, in messages.
+/// List of supported data, for messages.
 pub(super) const KNOWN: &str = "arrays `x` and `y` (.safetensors, .npz, a folder with x.npy and \
                                 y.npy), a table (.csv, .tsv, .parquet, .arrow), a folder of images with a folder for \
                                 each class, IDX files, TFRecords of tf.train.Examples";
 
-/// What files of columns end with.
+/// Extensions of columnar files.
 const COLUMNS: [&str; 3] = ["parquet", "arrow", "feather"];
-/// What is said where there is no reader of them.
+/// Message if their reader is not built in.
 #[cfg(not(feature = "parquet"))]
 pub(super) const NO_COLUMNS: &str = "this program reads no Parquet and no Arrow: build it with them \
                                      (cargo build --release --features parquet), or save the table as CSV";
 
-/// What a path may be of samples.
+/// A kind of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Safetensors,
@@ -38,10 +38,10 @@ pub(super) enum Kind {
     Folder,
 }
 
-/// What a path names, where it is samples.
+/// Detects the kind of data at a path; `None` if it holds no samples.
 ///
 /// # Errors
-/// There is nothing there, or it cannot be read.
+/// There is nothing at the path, or it cannot be read.
 pub(super) fn kind(path: &Path) -> Result<Option<Kind>, DataError> {
     if path.is_dir() {
         return Ok(Some(Kind::Folder));
@@ -79,7 +79,7 @@ fn by_name(path: &Path) -> Option<Kind> {
     })
 }
 
-/// Whether a file is one of columns.
+/// Whether a file is columnar.
 pub(super) fn has_columns(path: &Path) -> bool {
     kind(path).is_ok_and(|own| own == Some(Kind::Columns))
 }
@@ -88,8 +88,8 @@ fn is_columns(name: &str) -> bool {
     COLUMNS.contains(&ending(Path::new(name)).as_str())
 }
 
-/// The arrays of a path, and of a file or folder beside it that is not to be trained on; none where
-/// it is none of arrays.
+/// Opens the arrays at a path, and those of a test part in the same folder; `None` if there are no
+/// arrays.
 pub(super) fn arrays(path: &Path) -> Result<Option<(NamedArrays, Option<NamedArrays>)>, DataError> {
     let open = |kind: Kind, path: &Path| -> Result<Option<NamedArrays>, DataError> {
         Ok(match kind {
@@ -127,8 +127,8 @@ pub(super) fn arrays(path: &Path) -> Result<Option<(NamedArrays, Option<NamedArr
     Ok(open(kind, &train)?.map(|train| (train, test)))
 }
 
-/// The file of a folder that is trained on, one that is not, and what is said of others, where each part is one
-/// file.
+/// Returns the training file of a folder, the test file, and a note about others, if each part is a
+/// single file.
 fn one_each(
     all: &BTreeMap<String, PathBuf>,
 ) -> Option<(Kind, PathBuf, Option<PathBuf>, Vec<String>)> {
@@ -160,13 +160,13 @@ fn npy_folder(path: &Path) -> Result<NamedArrays, DataError> {
     Ok(NamedArrays::folder(path, &names))
 }
 
-/// The folder of a file: of a path with no folder the parent is empty.
+/// Returns a file's folder; a bare file name has an empty parent.
 fn parent(path: &Path) -> &Path {
     let parent = path.parent().filter(|own| !own.as_os_str().is_empty());
     parent.unwrap_or(Path::new("."))
 }
 
-/// Finds samples, and their test part where there is one.
+/// Finds the samples, and their test part if there is one.
 pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let of_table = (options.kept.as_ref()).is_some_and(|own| !own.columns.is_empty());
     if of_table && path.exists() && !is_of_rows(path)? {
@@ -190,7 +190,7 @@ pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataE
     }
 }
 
-/// Whether it is a table, or a folder with such.
+/// Whether this is a table, or a folder of tables.
 fn is_of_rows(path: &Path) -> Result<bool, DataError> {
     Ok(match kind(path)? {
         Some(Kind::Table | Kind::Columns) => true,
@@ -207,7 +207,7 @@ fn is_of_rows(path: &Path) -> Result<bool, DataError> {
     })
 }
 
-/// The samples of a file, and of one that is not to be trained on.
+/// Reads the samples of a file, and of a test file.
 fn file(
     kind: Kind,
     path: &Path,
@@ -243,7 +243,7 @@ fn file(
     }
 }
 
-/// An `.npy` file of inputs is one of a folder's.
+/// Reads an `.npy` file of inputs as part of its folder.
 fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let is = |own: &str| {
@@ -262,7 +262,7 @@ fn npy(folder: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     of_arrays(&mut npy_folder(folder)?, options)
 }
 
-/// Arrays to train on, and those of a test part among them.
+/// Reads training arrays, and a test part among them.
 fn of_arrays(arrays: &mut NamedArrays, options: &SampleOptions) -> Result<Found, DataError> {
     let own = options.input_name();
     let (pair, test) = (arrays.pair(own)?, arrays.test(own)?);
@@ -314,8 +314,8 @@ fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     Err(DataError::bad_path(path, what))
 }
 
-/// The only folder of a folder, where it has files of records or of columns: `data/` of data sets on Hugging
-/// Face's hub, the version's of TensorFlow Datasets.
+/// Returns the only subfolder, if it has files of records or columns: `data/` of Hugging Face data
+/// sets, or the version of TensorFlow Datasets.
 fn within(all: &BTreeMap<String, PathBuf>) -> Result<Option<&Path>, DataError> {
     let mut folders = all.values().filter(|own| own.is_dir());
     let (Some(inside), None) = (folders.next(), folders.next()) else {
@@ -326,7 +326,7 @@ fn within(all: &BTreeMap<String, PathBuf>) -> Result<Option<&Path>, DataError> {
     Ok(is_inside.then_some(inside))
 }
 
-/// Two folders of the same kind.
+/// Reads two folders of the same kind.
 fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
     let names: Vec<String> = entries(train)?.into_keys().collect();
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
@@ -346,14 +346,14 @@ fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<F
     images::found(train, test, options)
 }
 
-/// The files of a folder whose names are of a kind.
+/// Returns the files of a folder whose names match.
 fn files_in(folder: &Path, is: fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let files = entries(folder)?.into_iter();
     let files = files.filter(|(name, path)| is(name) && !splits::is_cache(path));
     Ok(files.map(|(_, path)| path).collect())
 }
 
-/// A file's name in small letters.
+/// Returns a file's name in lowercase.
 fn name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().to_lowercase()
@@ -364,7 +364,7 @@ fn is_images(path: &Path) -> bool {
     name.to_string_lossy().contains("images")
 }
 
-/// Images of IDX files, whose labels are beside them.
+/// Reads IDX files of images, with their label files.
 fn idx(images: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
     let pair = |images: &Path| {
         let name = images.file_name().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,4 @@
-//! Targets that are classes.
+//! Class targets.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,20 @@ use super::kept::MOST_CLASSES;
 use super::{SampleOptions, damage};
 use crate::{DataError, Made, Place, RandomPart};
 
-/// Classes that are numbers.
+/// Numbered classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) classes: usize,
-    /// The least label; 0 where nobody has read them.
+    /// Least label; 0 if the labels were not read.
     pub(super) least: i64,
-    /// The only label that there is, where all were read.
+    /// The only label, if all labels were read.
     pub(super) only: Option<i64>,
-    /// Classes above the least label of which there is no sample, where all were read.
+    /// Number of classes above the least label without samples, if all labels were read.
     pub(super) unused: usize,
 }
 
 impl Counted {
-    /// Why there is nothing to learn from the labels of so many samples, where there is nothing.
+    /// Explains why the labels of so many samples teach nothing, if so.
     pub(super) fn teaches_nothing(&self, samples: usize) -> Option<String> {
         let label = self.only?;
         Some(format!(
@@ -32,7 +32,7 @@ impl Counted {
         ))
     }
 
-    /// That classes have no sample, where some have none.
+    /// Notes that some classes have no samples.
     pub(super) fn unused(&self) -> Option<String> {
         let least = usize::try_from(self.least).ok()?;
         (self.unused > 0).then(|| {
@@ -46,11 +46,11 @@ impl Counted {
     }
 }
 
-/// How many classes there are: those of the options, or one more than the largest target, for
-/// which all are read: targets of several samples along the first dimension, and where each is.
+/// Counts the classes: as the options say, or one more than the largest target, for which all targets
+/// are read. `targets` yields targets of several samples along the first dimension, with their places.
 ///
 /// # Errors
-/// One cannot be read, or is no class.
+/// A target cannot be read or is not a class.
 pub(super) fn counted<P: Fn(usize) -> Place>(
     options: &SampleOptions,
     targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
@@ -72,7 +72,7 @@ pub(super) fn counted<P: Fn(usize) -> Place>(
             classes,
             least,
             only: (least == largest).then_some(least),
-            // Those from the least to the largest, but for those that there are.
+            // The range from least to largest label, minus the labels that occur.
             unused: (largest - least + 1) as usize - labels.len(),
         }),
         None => Err(DataError::Settings(format!(
@@ -81,11 +81,11 @@ pub(super) fn counted<P: Fn(usize) -> Place>(
     }
 }
 
-/// That the labels are those of the classes of the options, where these say how many there are and
-/// no run has read them before; the least and the largest, where they are read.
+/// Checks the labels against the number of classes in the options, unless an earlier run has done so;
+/// returns the least and the largest label if they were read.
 ///
 /// # Errors
-/// One cannot be read, or is none of these classes.
+/// A label cannot be read, or is not one of these classes.
 pub(super) fn check<P: Fn(usize) -> Place>(
     options: &SampleOptions,
     targets: impl Iterator<Item = Result<(Tensor, P), DataError>>,
@@ -99,15 +99,15 @@ pub(super) fn check<P: Fn(usize) -> Place>(
     }
 }
 
-/// The least and the largest.
+/// Returns the least and the largest label.
 fn ends(labels: &BTreeSet<i64>) -> Option<(i64, i64)> {
     labels.first().copied().zip(labels.last().copied())
 }
 
-/// The labels that there are, but for the one that losses leave out.
+/// Returns the labels that occur, except the ignored one.
 ///
 /// # Errors
-/// One cannot be read, or is no class, of so many where that is known: the first such sample.
+/// A label cannot be read, or is not a class; the error names the first such sample.
 fn distinct<P: Fn(usize) -> Place>(
     classes: Option<usize>,
     ignored: i64,
@@ -127,7 +127,7 @@ fn distinct<P: Fn(usize) -> Place>(
         let least = counted.f_min()?.f_int64_value(&[])?;
         let largest = counted.f_max()?.f_int64_value(&[])?;
         all.extend([least, largest]);
-        // Of more there is no model; they are not counted, which takes memory for each.
+        // No model has more classes, and counting takes memory for each.
         if largest <= MOST_CLASSES as i64 {
             let counts = counted.f_bincount(None::<&Tensor>, 0)?;
             all.extend(Vec::<i64>::try_from(counts.f_nonzero()?.f_view([-1])?)?);
@@ -136,7 +136,7 @@ fn distinct<P: Fn(usize) -> Place>(
     Ok(all)
 }
 
-/// Why the first of several targets that is no class is none, with the sample.
+/// Explains the first invalid target of several, with its sample.
 fn first_wrong(
     targets: &Tensor,
     classes: Option<usize>,
@@ -162,10 +162,10 @@ fn out_of_range(label: i64, classes: usize) -> String {
     )
 }
 
-/// Targets as the numbers of classes, with one number that losses leave out.
+/// Converts targets to class numbers; one number is ignored by losses.
 ///
 /// # Errors
-/// One is no whole number, or below 0 and not what losses leave out.
+/// A target is not an integer, or is below 0 and not the ignored number.
 fn whole(target: &Tensor, ignored: i64) -> Result<Tensor, DataError> {
     let classes = target.f_to_kind(Kind::Int64)?;
     if target.is_floating_point() {
@@ -196,10 +196,10 @@ fn below(label: i64, ignored: i64) -> String {
     )
 }
 
-/// The same, of so many classes where that is known.
+/// Like [`whole`], for so many classes if known.
 ///
 /// # Errors
-/// As [`whole`]; one is none of these classes.
+/// As [`whole`], or a target is not one of these classes.
 fn among(target: &Tensor, classes: Option<usize>, ignored: i64) -> Result<Tensor, DataError> {
     let labels = whole(target, ignored)?;
     if let Some(classes) = classes
@@ -214,12 +214,12 @@ fn among(target: &Tensor, classes: Option<usize>, ignored: i64) -> Result<Tensor
     Ok(labels)
 }
 
-/// Targets as the numbers of so many classes, or the number that losses leave out.
+/// Converts targets to class numbers below `classes`, or the ignored number.
 ///
 /// # Errors
-/// One is none.
+/// A target is neither.
 pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Result<Tensor> {
-    // A single class is soon seen without libtorch.
+    // A fast path for a single class, without libtorch.
     if target.numel() == 1 && target.kind() == Kind::Int64 {
         let class = target.f_int64_value(&vec![0; target.dim()])?;
         if (0..classes as i64).contains(&class) || class == ignored {
@@ -229,7 +229,7 @@ pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Resul
     Ok(among(target, Some(classes), ignored)?)
 }
 
-/// Those of the names that no sample has, where classes are known.
+/// Returns the names without samples, if classes are known.
 pub(super) fn absent(known: &[i64], names: &[String]) -> Vec<String> {
     if known.is_empty() {
         return Vec::new();
@@ -240,7 +240,7 @@ pub(super) fn absent(known: &[i64], names: &[String]) -> Vec<String> {
     all.map(|(_, name)| name.clone()).collect()
 }
 
-/// What is said of classes of which so many samples, all that are held out, leave none to train on.
+/// Notes classes whose samples are all held out.
 pub(super) fn untrained(
     known: &[i64],
     held: usize,

@@ -8,42 +8,41 @@ use super::Samples;
 use crate::{Batches, Dataset, Source, Stack as _};
 use gpipe_torch::Values;
 
-/// Which samples.
+/// A part of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Those to train on, without end: all of an epoch in another order each time, or in that of the
-    /// data, whole batches alone.
+    /// Training samples, endlessly: each epoch shuffled or in the order of the data, in whole batches.
     Train,
-    /// Those that are held out, once.
+    /// Held-out samples, once.
     HeldOut,
-    /// All but those of a test part, in their order, without anything random, once.
+    /// All samples outside a test part, in order, without randomness, once.
     All,
 }
 
-/// Inputs and targets of a model.
+/// Inputs and targets for a model.
 type Both = (Values, Values);
 
 impl Samples {
-    /// Batches to train on, without end: all samples of an epoch in another order each time, or in that
-    /// of the data ([`SampleOptions::shuffle`](super::SampleOptions::shuffle)), whole batches alone.
+    /// Returns endless training batches: each epoch shuffled or in the order of the data
+    /// ([`SampleOptions::shuffle`](super::SampleOptions::shuffle)), in whole batches.
     pub fn batches(&self, size: usize) -> Batches<impl Source + use<>, (Tensor, Tensor)> {
         let train = Dataset::new(shuffled(&self.train, self.order));
         train.batch(size).drop_last().endless()
     }
 
-    /// Batches of what is held out, once, where something is.
+    /// Returns the held-out batches, once, if there are any.
     pub fn held_out(&self, size: usize) -> Option<Batches<impl Source + use<>, (Tensor, Tensor)>> {
         let held_out = self.held_out.as_ref()?;
         Some(Dataset::new(Arc::clone(held_out)).batch(size))
     }
 
-    /// Batches of all samples but those of a test part, in their order, without anything random.
+    /// Returns batches of all samples outside a test part, in order, without randomness.
     pub fn in_order(&self, size: usize) -> Batches<impl Source + use<>, (Tensor, Tensor)> {
         Dataset::new(Arc::clone(&self.all)).batch(size)
     }
 
-    /// Batches of a part, where there is one. Of a model that computes its loss itself the targets
-    /// are its last input.
+    /// Returns batches of a part, if it exists. For a model that computes its own loss, the targets are
+    /// its last input.
     pub fn values(
         &self,
         part: Part,
@@ -67,7 +66,7 @@ impl Samples {
     }
 }
 
-/// Batches of samples of whatever tensors.
+/// Returns batches of samples of any tensors.
 pub(super) fn loaded<T: Send + 'static>(
     source: &Arc<dyn Source<Item = T>>,
     part: Part,
@@ -81,7 +80,7 @@ pub(super) fn loaded<T: Send + 'static>(
     batches.drop_last().endless()
 }
 
-/// In an order of the seed, another one each epoch; as they are without one.
+/// Shuffles each epoch by the seed; without one, keeps the order.
 fn shuffled<T: Send + 'static>(
     source: &Arc<dyn Source<Item = T>>,
     order: Option<u64>,

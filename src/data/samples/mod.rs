@@ -1,14 +1,14 @@
-//! Samples to learn from: inputs and targets of one kind or another, the same way for all.
+//! Training samples: inputs and targets of several kinds, behind one interface.
 //!
-//! 1. A path's kind is found, and with it shapes, classes and a test part ([`found`]).
-//! 2. Where there is no test part, some samples are held out.
-//! 3. Inputs are scaled, by the statistics of what is trained on where that is asked for.
-//! 4. Numbers are checked and take the shapes and kinds of the model ([`shapes`], [`checks`]).
+//! 1. The kind of data is detected, with its shapes, classes and test part ([`found`]).
+//! 2. Without a test part, some samples are held out.
+//! 3. Inputs are scaled, by the statistics of the training samples if requested.
+//! 4. Numbers are checked and converted to the model's shapes and types ([`shapes`], [`checks`]).
 //!
 //! Models of several inputs take arrays of their names ([`several`]).
 //!
-//! What of this depends on the data is kept with a run: names and order of classes, columns,
-//! scales. A later run on other files of the kind takes these, so that a number means the same.
+//! Results that depend on the data are saved with a run: class names and their order, columns, scales.
+//! A later run on other files reuses them, so that numbers keep their meaning.
 
 pub(crate) mod checks;
 mod damage;
@@ -60,10 +60,10 @@ use shapes::{Targets, converted};
 
 /// An input and its target.
 type Pair = (Tensor, Tensor);
-/// Samples of whatever source.
+/// Samples from any source.
 type Pairs = Arc<dyn Source<Item = Pair>>;
 
-/// Samples to train on, and some that are held out.
+/// Training samples, and held-out samples.
 ///
 /// ```
 /// use gpipe::data::{SampleOptions, Samples};
@@ -85,22 +85,22 @@ type Pairs = Arc<dyn Source<Item = Pair>>;
 pub struct Samples {
     train: Pairs,
     held_out: Option<Pairs>,
-    /// All, in their order.
+    /// All samples, in order.
     all: Pairs,
     input: Vec<i64>,
     target: Vec<i64>,
-    /// The seed of the order; none where it is that of the data.
+    /// Seed of the order; `None` for the order of the data.
     order: Option<u64>,
     about: [&'static str; 2],
-    /// Above 0 where no sample is of the first classes.
+    /// Above 0 if the first classes have no samples.
     least_label: i64,
-    /// Whether there may be targets that losses leave out.
+    /// Whether some targets may be ignored by losses.
     may_ignore: bool,
-    /// Why there is nothing to learn from them, where all targets are known to be one class.
+    /// The reason why nothing can be learned: all targets are known to be one class.
     teaches_nothing: Option<String>,
-    /// What is to be said of them.
+    /// Notes about the samples.
     notes: Vec<String>,
-    /// Classes with names of which there is no sample, as far as that is known.
+    /// Named classes without samples, as far as known.
     absent: Vec<String>,
     kept: Kept,
 }
@@ -121,7 +121,7 @@ impl Samples {
     /// (`.csv`, `.tsv`), a folder of images, IDX files or TFRecords.
     ///
     /// # Errors
-    /// It is none of these; something in it is damaged, missing or does not go together: where,
+    /// The data is none of these, or it is damaged, incomplete or inconsistent. The error says where,
     /// and what to do.
     pub fn open(path: &Path, options: &SampleOptions) -> Result<Self, DataError> {
         options.check()?;
@@ -132,20 +132,20 @@ impl Samples {
         Self::of_found(found, options)
     }
 
-    /// Whether a path is of a kind that [`Samples::open`] knows: not a text, or a file of tokens.
+    /// Whether [`Samples::open`] supports this kind of data; it does not support text or token files.
     ///
     /// # Errors
-    /// There is nothing there, or it cannot be read.
+    /// There is nothing at the path, or it cannot be read.
     pub fn known(path: &Path) -> Result<bool, DataError> {
         Ok(kinds::kind(path)?.is_some())
     }
 
-    /// Those of an own source of inputs and targets, and of another one that is not trained on.
-    /// Where there is no other one, some are held out as the options say. Inputs become floats
-    /// (integers, where the options say so), and targets that are classes integers.
+    /// Makes samples of a custom source of inputs and targets, and of another one that is held out.
+    /// Without another one, some samples are held out as the options say. Inputs become floats
+    /// (integers, if the options say so), and class targets become integers.
     ///
     /// # Errors
-    /// The first sample cannot be made; there is none; targets are no classes.
+    /// The first sample fails, there are no samples, or targets are not classes.
     pub fn of<S, T>(
         train: S,
         held_out: Option<T>,
@@ -244,7 +244,7 @@ impl Samples {
         if let (Some((mean, std)), Some(column)) = (target_scaling.one(), &found.column) {
             notes.push(table::scaled(column, (mean, std)));
         }
-        // A class is a whole number: nothing is rounded.
+        // Classes are integers, which are not rounded.
         let of_targets = classes.is_none().then_some(&target_scaling);
         notes.extend(found.rounded(options, all - held, (&scaling, of_targets)));
         let scaled = (!options.integers).then(|| scaling.clone());
@@ -284,69 +284,70 @@ impl Samples {
         })
     }
 
-    /// The shape of an input.
+    /// Returns the shape of an input.
     pub fn input(&self) -> &[i64] {
         &self.input
     }
 
-    /// The shape of a target: none, where it is a class or a number.
+    /// Returns the shape of a target; empty for a class or a number.
     pub fn target(&self) -> &[i64] {
         &self.target
     }
 
-    /// Mean and standard deviation by which targets [are scaled](SampleOptions::scale_targets): an
-    /// output times the deviation, plus the mean, is in the units of the data.
+    /// Returns the mean and standard deviation by which targets [are
+    /// scaled](SampleOptions::scale_targets): an output times the deviation, plus the mean, is in the
+    /// units of the data.
     pub fn target_scale(&self) -> Option<(f64, f64)> {
         self.kept.target_scaling.one()
     }
 
-    /// How many classes there are, where targets are classes.
+    /// Returns the number of classes, if targets are classes.
     pub fn classes(&self) -> Option<usize> {
         self.kept.classes
     }
 
-    /// The names of the classes, in the order of their numbers, where they have any.
+    /// Returns the class names in order of their numbers, if any.
     pub fn class_names(&self) -> &[String] {
         &self.kept.names
     }
 
-    /// Classes with names of which there is no sample outside of a test part, as far as that is known
-    /// without reading all.
+    /// Returns the named classes without samples outside a test part, as far as known without reading
+    /// all samples.
     pub fn absent_classes(&self) -> &[String] {
         &self.absent
     }
 
-    /// Why there is nothing to learn from them, where all targets are known to be one class.
+    /// Explains why nothing can be learned, if all targets are known to be one class.
     pub fn teaches_nothing(&self) -> Option<&str> {
         self.teaches_nothing.as_deref()
     }
 
-    /// Whether there may be targets that [`SampleOptions::ignore_index`] leaves out.
+    /// Whether some targets may be those that [`SampleOptions::ignore_index`] ignores.
     pub fn may_ignore(&self) -> bool {
         self.may_ignore
     }
 
-    /// How many samples are trained on.
+    /// Returns the number of training samples.
     pub fn train_len(&self) -> usize {
         self.train.len()
     }
 
-    /// How many samples are held out.
+    /// Returns the number of held-out samples.
     pub fn held_out_len(&self) -> usize {
         self.held_out.as_ref().map_or(0, |own| own.len())
     }
 
-    /// How many samples [`Samples::in_order`] has.
+    /// Returns the number of samples in [`Samples::in_order`].
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// What they are, in a few words: `900 images to train on, 100 held out; 3 classes`.
+    /// Describes the samples in a few words: `900 images to train on, 100 held out; 3 classes`.
     pub fn describe(&self) -> String {
         let classes = self.kept.classes.map(|own| count(own, "class"));
         let targets = match (classes, &self.kept.target) {
@@ -371,26 +372,26 @@ impl Samples {
         format!("{len} {about} to train on{held_out}{targets}{unused}")
     }
 
-    /// What is to be said of them besides, such as how columns of a table are read: a sentence each.
+    /// Returns notes about the samples, such as how columns of a table are read: a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What a run keeps of its data, for [`SampleOptions::kept`].
+    /// Returns the description that a run saves, for [`SampleOptions::kept`].
     pub fn kept(&self) -> Value {
         json!(self.kept)
     }
 
-    /// That these are the samples that what was kept is of.
+    /// Checks that these are the samples of a saved description.
     ///
     /// # Errors
-    /// They are others.
+    /// They are other samples.
     pub fn check_same(&self, kept: &Value) -> Result<(), DataError> {
         Kept::read(kept)?.check_same(&self.kept.data)
     }
 }
 
-/// Some items of a source, which the seed draws where there is one, or all of them as they are.
+/// Returns a part of a source's items: drawn by the seed if there is one, else in order.
 fn part<T: Send + 'static>(
     source: &Arc<dyn Source<Item = T>>,
     range: std::ops::Range<usize>,

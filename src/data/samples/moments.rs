@@ -1,11 +1,11 @@
-//! Mean and variance of numbers that come in parts.
+//! Mean and variance of numbers given in parts.
 
 use tch::{Kind, TchError, Tensor};
 
-/// How many numbers there are, their mean, and the sum of their squared differences from it.
+/// Count, mean and sum of squared deviations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moments {
-    /// How many numbers.
+    /// Number of values.
     pub count: f64,
     pub(crate) mean: f64,
     /// Sum of squared differences from the mean.
@@ -13,7 +13,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of all numbers of a tensor, which has some.
+    /// Returns the moments of a tensor's numbers; it must not be empty.
     pub fn of(numbers: &Tensor) -> Result<Self, TchError> {
         let numbers = numbers.f_to_kind(Kind::Double)?;
         let mean = numbers.f_mean(Kind::Double)?.f_double_value(&[])?;
@@ -25,7 +25,7 @@ impl Moments {
         })
     }
 
-    /// Of one number.
+    /// Returns the moments of one number.
     pub(super) fn of_one(number: f64) -> Self {
         Self {
             count: 1.0,
@@ -34,7 +34,7 @@ impl Moments {
         }
     }
 
-    /// Makes it that of both together (Chan et al. 1979).
+    /// Combines two moments (Chan et al. 1979).
     pub fn join(&mut self, other: Self) {
         let all = self.count + other.count;
         if all > 0.0 {
@@ -45,10 +45,10 @@ impl Moments {
         }
     }
 
-    /// The standard deviation; 1 of numbers that are all the same, but for the last digits of double
-    /// precision, which stay so.
+    /// Returns the standard deviation, or 1 if all numbers are equal within double precision, so that
+    /// they stay unchanged.
     pub(super) fn deviation(&self) -> f64 {
-        /// Of a number, what computing it may have rounded.
+        /// Relative rounding error of a computed number.
         const ROUNDED: f64 = 1e-14;
         match (self.squares / self.count).sqrt() {
             std if std > ROUNDED * self.mean.abs() && std.is_finite() => std,

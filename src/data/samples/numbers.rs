@@ -7,14 +7,14 @@ use super::scaling::Usual;
 use super::{SampleOptions, labels};
 use crate::{Array, DataError, Dataset, Idx, Source};
 
-/// Targets that are looked at together.
+/// Number of targets examined at a time.
 pub(super) const BLOCK: usize = 1 << 14;
 
-/// An array whose items are tensors of one shape.
+/// An array with items of one shape.
 pub(super) trait Numbers: Source<Item = Tensor> {
     fn shape(&self) -> &[i64];
     fn kind(&self) -> Kind;
-    /// Some items that follow each other.
+    /// Returns consecutive items.
     fn block(&self, range: std::ops::Range<usize>) -> Result<Tensor, DataError>;
 }
 
@@ -48,7 +48,7 @@ impl Numbers for Idx {
     }
 }
 
-/// The samples of inputs and targets, and of those of a test part.
+/// Makes samples of inputs and targets, and of a test part.
 pub(super) fn found<A: Numbers>(
     [x, y]: [A; 2],
     test: Option<[A; 2]>,
@@ -78,7 +78,7 @@ pub(super) fn found<A: Numbers>(
                 })
             })
         };
-        // One label of a sample is soon read, the labels of all its pixels are not.
+        // A single label per sample is read quickly; the labels of all pixels are not.
         let range = match target.iter().product::<i64>() {
             1 => labels::check(options, blocks())?,
             _ => None,
@@ -92,7 +92,7 @@ pub(super) fn found<A: Numbers>(
     } else {
         Labels::Numbers
     };
-    // Bytes have no room for the usual number of them.
+    // Bytes cannot hold the usual ignored number.
     let may_ignore = y.kind() != Kind::Uint8 || options.ignored >= 0;
     let pair = |[x, y]: [A; 2]| Dataset::new(x).zip(Dataset::new(y));
     let test = test.map(pair).transpose()?;

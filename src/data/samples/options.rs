@@ -1,4 +1,4 @@
-//! What can be said of samples before they are opened.
+//! Options for opening samples.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,28 +11,28 @@ use super::kept::Kept;
 use super::picture::Picture;
 use crate::DataError;
 
-/// How inputs are scaled before a model sees them.
+/// How inputs are scaled.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Normalise {
-    /// What is usual: the columns of a table by their means and standard deviations, images by
-    /// ImageNet's, arrays of bytes to 0 to 1, and other arrays not at all.
+    /// The default by data: columns of a table by their means and standard deviations, images by
+    /// ImageNet's, arrays of bytes to 0 to 1, and other arrays unchanged.
     #[default]
     Auto,
-    /// Not at all; the values of images are from 0 to 1 all the same.
+    /// No scaling; images are still from 0 to 1.
     None,
-    /// By mean and standard deviation of what is trained on: of each number where a sample is a
-    /// row of them, of each channel of `[channels, height, width]`, and of all numbers together of
-    /// a sample of two dimensions, such as an image `[height, width]` of one channel.
+    /// By mean and standard deviation of the training samples: of each number if a sample is a vector,
+    /// of each channel of `[channels, height, width]`, and of all numbers together if a sample has two
+    /// dimensions, such as an image `[height, width]` of one channel.
     Standard,
-    /// By mean and standard deviation of ImageNet's channels.
+    /// By ImageNet's mean and standard deviation of each channel.
     ImageNet,
-    /// By these means and standard deviations: one of each, or one for each channel or number.
+    /// By these means and standard deviations: one pair, or one per channel or number.
     By {
-        /// What is taken off.
+        /// The means.
         mean: Vec<f64>,
-        /// What the rest is divided by.
+        /// The standard deviations.
         std: Vec<f64>,
     },
 }
@@ -98,16 +98,16 @@ impl From<Normalise> for String {
     }
 }
 
-/// What becomes of the cells of a table that have no value.
+/// How missing cells of a table are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Missing {
-    /// They are an error.
+    /// An error.
     #[default]
     Refuse,
-    /// Numbers and dates are the mean of their column, and words none of its words; one more input of
-    /// each such column is 1 where there was no value, and 0 elsewhere. Rows without a target are left
-    /// out.
+    /// Filled: numbers and dates with the mean of their column, words with none of its words. Each such
+    /// column has an additional input, 1 if the cell was missing and else 0. Rows without a target are
+    /// left out.
     Fill,
     /// Their rows are left out.
     Drop,
@@ -136,7 +136,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What is to become of samples: [`Samples::open`](super::Samples::open) takes it.
+/// Options of [`Samples::open`](super::Samples::open).
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 #[allow(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
@@ -157,7 +157,7 @@ pub struct SampleOptions {
     pub(super) augment: bool,
     pub(super) count: Option<usize>,
     pub(super) ignored: i64,
-    /// Of inputs, and of targets that are numbers.
+    /// Types of inputs, and of numeric targets.
     pub(super) kinds: [Kind; 2],
     pub(super) skip_bad: u64,
     pub(super) kept: Option<Kept>,
@@ -190,77 +190,75 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
-    /// The column of a table that has the targets; the last by default.
+    /// Sets the target column of a table; the last by default.
     pub fn target(mut self, column: impl Into<String>) -> Self {
         self.column = Some(column.into());
         self
     }
 
-    /// Columns of a table that are neither inputs nor the target, such as one that numbers the rows.
+    /// Sets columns that are neither inputs nor the target, such as row numbers.
     pub fn drop_columns(mut self, columns: impl IntoIterator<Item = String>) -> Self {
         self.dropped = columns.into_iter().collect();
         self
     }
 
-    /// What becomes of the cells of a table that have no value.
+    /// Sets the handling of missing cells.
     pub fn missing(mut self, what: Missing) -> Self {
         self.missing = what;
         self
     }
 
-    /// Targets of a table that are [numbers](SampleOptions::numbers) are scaled, too, where its inputs
-    /// are scaled by their statistics: by mean and standard deviation of what is trained on, which
-    /// [`Samples::target_scale`](super::Samples::target_scale) tells. By default they stay as they are.
+    /// Also scales the [numeric](SampleOptions::numbers) targets of a table whose inputs are scaled by
+    /// their statistics, by mean and standard deviation of the training samples: see
+    /// [`Samples::target_scale`](super::Samples::target_scale). By default targets are not scaled.
     pub fn scale_targets(mut self) -> Self {
         self.scaled_targets = true;
         self
     }
 
-    /// The share of the samples that is held out where the data has no test part of its own, a
-    /// tenth by default; 0 holds out none. The seed decides which; without
-    /// [`SampleOptions::shuffle`] the last ones are.
+    /// Sets the share of held-out samples for data without a test part, a tenth by default; 0 holds out
+    /// none. They are drawn by the seed, or are the last ones without [`SampleOptions::shuffle`].
     pub fn held_out(mut self, share: f64) -> Self {
         self.held_out = share;
         self
     }
 
-    /// Decides what is held out, the order of each epoch, and how images are cropped.
+    /// Sets the seed of held-out samples, of each epoch's order, and of image crops.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Whether the samples of each epoch come in another order, as they do by default; else they come
-    /// in that of the data.
+    /// Whether each epoch is shuffled, as by default; otherwise samples come in the order of the data.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
         self
     }
 
-    /// The seed of the order; none where it is that of the data.
+    /// Seed of the order; `None` for the order of the data.
     pub(super) fn order(&self) -> Option<u64> {
         self.shuffle.then_some(self.seed)
     }
 
-    /// How inputs are scaled.
+    /// Sets the scaling of inputs.
     pub fn normalise(mut self, how: Normalise) -> Self {
         self.normalise = how;
         self
     }
 
-    /// Targets are numbers, as of a regression; by default they are classes.
+    /// Makes targets numbers, as in a regression; by default they are classes.
     pub fn numbers(mut self) -> Self {
         self.classes = false;
         self
     }
 
-    /// Inputs are integers, such as tokens or counts; by default they become floats.
+    /// Makes inputs integers, such as tokens or counts; by default they become floats.
     pub fn integers(mut self) -> Self {
         self.integers = true;
         self
     }
 
-    /// What the array of inputs may be called besides `x`.
+    /// Sets an alternative to `x` as the name of the input array.
     pub fn input(mut self, name: impl Into<String>) -> Self {
         self.input = Some(name.into());
         self
@@ -270,45 +268,46 @@ impl SampleOptions {
         self.input.as_deref()
     }
 
-    /// The size of what images become; 3 × 224 × 224 by default. They have one or three channels.
+    /// Sets the final size of images, 3 × 224 × 224 by default. They have one or three channels.
     pub fn image(mut self, channels: i64, height: i64, width: i64) -> Self {
         self.image = Some([channels, height, width]);
         self
     }
 
-    /// Refuses images: the model takes none.
+    /// Rejects images, for a model that takes none.
     pub fn no_images(mut self) -> Self {
         self.image = None;
         self
     }
 
-    /// The shorter side that images are scaled to before they are cropped; by default an eighth
-    /// more than is kept of it.
+    /// Sets the shorter side that images are scaled to before cropping; by default an eighth more than
+    /// the crop.
     pub fn resize(mut self, side: usize) -> Self {
         self.resize = Some(side);
         self
     }
 
-    /// Whether images are cropped and flipped at random for training, as they are by default.
+    /// Whether images are cropped and flipped at random for training, as by default.
     pub fn augment(mut self, augment: bool) -> Self {
         self.augment = augment;
         self
     }
 
-    /// How many classes there are; by default they are counted, for which all targets are read.
+    /// Sets the number of classes; by default they are counted, which reads all targets.
     pub fn classes(mut self, count: usize) -> Self {
         self.count = Some(count);
         self
     }
 
-    /// Targets of this number are no classes, and left out of the loss by loss functions that are
-    /// told so; -100 by default, as in PyTorch.
+    /// Sets the target number that is not a class and that loss functions ignore if configured so; -100
+    /// by default, as in PyTorch.
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignored = index;
         self
     }
 
-    /// Inputs and targets of these kinds, where one is of double precision: for a model that computes in it.
+    /// Sets the types of inputs and targets to double precision where given so, for a model that
+    /// computes in it.
     pub fn kinds(mut self, kinds: [Kind; 2]) -> Self {
         self.kinds = kinds.map(|kind| match kind {
             Kind::Double => kind,
@@ -317,29 +316,29 @@ impl SampleOptions {
         self
     }
 
-    /// So many images that cannot be read are no reason not to open the others, none by default:
-    /// for loaders that [skip](crate::Batches::skip_bad) as many.
+    /// Opens the data although up to so many images are unreadable, none by default: for loaders that
+    /// [skip](crate::Batches::skip_bad) as many.
     pub fn skip_bad(mut self, images: u64) -> Self {
         self.skip_bad = images;
         self
     }
 
-    /// Takes class names, columns and scales from what an earlier run [kept](super::Samples::kept),
-    /// rather than from the data.
+    /// Takes class names, columns and scales from the description that an earlier run
+    /// [saved](super::Samples::kept), rather than from the data.
     ///
     /// # Errors
-    /// It is nothing that a run keeps.
+    /// The description is invalid.
     pub fn kept(mut self, kept: &Value) -> Result<Self, DataError> {
         self.kept = Some(Kept::read(kept)?);
         Ok(self)
     }
 
-    /// Whether columns of a table are scaled by what is trained on.
+    /// Whether columns of a table are scaled by statistics of the training samples.
     pub(super) fn scales_by_statistics(&self) -> bool {
         matches!(self.normalise, Normalise::Auto | Normalise::Standard)
     }
 
-    /// What images become.
+    /// Returns the size and the conversion of images.
     pub(super) fn picture(&self) -> Result<([i64; 3], Picture), DataError> {
         let image = self.image.ok_or_else(|| {
             let what =
@@ -391,9 +390,9 @@ impl SampleOptions {
     }
 }
 
-/// What losses leave out, as in PyTorch.
+/// The target ignored by losses, as in PyTorch.
 const IGNORED: i64 = -100;
-/// The longest side that an image is given.
+/// Upper bound of an image's side.
 const MOST_SIDE: i64 = 1 << 14;
 
 #[cfg(test)]

@@ -1,28 +1,28 @@
-//! A compressed image to the numbers that a model takes.
+//! Decodes and crops compressed images.
 
 use tch::Tensor;
 
 use super::pillow;
 use crate::Random;
 
-/// Longer sides are none of a photograph.
+/// Limit of an image's side: photographs have no longer ones.
 const MOST_SIDE: u32 = 1 << 15;
-/// Bytes that decoding one may take.
+/// Memory limit of decoding an image.
 const MOST_MEMORY: u64 = 1 << 29;
 
-/// What images become.
+/// The conversion of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Picture {
     channels: i64,
     height: u32,
     width: u32,
-    /// The shorter side before it is cropped.
+    /// Length of the shorter side before cropping.
     resize: u32,
 }
 
 impl Picture {
-    /// Channels, height and width, of images that are scaled to a shorter side of `resize` before
-    /// they are cropped.
+    /// Makes a conversion to channels, height and width; images are scaled to a shorter side of
+    /// `resize` and then cropped.
     pub(super) fn new([channels, height, width]: [i64; 3], resize: Option<usize>) -> Self {
         let (height, width) = (height as u32, width as u32);
         let shorter = height.min(width);
@@ -37,15 +37,15 @@ impl Picture {
         }
     }
 
-    /// An image as numbers from 0 to 1.
+    /// Decodes an image to numbers from 0 to 1.
     ///
     /// *Shapes*: `[channels, height, width]`.
     ///
-    /// *Determinism*: where it is cropped, and whether it is flipped, `random` alone decides; in
-    /// the middle and not, where there is none.
+    /// *Determinism*: crop and flip depend only on `random`; without it, images are cropped in the
+    /// middle and not flipped.
     ///
     /// # Errors
-    /// It is no JPEG or PNG, is damaged, cut off or too large.
+    /// The image is not a JPEG or PNG, or is damaged, truncated or too large.
     pub(super) fn decode(
         &self,
         bytes: &[u8],
@@ -58,7 +58,7 @@ impl Picture {
         };
         let (width, height) = (image.width(), image.height());
         let scale = f64::from(self.resize) / f64::from(self.height.min(self.width));
-        // The part of the image that is kept, where all of it would cover what is cropped from.
+        // The visible share, if the whole image would cover the area that is cropped from.
         let cover = |own: u32, side: u32| f64::from(side) / (f64::from(own) * scale);
         let ratio = cover(self.width, width).min(cover(self.height, height));
         let kept = |own: u32, side: u32| {
@@ -90,7 +90,7 @@ impl Picture {
     }
 }
 
-/// That an image can be decoded.
+/// Checks that an image can be decoded.
 ///
 /// # Errors
 /// As [`Picture::decode`].
@@ -98,7 +98,7 @@ pub(super) fn readable(bytes: &[u8]) -> anyhow::Result<()> {
     open(bytes).map(drop)
 }
 
-/// An image in its own size, of one channel or of three.
+/// Decodes an image at its own size, with one or three channels.
 fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
     use image::{ImageFormat, ImageReader, Limits};
     anyhow::ensure!(!bytes.is_empty(), "the file is empty");
@@ -119,7 +119,7 @@ fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
         );
     }
     reader.limits(limits);
-    // Where debug assertions are on, the decoder has some that damaged images do not hold.
+    // With debug assertions, damaged images make the decoder panic.
     let image = gpipe_engine::panics::caught(|| reader.decode());
     match image {
         Ok(Ok(image)) => Ok(image),
@@ -131,8 +131,8 @@ fn open(bytes: &[u8]) -> anyhow::Result<image::DynamicImage> {
     }
 }
 
-/// Whether a JPEG ends: its decoder fills in what is missing. Within its data no marker can be, and
-/// a small image inside of its head ends before the data begins.
+/// Whether a JPEG is complete: its decoder fills in missing data. Its data contains no markers, and a
+/// thumbnail in its header ends before the data begins.
 fn is_whole(jpeg: &[u8]) -> bool {
     let last = |marker: u8| jpeg.windows(2).rposition(|two| two == [0xff, marker]);
     match (last(0xd9), last(0xda)) {

@@ -1,12 +1,12 @@
-//! Conversions of colours with the numbers of Pillow, and so of torchvision: weights that were trained there, or
-//! go there, are to see the same inputs.
+//! Colour conversions with the same results as Pillow, and so as torchvision, so that weights trained
+//! there see the same inputs here, and vice versa.
 
 use image::{DynamicImage, ImageBuffer};
 
-/// Eight bits a channel, without transparency: `convert("RGB")`, but that what is grey stays so.
+/// Converts to eight bits per channel without transparency, like `convert("RGB")`, but keeps greyscale.
 ///
-/// Of 16 bits these are the upper eight. Pillow has the same of colours; of grey it cuts all off above 255, which
-/// leaves nothing of most images.
+/// Of 16 bits, takes the upper eight. Pillow does the same for colours; for greyscale it clips above
+/// 255, which destroys most images.
 pub(super) fn eight_bits(image: DynamicImage) -> DynamicImage {
     let upper =
         |all: Vec<u16>| -> Vec<u8> { all.into_iter().map(|own| (own >> 8) as u8).collect() };
@@ -32,7 +32,8 @@ pub(super) fn eight_bits(image: DynamicImage) -> DynamicImage {
     }
 }
 
-/// One channel of eight bits: `convert("L")`, the luma of ITU-R BT.601 in its whole numbers.
+/// Converts to one channel of eight bits: `convert("L")`, the luma of ITU-R BT.601 in integer
+/// arithmetic.
 pub(super) fn grey(image: DynamicImage) -> DynamicImage {
     let DynamicImage::ImageRgb8(image) = image else {
         return image;

@@ -13,21 +13,21 @@ use super::{Pair, SampleOptions, labels};
 use crate::{DataError, Example, ExampleError, Phase, Place, Random, Source, TfRecords};
 use gpipe_torch::TorchError;
 
-/// What inputs and targets are called, the first that an example has.
+/// Possible names of inputs and targets, by priority.
 const NAMES: [[&str; 2]; 3] = [
     ["x", "y"],
     ["image", "label"],
     ["image/encoded", "image/class/label"],
 ];
 
-/// The examples of a set.
+/// The examples of a data set.
 #[derive(Debug, Clone)]
 struct Records {
     all: Arc<TfRecords>,
     names: [String; 2],
-    /// Numbers of an input, where it is no image.
+    /// Numbers per input, if it is not an image.
     numbers: usize,
-    /// What an image becomes.
+    /// Conversion of images.
     picture: Option<([i64; 3], Picture)>,
     seed: Option<u64>,
 }
@@ -128,7 +128,7 @@ impl Records {
         }
     }
 
-    /// The target of a sample.
+    /// Returns the target of a sample.
     fn y(&self, index: usize) -> Result<Tensor, DataError> {
         let example = self.example(index)?;
         label(&example, &self.names[1]).map_err(|error| self.wrong(index, error))
@@ -151,7 +151,7 @@ impl Records {
     }
 }
 
-/// The numbers of a feature.
+/// Returns the numbers of a feature.
 fn numbers(example: &Example, name: &str) -> Result<Tensor, ExampleError> {
     match example.ints(name) {
         Ok(ints) => Ok(Tensor::from_slice(ints)),
@@ -160,7 +160,7 @@ fn numbers(example: &Example, name: &str) -> Result<Tensor, ExampleError> {
     }
 }
 
-/// The numbers of a target; a text is none.
+/// Returns the numbers of a target; text is rejected.
 fn label(example: &Example, name: &str) -> anyhow::Result<Tensor> {
     if let Ok(text) = example.byte_string(name) {
         anyhow::bail!(

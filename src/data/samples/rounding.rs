@@ -1,19 +1,19 @@
-//! Numbers that models, which compute in single precision, do not tell apart.
+//! Finds numbers that become equal in single precision, in which models compute.
 
 use tch::{Kind, Tensor};
 
 use super::scaling::{Scaling, is_single};
 use crate::DataError;
 
-/// Samples that are looked at, the first ones: of rows in the order of time neighbours are the closest.
+/// Number of samples checked, from the first: of rows in order of time, neighbours are the closest.
 const ROWS: usize = 1 << 10;
-/// Numbers of them, at most.
+/// Limit of numbers checked.
 const NUMBERS: usize = 1 << 20;
 
-/// A place of a sample at which values that differ become the same.
+/// A position in a sample where distinct values become equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
-    /// Where it is in a row of all numbers of a sample.
+    /// Index in the flattened sample.
     pub(super) place: usize,
     rows: usize,
     before: usize,
@@ -21,7 +21,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// What is said of it; `what` is the number that is meant, and `instead` how they stay different.
+    /// Formats a note; `what` names the number, and `instead` the remedy.
     pub(super) fn said(&self, what: &str, instead: &str) -> String {
         format!(
             "{what} has {} different values in {} samples, of which single precision, in which models compute, \
@@ -31,9 +31,9 @@ impl Lost {
     }
 }
 
-/// The first place of samples, so many of which `get` gives, where more than a tenth of the different
-/// values are lost to rounding once they are scaled; none also where one cannot be read, which is told when its
-/// turn comes.
+/// Returns the first position where more than a tenth of the distinct values are lost when scaled and
+/// rounded; `get` returns samples. `None` also if a sample cannot be read, which is reported when it is
+/// loaded.
 pub(super) fn first(
     samples: usize,
     get: impl Fn(usize) -> Result<Tensor, DataError>,
@@ -69,10 +69,10 @@ pub(super) fn first(
     })
 }
 
-/// How many different numbers there are, before and after they were scaled.
+/// Counts distinct numbers before and after scaling.
 fn distinct(mut numbers: Vec<(f64, f64)>) -> [usize; 2] {
     numbers.retain(|(number, _)| !number.is_nan());
-    // Scaling does not change their order.
+    // Scaling preserves their order.
     numbers.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
     let different = |of: fn(&(f64, f64)) -> f64| {
         let pairs = numbers.windows(2);

@@ -1,4 +1,4 @@
-//! Inputs to the range that models learn from.
+//! Scaling of inputs and targets.
 
 use std::sync::Arc;
 
@@ -10,36 +10,35 @@ use super::{Normalise, Pairs};
 use crate::{DataError, Dataset, Source as _, Stack};
 use gpipe_torch::TorchError;
 
-/// Mean and standard deviation of the channels of ImageNet's training images, from 0 to 1.
+/// Mean and standard deviation per channel of ImageNet's training images, scaled to 0 to 1.
 const IMAGENET: ([f64; 3], [f64; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
-/// The same of one channel.
+/// Mean and standard deviation of greyscale images.
 const IMAGENET_GREY: (f64, f64) = (0.449, 0.226);
-/// Samples that statistics are made of at a time.
+/// Number of samples per block of statistics.
 const BLOCK: usize = 256;
 
-/// What [`Normalise::Auto`] is for a kind of data.
+/// Meaning of [`Normalise::Auto`] for a kind of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Usual {
-    /// Nothing.
+    /// No scaling.
     Plain,
-    /// From 0 to 1.
+    /// To 0 to 1.
     Bytes,
-    /// By the statistics of what is trained on.
+    /// By statistics of the training samples.
     Standard,
-    /// By ImageNet's.
+    /// By ImageNet's statistics.
     ImageNet,
 }
 
-/// What is done with each input: divided, then a mean taken off, then divided by a standard
-/// deviation.
+/// Scaling of inputs: divides, subtracts the mean, and divides by the standard deviation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scaling {
     divisor: f64,
-    /// One for each number of a row, or for each channel; none at all, or one for all.
+    /// One per number of a vector or per channel, one for all, or none.
     mean: Vec<f64>,
     std: Vec<f64>,
-    /// Whether what is no number is the mean of the others, or 0 where there is none.
+    /// Whether NaN is replaced with the mean of the others, or with 0 if there is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     fills: bool,
 }
@@ -56,12 +55,12 @@ impl Default for Scaling {
 }
 
 impl Scaling {
-    /// Whether it changes nothing.
+    /// Whether nothing is changed.
     pub(super) fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The mean and the standard deviation that all numbers share.
+    /// Returns the common mean and standard deviation of all numbers, if any.
     pub(super) fn one(&self) -> Option<(f64, f64)> {
         match (&self.mean[..], &self.std[..]) {
             (&[mean], &[std]) => Some((mean, std)),
@@ -69,7 +68,7 @@ impl Scaling {
         }
     }
 
-    /// By one mean and standard deviation.
+    /// Makes a scaling with a common mean and standard deviation.
     #[cfg(test)]
     pub(super) fn from_one(mean: f64, std: f64) -> Self {
         Self {
@@ -79,7 +78,7 @@ impl Scaling {
         }
     }
 
-    /// Of targets of this shape that are numbers; `train` are those that are trained on.
+    /// Returns the scaling of numeric targets of this shape, by the training samples.
     ///
     /// # Errors
     /// A sample cannot be read.
@@ -89,7 +88,7 @@ impl Scaling {
         Self::of(&turned, shape, false)
     }
 
-    /// Whether it is one, wherever it was read.
+    /// Whether the values are valid, wherever they come from.
     pub(super) fn can_be(&self) -> bool {
         let finite = self.mean.iter().all(|own| own.is_finite());
         let positive = |own: &f64| own.is_finite() && *own > 0.0;
@@ -97,10 +96,10 @@ impl Scaling {
         finite && stds && self.mean.len() == self.std.len()
     }
 
-    /// What is asked for, of samples of this shape; `train` are those that are trained on.
+    /// Returns the requested scaling of samples of this shape; `train` are the training samples.
     ///
     /// # Errors
-    /// A sample cannot be read; there are other numbers than the shape needs.
+    /// A sample cannot be read, or the count of numbers does not match the shape.
     pub(super) fn choose(
         how: &Normalise,
         (usual, fills): (Usual, bool),
@@ -130,8 +129,8 @@ impl Scaling {
         Ok(Self { fills, ..own })
     }
 
-    /// By ImageNet's channels, or by their mean for images of one channel, whose dimension may be
-    /// missing.
+    /// By ImageNet's channels, or by their mean for images of one channel, whose channel dimension may
+    /// be missing.
     fn imagenet(usual: Usual, shape: &[i64]) -> Result<Self, DataError> {
         let (mean, std) = match shape {
             [1, _, _] | [_, _] => (vec![IMAGENET_GREY.0], vec![IMAGENET_GREY.1]),
@@ -153,7 +152,7 @@ impl Scaling {
         })
     }
 
-    /// That it is for samples of this shape.
+    /// Checks that the scaling fits samples of this shape.
     pub(super) fn check(&self, shape: &[i64]) -> Result<(), DataError> {
         let there = self.mean.len();
         let wanted = shape.first().copied().unwrap_or(1);
@@ -166,8 +165,7 @@ impl Scaling {
         )))
     }
 
-    /// By mean and standard deviation of samples; of their numbers alone, where there are gaps to be
-    /// filled.
+    /// Returns mean and standard deviation of samples; NaNs are left out if they are to be filled.
     fn of(samples: &Pairs, shape: &[i64], fills: bool) -> Result<Self, DataError> {
         let mut all: Vec<Moments> = Vec::new();
         for start in (0..samples.len()).step_by(BLOCK) {
@@ -200,8 +198,8 @@ impl Scaling {
         })
     }
 
-    /// Numbers, scaled, of the kind that the model takes: in double precision where single precision does
-    /// not have each of them.
+    /// Scales numbers and converts them to the model's type; computes in double precision if single
+    /// precision cannot hold each number.
     pub(super) fn apply(&self, x: &Tensor, to: Kind) -> Result<Tensor, TorchError> {
         let kind = if is_single(x.kind()) {
             to
@@ -215,7 +213,7 @@ impl Scaling {
         }
     }
 
-    /// The same of a row, in double precision: libtorch's functions take longer than its few numbers.
+    /// Scales a row in double precision, faster than libtorch for few numbers.
     fn apply_to_row(&self, row: Vec<impl Into<f64>>, to: Kind) -> Result<Tensor, TorchError> {
         let last = self.mean.len().saturating_sub(1);
         let scaled = |(place, number): (usize, f64)| {
@@ -255,13 +253,13 @@ impl Scaling {
     }
 }
 
-/// Whether single precision has all numbers of a kind.
+/// Whether single precision holds all numbers of a type.
 pub(super) fn is_single(kind: Kind) -> bool {
     use Kind::{BFloat16, Bool, Float, Half, Int8, Int16, Uint8};
     matches!(kind, Float | Half | BFloat16 | Uint8 | Int8 | Int16 | Bool)
 }
 
-/// The first sample of `[samples, …]` with a number that is NaN or infinite.
+/// Returns the first sample of `[samples, …]` with a NaN or infinite value.
 pub fn not_finite(samples: &Tensor) -> Result<Option<usize>, TchError> {
     let rows = samples.size().first().copied().unwrap_or(0);
     if rows == 0 || samples.numel() == 0 {
@@ -273,9 +271,9 @@ pub fn not_finite(samples: &Tensor) -> Result<Option<usize>, TchError> {
     Ok(each.iter().position(|finite| !finite))
 }
 
-/// How many means and deviations samples of this shape have: one for each number of a row, one for
-/// each channel of `[channels, height, width]` or `[channels, …]` of more dimensions, and one for
-/// all of `[height, width]`, whose dimension of one channel is missing, or `[time, features]`.
+/// Returns the number of means and deviations for samples of this shape: one per number of a vector,
+/// one per channel of `[channels, height, width]` or `[channels, …]` of more dimensions, and one for
+/// all of `[height, width]` (a single channel) or `[time, features]`.
 fn places(shape: &[i64]) -> i64 {
     match shape {
         [_, _] => 1,
@@ -283,7 +281,7 @@ fn places(shape: &[i64]) -> i64 {
     }
 }
 
-/// The moments of each of the [`places`] of a sample; of what is a number, where there are gaps.
+/// Returns the moments of each of a sample's [`places`], without NaNs if there are gaps.
 fn moments(stacked: &Tensor, shape: &[i64], gaps: bool) -> Result<Vec<Moments>, TorchError> {
     let places = places(shape);
     let samples = stacked.size()[0];
@@ -323,7 +321,7 @@ fn moments(stacked: &Tensor, shape: &[i64], gaps: bool) -> Result<Vec<Moments>, 
 mod tests {
     use super::*;
 
-    /// What a run computes must not depend on how its rows are scaled.
+    /// Results must not depend on which code scales a row.
     #[test]
     fn a_row_has_the_bits_of_libtorchs_functions_of_doubles() {
         tch::manual_seed(3);
@@ -349,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Unix times came in steps of 128 seconds: they were rounded before they were centred.
+    /// Unix times came in steps of 128 seconds, as they were rounded before centring.
     #[test]
     fn large_numbers_are_centred_before_they_are_rounded() {
         let times = [1_700_000_000_i64, 1_700_000_010, 1_700_000_020];
@@ -367,7 +365,7 @@ mod tests {
         }
     }
 
-    /// 0.1 + 0.2 among many 0.3 would else be a column of two values, far apart.
+    /// Otherwise 0.1 + 0.2 among many 0.3 would be a column of two distant values.
     #[test]
     fn differences_of_the_last_digit_are_none() {
         let mut all = Moments::default();

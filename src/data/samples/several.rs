@@ -1,4 +1,4 @@
-//! Samples of several inputs, or of inputs alone: arrays that have the names of the model's inputs.
+//! Samples of several inputs, or of inputs alone: arrays named after the model's inputs.
 
 use std::fmt;
 use std::path::Path;
@@ -19,32 +19,32 @@ use crate::arrays::NamedArrays;
 use crate::{Array, Batches, DataError, Place, Source, Stack};
 use gpipe_torch::Values;
 
-/// What arrays that are trained on may be called besides as the inputs are.
+/// Suffixes of training arrays.
 const TRAIN: [&str; 2] = ["", "_train"];
-/// The same of those that are not: where there are several, checkpoints are chosen by the first.
+/// Suffixes of held-out arrays; if there are several, the first one is used to choose checkpoints.
 const TESTS: [&str; 4] = ["_val", "_valid", "_validation", "_test"];
 
-/// What a model takes of an array.
+/// Requirements of an array for a model.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// What the array may be called.
+    /// Possible names of the array.
     pub names: Vec<String>,
-    /// The shape of an item.
+    /// Shape of an item.
     pub shape: Vec<i64>,
-    /// What its numbers must keep to.
+    /// Check of its numbers.
     pub check: Check,
-    /// Whether the model takes it as floats, so that bytes go from 0 to 1.
+    /// Whether the model takes floats, so that bytes are scaled to 0 to 1.
     pub scales_bytes: bool,
 }
 
-/// Samples of as many tensors as a model takes, the first of them inputs, the others targets.
+/// Samples of several tensors: inputs first, then targets.
 #[derive(Clone)]
 pub struct Several {
     train: Rows,
     held_out: Option<Rows>,
     all: Rows,
     inputs: usize,
-    /// The seed of the order; none where it is that of the data.
+    /// Seed of the order; `None` for the order of the data.
     order: Option<u64>,
     data: String,
     notes: Vec<String>,
@@ -60,18 +60,18 @@ impl fmt::Debug for Several {
     }
 }
 
-/// Arrays that have as many items.
+/// Arrays of the same length.
 #[derive(Debug)]
 struct Table {
     columns: Vec<(Array, Field)>,
 }
 
 impl Several {
-    /// Finds arrays of the names of all fields, the first `inputs` of which are inputs. None where
-    /// the path is none of arrays, or some are missing.
+    /// Opens the arrays of all fields, the first `inputs` of which are inputs. `None` if the path has
+    /// no arrays, or if some are missing.
     ///
     /// # Errors
-    /// They cannot be read, or have not as many items, or other shapes than the fields.
+    /// The arrays cannot be read, or their lengths or shapes do not match.
     pub fn open(
         path: &Path,
         fields: &[Field],
@@ -121,10 +121,10 @@ impl Several {
         }))
     }
 
-    /// The shape of an item of each field's array; none where [`Several::open`] finds none.
+    /// Returns the item shape of each field's array; `None` if [`Several::open`] returns none.
     ///
     /// # Errors
-    /// They cannot be read, or have not as many items.
+    /// The arrays cannot be read, or their lengths differ.
     pub fn shapes(path: &Path, fields: &[Field]) -> Result<Option<Vec<Vec<i64>>>, DataError> {
         let Some((mut arrays, _)) = kinds::arrays(path)? else {
             return Ok(None);
@@ -138,10 +138,10 @@ impl Several {
         Ok(None)
     }
 
-    /// What the arrays of a path are called; none where it is none of arrays.
+    /// Returns the names of a path's arrays; `None` if it has no arrays.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The arrays cannot be read.
     pub fn names(path: &Path) -> Result<Option<Vec<String>>, DataError> {
         Ok(kinds::arrays(path)?.map(|(arrays, _)| arrays.names()))
     }
@@ -161,7 +161,7 @@ impl Several {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -196,7 +196,7 @@ impl Several {
         Kept::read(kept)?.check_same(&self.data)
     }
 
-    /// Batches of a part, where there is one.
+    /// Returns batches of a part, if it exists.
     pub fn values(
         &self,
         part: Part,
@@ -224,7 +224,7 @@ impl Several {
     }
 }
 
-/// What the arrays of the fields may be called, all first names first.
+/// Returns combinations of the fields' possible names, by priority.
 fn choices(fields: &[Field]) -> impl Iterator<Item = Vec<String>> {
     let choices = fields.iter().map(|field| field.names.len()).max();
     (0..choices.unwrap_or(0)).map(|choice| {
@@ -237,7 +237,7 @@ fn choices(fields: &[Field]) -> impl Iterator<Item = Vec<String>> {
 }
 
 impl Table {
-    /// The arrays of all fields, by the first names that all of them have.
+    /// Returns the arrays of all fields, by the first combination of names that exists.
     fn find(
         arrays: &mut NamedArrays,
         fields: &[Field],
@@ -275,8 +275,8 @@ impl Table {
         }))
     }
 
-    /// That the targets, behind so many inputs, are what the model takes, where a sample has one: they
-    /// are soon read, before anything is made.
+    /// Checks that the targets (after so many inputs) are valid if they are single numbers: these are
+    /// read quickly, before anything is built.
     fn check_targets(&self, inputs: usize) -> Result<(), DataError> {
         let targets = self.columns.iter().skip(inputs);
         for (array, field) in targets.filter(|(_, own)| own.shape.iter().product::<i64>() == 1) {
@@ -289,7 +289,7 @@ impl Table {
         Ok(())
     }
 
-    /// That values of an array which differ are the same to the model, a sentence each.
+    /// Notes arrays whose distinct values become equal for the model, a sentence each.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (array, field) in &self.columns {

@@ -1,4 +1,4 @@
-//! Samples in the shapes and kinds that a model takes.
+//! Converts samples to a model's shapes and types.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::{DataError, Dataset};
 use gpipe_torch::TorchError;
 
 impl Samples {
-    /// The same with inputs and targets of other shapes that have as many numbers, for the model
-    /// that takes these.
+    /// Returns the samples with inputs and targets reshaped for the model; the count of numbers must
+    /// not change.
     ///
     /// # Errors
-    /// They have not as many, or the dimensions would be mixed up.
+    /// The counts differ, or dimensions would be mixed up.
     pub fn shaped(&self, input: &[i64], target: &[i64]) -> Result<Self, DataError> {
         let fits = |what: &str, own: &[i64], wanted: &[i64]| {
             if can_be(own, wanted) {
@@ -39,8 +39,8 @@ impl Samples {
         })
     }
 
-    /// The same, checked: a number that the model cannot take is an error with its place, as it
-    /// would be none to the model, or its end on a GPU.
+    /// Returns the samples with checks: an invalid number is an error with its place, rather than
+    /// undefined for the model or fatal on a GPU.
     #[must_use]
     pub fn checked(&self, input: Check, target: Check) -> Self {
         self.mapped(move |(x, y)| Ok((input.of(x)?, target.of(y)?)))
@@ -62,8 +62,8 @@ impl Samples {
     }
 }
 
-/// Whether numbers of one shape are those of another without a thought: those of a row, or the same
-/// but for dimensions of 1.
+/// Whether a shape can safely be viewed as another: as a vector, or with dimensions of 1 added or
+/// removed.
 pub(super) fn can_be(own: &[i64], wanted: &[i64]) -> bool {
     let long = |shape: &[i64]| -> Vec<i64> {
         let sides = shape.iter().copied();
@@ -83,17 +83,16 @@ pub(super) fn view(tensor: &Tensor, shape: &[i64]) -> Result<Tensor, TorchError>
     Ok(tensor.f_reshape(shape)?)
 }
 
-/// What targets become.
+/// Conversion of targets.
 #[derive(Debug, Clone)]
 pub(super) enum Targets {
-    /// Of so many classes, with a number that is left out.
+    /// Class numbers below a count, and the ignored number.
     Classes(usize, i64),
     /// Numbers.
     Numbers(Scaling),
 }
 
-/// Inputs and targets as a model takes them: inputs scaled, or as whole numbers where they are not
-/// to be.
+/// Converts inputs and targets for a model: inputs are scaled, or kept as integers without a scaling.
 pub(super) fn converted(
     pairs: Pairs,
     scaling: Option<Scaling>,
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
     use crate::{Made, Source as _};
 
-    /// What a model of double precision computes with was rounded on its way.
+    /// Doubles were once rounded for a double-precision model.
     #[test]
     fn a_model_of_doubles_gets_all_digits() {
         for scaling in [Scaling::default(), Scaling::from_one(1.7e9, 10.0)] {

@@ -1,11 +1,11 @@
-//! Which files of a folder are trained on, and which are held out, as their names tell.
+//! Splits the files of a folder by their names into training and held-out files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::damage;
 
-/// What a part of a data set is for.
+/// A part of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Split {
     Train,
@@ -13,7 +13,7 @@ pub(super) enum Split {
     Test,
 }
 
-/// What the parts of data sets are called: by TensorFlow Datasets, by Hugging Face, by MNIST.
+/// Names of the parts of data sets, of TensorFlow Datasets, Hugging Face and MNIST.
 const WORDS: [(&str, Split); 11] = [
     ("train", Split::Train),
     ("training", Split::Train),
@@ -27,7 +27,7 @@ const WORDS: [(&str, Split); 11] = [
     ("evaluation", Split::Test),
     ("t10k", Split::Test),
 ];
-/// What names of files end with.
+/// Extensions of files.
 const ENDINGS: [&str; 10] = [
     "arrow",
     "bin",
@@ -41,7 +41,7 @@ const ENDINGS: [&str; 10] = [
     "tsv",
 ];
 
-/// The part that a word stands for; of `val2017` the letters count.
+/// Returns the part that a word names; only the letters of `val2017` count.
 pub(super) fn word(word: &str) -> Option<Split> {
     let word = word.to_lowercase();
     let is = |own: &str| {
@@ -51,8 +51,8 @@ pub(super) fn word(word: &str) -> Option<Split> {
     is(&word).or_else(|| is(word.trim_end_matches(|own: char| own.is_ascii_digit())))
 }
 
-/// The part that a file is of: by the first word of its name (`train-00000-of-00002.parquet`), or by the last
-/// before endings and numbers (`pets-train.tfrecord-00000-of-00002`).
+/// Returns a file's part, by the first word of its name (`train-00000-of-00002.parquet`) or by the last
+/// before extensions and numbers (`pets-train.tfrecord-00000-of-00002`).
 pub(super) fn of(path: &Path) -> Option<Split> {
     let name = path
         .file_name()
@@ -70,21 +70,21 @@ pub(super) fn of(path: &Path) -> Option<Split> {
     own(first).or_else(|| own(last))
 }
 
-/// Whether these words begin with the number of a shard: `00000-of-00002`.
+/// Whether these words begin with a shard's number: `00000-of-00002`.
 fn is_shard(words: &[&str]) -> bool {
     let is_number = |own: &str| own.bytes().all(|own| own.is_ascii_digit());
     matches!(words, [one, "of", all, ..] if is_number(one) && is_number(all))
 }
 
-/// Whether a name is that of a file of TFRecords: TensorFlow's scripts write shards of ImageNet without an
-/// ending.
+/// Whether this is the name of a TFRecord file: TensorFlow's scripts write ImageNet shards without an
+/// extension.
 pub(super) fn is_records(name: &str) -> bool {
     let words: Vec<&str> = name.split('-').collect();
     let last = words.len().saturating_sub(3);
     name.contains(".tfrecord") || (!name.contains('.') && is_shard(&words[last..]))
 }
 
-/// Whether `datasets` of Hugging Face has written this for itself: `cache-6ee8a1a5e5f8d3a1.arrow`.
+/// Whether this is a cache file of Hugging Face `datasets`: `cache-6ee8a1a5e5f8d3a1.arrow`.
 pub(super) fn is_cache(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let hash = name.strip_prefix("cache-").and_then(|own| own.get(..16));
@@ -98,12 +98,12 @@ pub(crate) struct Parts {
     pub(crate) train: Vec<PathBuf>,
     /// The validation part, or else the test part.
     pub(crate) held_out: Vec<PathBuf>,
-    /// What is said of those that are neither.
+    /// Notes about other files.
     pub(super) notes: Vec<String>,
 }
 
 impl Parts {
-    /// What is held out, opened, where there is any.
+    /// Opens the held-out files, if any.
     pub(super) fn test<T, E>(
         &self,
         open: impl FnOnce(&[PathBuf]) -> Result<T, E>,
@@ -114,8 +114,8 @@ impl Parts {
     }
 }
 
-/// What these files are for. Where some are named as what is trained on, the others are not; where there is a
-/// validation part, the test part is left out, as checkpoints are chosen by what is held out.
+/// Splits files into parts. If some are named as training files, unnamed ones are not used; if there is
+/// a validation part, the test part is left out, as checkpoints are chosen by held-out data.
 pub(crate) fn parts(files: impl IntoIterator<Item = PathBuf>) -> Parts {
     let mut all: BTreeMap<Option<Split>, Vec<PathBuf>> = BTreeMap::new();
     let (computed, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|own| is_cache(own));
@@ -128,7 +128,7 @@ pub(crate) fn parts(files: impl IntoIterator<Item = PathBuf>) -> Parts {
     let (train, unknown) = match (train.is_empty(), others.is_empty()) {
         (false, _) => (train, others),
         (true, false) => (others, Vec::new()),
-        // Who names the files of one part alone means these.
+        // If only one part's files are given, they are the data.
         (true, true) => {
             let train = [validation, test].concat();
             return Parts {
@@ -151,7 +151,7 @@ pub(crate) fn parts(files: impl IntoIterator<Item = PathBuf>) -> Parts {
     }
 }
 
-/// The folder of what is trained on, the one of what is held out, and what is said of a third.
+/// Returns the training folder, the held-out folder, and a note about a third one.
 #[allow(clippy::type_complexity, reason = "two places need it")]
 pub(super) fn folders(
     all: &BTreeMap<String, PathBuf>,
@@ -184,7 +184,7 @@ fn left_out(files: &[PathBuf]) -> Option<String> {
     (!files.is_empty()).then(|| format!("neither trained on nor held out: {}", named(files)))
 }
 
-/// What is said of a test part beside one for validation.
+/// Notes that a test part is left out because there is a validation part.
 pub(crate) fn test_left_out(files: &[PathBuf]) -> Option<String> {
     let first = files.first()?;
     Some(format!(
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(names(&own.train), ["data-00000-of-00001.arrow"]);
         let own = parts(["cache-hits.arrow", "b.arrow"].map(PathBuf::from));
         assert_eq!(names(&own.train), ["cache-hits.arrow", "b.arrow"]);
-        // Those of one part alone are what is meant.
+        // Files of a single part are the data.
         let own = parts(["test-0.arrow", "test-1.arrow"].map(PathBuf::from));
         assert_eq!(names(&own.train), ["test-0.arrow", "test-1.arrow"]);
     }

@@ -1,4 +1,4 @@
-//! Tables: CSV with a header, and files of columns, whose cells are taken as those of CSV are.
+//! Tables: CSV with a header, and columnar files, whose cells are treated like CSV's.
 
 use std::path::PathBuf;
 
@@ -28,34 +28,34 @@ use origin::Origin;
 pub(super) use said::scaled;
 use said::{are_numbers, counting, far_from_outputs};
 
-/// What targets are.
+/// The kind of targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Learns {
     Classes,
     Numbers,
-    /// Nobody knows them, and none is read.
+    /// Targets are unknown and not read.
     Nothing,
 }
 
-/// The rows of a table in memory: numbers in, one target each.
+/// The rows of a table in memory: numeric inputs, and one target each.
 #[derive(Debug)]
 struct Table {
     origin: Origin,
     columns: usize,
-    /// Numbers of a row.
+    /// Numbers per row.
     width: usize,
-    /// Row after row.
+    /// Concatenated rows.
     x: Vec<f64>,
-    /// Numbers, or the numbers of classes.
+    /// Numbers, or class numbers.
     y: Vec<f64>,
     learns: Learns,
     missing: Missing,
     sum: u32,
-    /// Rows that are not taken, as they have a cell without a value.
+    /// Number of rows left out for missing cells.
     left_out: usize,
 }
 
-/// The rows of a table, and of one that is not to be trained on: a text each, or files of columns.
+/// Reads the rows of a table, and of a held-out one: a text each, or columnar files.
 pub(super) fn found(
     train: &[PathBuf],
     test: Option<&[PathBuf]>,
@@ -69,7 +69,7 @@ pub(super) fn found(
     self::read(train, test, options, learns)
 }
 
-/// The same, whatever it learns.
+/// Like [`found`], for any kind of targets.
 pub(super) fn read(
     train: &[PathBuf],
     test: Option<&[PathBuf]>,
@@ -89,12 +89,12 @@ pub(super) fn read(
         .clone()
         .or_else(|| kept.and_then(|kept| kept.target.clone()));
     let missing = match options.missing {
-        // Who asks about rows wants an answer for each.
+        // Every row to predict needs an answer.
         Missing::Drop if learns == Learns::Nothing => Missing::Refuse,
         missing => missing,
     };
     let wanted = Wanted {
-        // What a run has kept is without them.
+        // The saved columns are without the dropped ones.
         dropped: if columns.is_some() {
             &[]
         } else {

@@ -1,4 +1,4 @@
-//! Inputs without targets, for a model that is trained: what a run has kept says how they are read.
+//! Inputs without targets for a trained model, read with the options saved by its run.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,14 @@ use super::{Missing, Pair, SampleOptions, Samples, damage, table};
 use crate::arrays::NamedArrays;
 use crate::{Array, DataError, Dataset, Idx, Place};
 
-/// What can be named, in messages.
+/// List of supported data, for messages.
 const KNOWN: &str = "an image (.jpg, .jpeg, .png) or a folder of images, a table (.csv, .tsv, .parquet, .arrow), \
                      an array of inputs (.npy, `x` in .npz or .safetensors), an IDX file";
 
 impl Samples {
-    /// Opens inputs whose targets nobody knows, for a model that was trained on others: an image or a
-    /// folder of images in whatever folders, a table without its column of targets, an array of
-    /// inputs. They are read as what a run [kept](SampleOptions::kept) says: scales, columns, the names
-    /// of the classes. Their targets are zeros and stand for nothing.
+    /// Opens inputs without targets, for a trained model: an image or a folder of images, a table
+    /// without its target column, or an array of inputs. They are read with the scales, columns and
+    /// class names that a run [saved](SampleOptions::kept). Their targets are meaningless zeros.
     ///
     /// ```
     /// use gpipe::data::{SampleOptions, Samples};
@@ -43,8 +42,8 @@ impl Samples {
     /// ```
     ///
     /// # Errors
-    /// It is none of these, something in it is damaged or missing, or the options have nothing that a
-    /// run kept.
+    /// The data is none of these, or is damaged or incomplete, or the options have no saved
+    /// description.
     pub fn unlabelled(path: &Path, options: &SampleOptions) -> Result<Self, DataError> {
         let Some(kept) = &options.kept else {
             let what = "what a run has kept of its data says how inputs are read: give it to \
@@ -92,18 +91,18 @@ impl Samples {
         })
     }
 
-    /// Where sample `index` of [`Samples::in_order`] is from.
+    /// Returns the origin of sample `index` of [`Samples::in_order`].
     pub fn place(&self, index: usize) -> Place {
         self.all.place(0, index)
     }
 }
 
-/// A target that stands for nothing.
+/// A meaningless target.
 fn nothing() -> Tensor {
     Tensor::from(0_i64)
 }
 
-/// One image, or all of a folder and of the folders in it.
+/// Opens one image, or all images in a folder and its subfolders.
 fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, DataError> {
     if !kept.columns.is_empty() {
         let is_empty = path.is_dir() && super::images::entries(path)?.is_empty();
@@ -130,7 +129,7 @@ fn images(path: &Path, kept: &Kept, options: &SampleOptions) -> Result<Found, Da
     })
 }
 
-/// The rows of a table, by the columns that were trained on.
+/// Reads the rows of a table with the columns of the training data.
 fn rows(path: &Path, kept: &Kept, missing: Missing) -> Result<Found, DataError> {
     let Some(first) = kept.columns.first() else {
         let other = if kept.names.is_empty() {
@@ -140,7 +139,7 @@ fn rows(path: &Path, kept: &Kept, missing: Missing) -> Result<Found, DataError> 
         };
         return Err(not_of_run(path, "a table", other));
     };
-    // Its columns of inputs are known, and for a target any of them will do: nobody looks at it.
+    // The input columns are known; any of them serves as the target, which is ignored.
     let kept = Kept {
         target: Some(first.clone()),
         ..kept.clone()
@@ -160,7 +159,7 @@ fn rows(path: &Path, kept: &Kept, missing: Missing) -> Result<Found, DataError> 
     })
 }
 
-/// That inputs of this shape, which do not fit, are no table, where a table was trained on.
+/// Explains that inputs of another shape are not a table, if the training data was one.
 fn other_columns(path: &Path, kept: &Kept, input: &[i64]) -> Option<DataError> {
     let columns: Vec<String> = kept.columns.iter().map(|own| format!("`{own}`")).collect();
     let is_table = matches!(kinds::kind(path), Ok(Some(What::Table | What::Columns)));

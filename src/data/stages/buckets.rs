@@ -1,4 +1,4 @@
-//! Batches of items of about the same length.
+//! Batches of items of similar length.
 
 use super::ordered::{Order, Ordered};
 use super::shuffle::permuted;
@@ -6,15 +6,15 @@ use super::walk::walk;
 use crate::{DataError, Dataset, Source};
 use gpipe_torch::mix;
 
-/// Batches from one bucket each, in another order in every epoch: [`Dataset::bucket_by_length`].
+/// Batches from one bucket each, reshuffled in each epoch: [`Dataset::bucket_by_length`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets {
     lists: Vec<Bucket>,
-    /// Items of a batch.
+    /// Items per batch.
     size: usize,
-    /// Whole batches of all buckets.
+    /// Number of whole batches in all buckets.
     batches: usize,
-    /// Items of all buckets.
+    /// Number of items in all buckets.
     count: usize,
     seed: u64,
     sum: u32,
@@ -23,10 +23,10 @@ pub struct Buckets {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Bucket {
     items: Vec<usize>,
-    /// Its whole batches, and of the buckets before it.
+    /// Number of whole batches in the bucket, and in the buckets before it.
     batches: usize,
     before: usize,
-    /// Items that fill no batch, in the buckets before it.
+    /// Items outside whole batches in the buckets before it.
     rest: usize,
 }
 
@@ -56,7 +56,7 @@ impl Buckets {
         }
     }
 
-    /// The bucket of a place, and which of its items that has, in the order of an epoch.
+    /// Returns the bucket of a place, and which of its items is there in an epoch's order.
     fn find(&self, place: usize, key: u64) -> (usize, usize) {
         let (batch, at) = (place / self.size, place % self.size);
         if batch < self.batches {
@@ -101,14 +101,13 @@ impl Order for Buckets {
 }
 
 impl<S: Source> Dataset<S> {
-    /// Shuffles so that the items of a batch are of about the same length, and little of it is
-    /// padding: items up to the first of `bounds` are one bucket, those above it up to the second
-    /// another, and so on. Each batch of `size` is of one bucket; which comes when, and with which
-    /// items, is drawn anew in every epoch. What fills no batch of its bucket comes at the end of the
-    /// epoch, from short to long.
+    /// Shuffles so that the items of a batch have similar lengths, and batches little padding: items up
+    /// to the first of `bounds` form a bucket, those above it up to the second another, and so on. Each
+    /// batch of `size` is from one bucket; order and items are drawn anew in every epoch. Items that do
+    /// not fill a batch of their bucket come at the end of the epoch, from short to long.
     ///
-    /// Goes before a batch of the same `size`. The lengths are asked for once, on all cores, before
-    /// anything is loaded; 8 bytes an item stay in memory. An item that cannot be made has length 0.
+    /// Use it before a batch of the same `size`. All lengths are determined first, on all cores; 8
+    /// bytes per item stay in memory. An item that cannot be made has length 0.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made, pad};
@@ -123,7 +122,7 @@ impl<S: Source> Dataset<S> {
     /// ```
     ///
     /// # Errors
-    /// `bounds` do not rise, `size` is 0, `length` panics, or the source has no end.
+    /// `bounds` are not increasing, `size` is 0, `length` panics, or the source has no end.
     pub fn bucket_by_length<F>(
         self,
         bounds: &[usize],

@@ -1,4 +1,4 @@
-//! Items that are made once and kept in memory.
+//! A cache of items in memory.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -11,15 +11,15 @@ use crate::{DataError, Place, Source, Store};
 #[derive(Default)]
 struct Kept {
     bytes: OnceLock<Box<[u8]>>,
-    /// Held by whoever makes it: at the end of an epoch another worker may want it for the next
-    /// one already.
+    /// Held while the item is made: at the end of an epoch, another worker may already request it for
+    /// the next one.
     making: Mutex<()>,
 }
 
-/// Each item made once, those of the first epoch, and kept in memory as bytes.
+/// Items that are made once, in the first epoch, and cached in memory as bytes.
 pub struct MemoryCache<S> {
     source: S,
-    /// None where there are more items than any memory has places for.
+    /// `None` if there are more items than memory can index.
     items: Option<Box<[Kept]>>,
 }
 
@@ -41,7 +41,7 @@ impl<S: Source> MemoryCache<S> {
     }
 }
 
-/// A place for each of so many items, where there is memory for them.
+/// Makes a table of so many items, if there is enough memory.
 pub(super) fn table<T>(items: usize, empty: impl FnMut() -> T) -> Option<Box<[T]>> {
     let mut table = Vec::new();
     table.try_reserve_exact(items).ok()?;
@@ -49,7 +49,7 @@ pub(super) fn table<T>(items: usize, empty: impl FnMut() -> T) -> Option<Box<[T]
     Some(table.into())
 }
 
-/// Where there is no memory for a place for each item.
+/// The error if a table of the items does not fit into memory.
 pub(super) fn without_end(source: &impl Source) -> DataError {
     DataError::Settings(format!(
         "{} cannot be cached: there are {} items, if not without end, and none comes twice; put \
@@ -85,11 +85,11 @@ impl<S: Source<Item: Store>> Source for MemoryCache<S> {
         if let Some(item) = there() {
             return item;
         }
-        // Not of this epoch: a resumed run must find what the first one found.
+        // Always from epoch 0: a resumed run must find the same items as the first one.
         let item = self.source.get(0, index)?;
         let mut bytes = Vec::new();
         item.put(&mut bytes).map_err(failed)?;
-        // Nobody else makes it meanwhile.
+        // No other thread makes it meanwhile.
         let _ = kept.bytes.set(bytes.into());
         Ok(item)
     }

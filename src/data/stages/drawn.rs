@@ -1,9 +1,9 @@
-//! Items drawn at random, with replacement.
+//! Random sampling of items with replacement.
 
 use super::ordered::{Order, Ordered};
 use crate::{DataError, Dataset, Random, Source};
 
-/// Items drawn at random, each as likely as another: [`Dataset::sample`].
+/// Items drawn uniformly at random: [`Dataset::sample`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawn {
     len: usize,
@@ -26,14 +26,14 @@ impl Order for Drawn {
     }
 }
 
-/// Items drawn at random by their weights: [`Dataset::sample_weighted`].
+/// Items drawn at random by weight: [`Dataset::sample_weighted`].
 ///
-/// *Complexity*: O(1) for a draw, 16 bytes for an item.
+/// *Complexity*: O(1) per draw, 16 bytes per item.
 ///
 /// *Source*: Walker's alias method, as Vose 1991 builds its table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighted {
-    /// Of each column: the share of it that is its own, and whose the rest is.
+    /// For each column, the share of its own item, and the item of the rest.
     columns: Vec<(f64, usize)>,
     count: usize,
     seed: u64,
@@ -67,14 +67,14 @@ impl Weighted {
     }
 }
 
-/// Columns of equal height, each filled by at most two items.
+/// Builds columns of equal height, each filled by at most two items.
 fn table(weights: &[f64], total: f64) -> Vec<(f64, usize)> {
     let heaviest = (0..weights.len()).max_by(|a, b| weights[*a].total_cmp(&weights[*b]));
     let heaviest = heaviest.unwrap_or(0);
     let mut left: Vec<f64> = (weights.iter())
         .map(|weight| weight / total * weights.len() as f64)
         .collect();
-    // What rounding leaves over is the item's own; but nothing is left for one that never comes.
+    // Rounding errors go to the item itself, but never to an item of weight 0.
     let mut columns: Vec<(f64, usize)> = (weights.iter())
         .map(|weight| (if *weight > 0.0 { 1.0 } else { 0.0 }, heaviest))
         .collect();
@@ -117,7 +117,7 @@ impl Order for Weighted {
 }
 
 impl<S: Source> Dataset<S> {
-    /// `count` items an epoch, each drawn from all: some come several times, some not at all.
+    /// Draws `count` items per epoch with replacement: some come several times, others not at all.
     ///
     /// # Errors
     /// There is nothing to draw from.
@@ -130,11 +130,11 @@ impl<S: Source> Dataset<S> {
         Ok(self.ordered(Drawn { len, count, seed }))
     }
 
-    /// As [`Dataset::sample`], each item as often as its weight says: against classes of which one has
-    /// many more items than another.
+    /// Like [`Dataset::sample`], drawing items in proportion to their weights, to balance classes of
+    /// different sizes.
     ///
     /// # Errors
-    /// There is not a weight for each item, one is below 0 or not finite, or all are 0.
+    /// The number of weights is not that of the items, a weight is below 0 or not finite, or all are 0.
     pub fn sample_weighted(
         self,
         weights: &[f64],
@@ -161,8 +161,8 @@ mod tests {
     use crate::Made;
 
     proptest! {
-        /// The shares of all columns together are the weights, to rounding; an item of weight 0
-        /// has no share at all.
+        /// The shares of all columns add up to the weights, within rounding; an item of weight 0 has no
+        /// share.
         #[test]
         fn the_table_has_each_weight(
             weights in prop::collection::vec(prop_oneof![Just(0.0), 0.0..1e3_f64, 0.0..1e-9_f64], 1..40),
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// To within five standard deviations.
+    /// Within five standard deviations.
     #[test]
     fn items_come_as_often_as_they_should() {
         let numbers = || Dataset::new(Made::new(4, Ok));

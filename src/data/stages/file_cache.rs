@@ -1,4 +1,4 @@
-//! Items that are made once and kept in a file.
+//! A cache of items in a file.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,28 +11,27 @@ use crate::tf_record::{TfRecordWriter, TfRecords, read_record};
 use crate::{DataError, Place, Source, Store};
 use gpipe_partitioner::files;
 
-/// Each item made once, those of the first epoch, and kept in a file.
+/// Items that are made once, in the first epoch, and cached in a file.
 ///
-/// The file is a TFRecord file: the identity of what is cached, the items in the order
-/// in which they were made, and where each begins. Until all are there it is called
-/// `NAME.partial` and is begun again by the next run; then it gets its name, and later
-/// runs make no item at all.
+/// The file is a TFRecord file: the identity of the source, the items in the order in which they were
+/// made, and their offsets. Until all items are there, it is called `NAME.partial` and is restarted by
+/// the next run; then it is renamed, and later runs make no items at all.
 #[derive(Debug)]
 pub struct FileCache<S> {
     source: S,
     path: PathBuf,
-    /// Where the items are read from.
+    /// The file that items are read from.
     file: File,
     state: Mutex<State>,
-    /// By item: held by whoever makes it, for another worker may want it at the same time.
+    /// A lock per item, held while it is made, as another worker may request it at the same time.
     making: Box<[Mutex<()>]>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Where each item begins, 0 where it is not there yet.
+    /// Offset of each item, 0 if not there yet.
     starts: Vec<u64>,
-    /// None once all are there.
+    /// `None` once all items are there.
     filling: Option<Filling>,
 }
 
@@ -46,7 +45,7 @@ struct Filling {
 
 impl<S: Source> FileCache<S> {
     pub(crate) fn open(source: S, path: &Path) -> Result<Self, DataError> {
-        // Before any file is begun.
+        // Before any file is created.
         let starts = table(source.len(), || 0).ok_or_else(|| without_end(&source))?;
         let making = table(source.len(), Mutex::default).ok_or_else(|| without_end(&source))?;
         let made = if path.exists() {
@@ -64,7 +63,7 @@ impl<S: Source> FileCache<S> {
         })
     }
 
-    /// The item whose record begins at `start`.
+    /// Reads the item whose record begins at `start`.
     fn read(&self, start: u64) -> Result<S::Item, DataError>
     where
         S::Item: Store,
@@ -84,14 +83,14 @@ impl<S: Source> FileCache<S> {
         })
     }
 
-    /// Where an item's record is, if it is there.
+    /// Returns the offset of an item's record, if it is there.
     fn start(&self, index: usize) -> Result<Option<u64>, DataError> {
         let mut state = self.state.lock();
         let start = state.starts[index];
         if let Some(filling) = &mut state.filling
             && start != 0
         {
-            // It may still be in the writer's buffer.
+            // The record may still be in the writer's buffer.
             filling.writer.flush()?;
         }
         Ok((start != 0).then_some(start))
@@ -121,13 +120,13 @@ impl<S: Source> FileCache<S> {
     }
 }
 
-/// What is wrong with the bytes from `offset` on, and what to do.
+/// Makes an error about the bytes from `offset` on, with advice.
 fn bad(path: &Path, offset: u64, what: &str) -> DataError {
     let what = format!("{what}; delete the file, and it is made anew");
     DataError::bad(path, offset, what)
 }
 
-/// An error of reading a cache, with what to do where it is the bytes that are wrong.
+/// Adds advice to a read error if the cache's contents are invalid.
 fn with_advice(path: &Path, error: DataError) -> DataError {
     match error {
         DataError::Bad {
@@ -139,7 +138,7 @@ fn with_advice(path: &Path, error: DataError) -> DataError {
     }
 }
 
-/// A cache that another run has filled.
+/// Opens a complete cache of an earlier run.
 fn whole(path: &Path, identity: &str, items: usize) -> Result<(File, State), DataError> {
     let bad = |what: &str| bad(path, 0, what);
     let advise = |error| with_advice(path, error);
@@ -163,7 +162,7 @@ fn whole(path: &Path, identity: &str, items: usize) -> Result<(File, State), Dat
     Ok((file, State { starts, filling }))
 }
 
-/// A new cache, in the place of one that was not filled.
+/// Creates a new cache, replacing an incomplete one.
 fn begun(path: &Path, identity: &str, starts: Vec<u64>) -> Result<(File, State), DataError> {
     let mut partial = OsString::from(path);
     partial.push(".partial");
@@ -215,7 +214,7 @@ impl<S: Source<Item: Store>> Source for FileCache<S> {
         if let Some(start) = self.start(index)? {
             return self.read(start);
         }
-        // Not of this epoch: a resumed run must find what the first one found.
+        // Always from epoch 0: a resumed run must find the same items as the first one.
         let item = self.source.get(0, index)?;
         let mut bytes = Vec::new();
         item.put(&mut bytes).map_err(failed)?;
@@ -235,8 +234,7 @@ impl<S: Source<Item: Store>> Source for FileCache<S> {
 impl<S> Drop for FileCache<S> {
     fn drop(&mut self) {
         if let Some(filling) = &self.state.get_mut().filling {
-            // What is not whole is of no use; if it cannot be deleted, the next run
-            // writes over it.
+            // The incomplete file is useless; if it cannot be deleted, the next run overwrites it.
             let _ = fs::remove_file(&filling.partial);
         }
     }

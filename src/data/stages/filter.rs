@@ -1,4 +1,4 @@
-//! Items that a function chooses.
+//! Filters items by a function.
 
 use super::ordered::Ordered;
 use super::orders::Subset;
@@ -6,13 +6,12 @@ use super::walk::walk;
 use crate::{DataError, Dataset, Source};
 
 impl<S: Source> Dataset<S> {
-    /// The items for which `keep` is true.
+    /// Keeps the items for which `keep` is true.
     ///
-    /// How many these are, and which number each has, is known before anything is loaded: all items
-    /// of the first epoch are made once now, on all cores, and the numbers of those that are kept stay
-    /// in memory, 8 bytes each. So a filter of what is read fast comes first, and random
-    /// transformations come behind it. An item that cannot be made is kept, for the loader to
-    /// tell or to skip.
+    /// The number and indices of these items are determined first: all items of the first epoch are
+    /// made once, on all cores, and the indices of kept ones stay in memory, 8 bytes each. So filter
+    /// items that are fast to read, and put random transformations after. An item that cannot be made
+    /// is kept, for the loader to report or to skip.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made};
@@ -24,7 +23,7 @@ impl<S: Source> Dataset<S> {
     /// ```
     ///
     /// # Errors
-    /// `keep` fails or panics, at which item; or the source has no end.
+    /// `keep` fails or panics (the error names the item), or the source has no end.
     pub fn filter<F>(self, keep: F) -> Result<Dataset<Ordered<S, Subset>>, DataError>
     where
         F: Fn(&S::Item) -> anyhow::Result<bool> + Sync,

@@ -1,4 +1,4 @@
-//! Several items out of one.
+//! Splits items into several.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use crate::{DataError, Dataset, Place, Source};
 pub struct FlatMap<S, F> {
     source: S,
     function: F,
-    /// The number of the first part of each item, and of all parts.
+    /// Index of each item's first part, and the number of all parts.
     firsts: Vec<usize>,
     sum: u32,
 }
@@ -27,19 +27,19 @@ impl<S: Source, F> fmt::Debug for FlatMap<S, F> {
     }
 }
 
-/// Items that are several: a batch that was stored as one, say.
+/// Items with several parts, such as a batch that was stored as one.
 pub trait Unbatch {
-    /// One of them.
+    /// Type of a part.
     type Part: Send + 'static;
 
-    /// All of them, in order.
+    /// Returns all parts, in order.
     ///
     /// # Errors
-    /// There is nothing to take apart.
+    /// There are no parts.
     fn parts(self) -> anyhow::Result<Vec<Self::Part>>;
 }
 
-/// Along the first dimension.
+/// Splits along the first dimension.
 impl Unbatch for Tensor {
     type Part = Tensor;
 
@@ -74,12 +74,12 @@ impl<A: Unbatch, B: Unbatch> Unbatch for (A, B) {
 }
 
 impl<S: Source> Dataset<S> {
-    /// Each item as the items that `function` makes of it: none, one, several.
+    /// Replaces each item with the items that `function` makes of it: none, one or several.
     ///
-    /// How many there are is known before anything is loaded: all items of the first epoch are made
-    /// once now, on all cores, and a number for each stays in memory, 8 bytes. To make one part all
-    /// of its item's are made; parts that follow each other share them, so a `shuffle` belongs before.
-    /// An item that cannot be made counts as one, for the loader to tell or to skip.
+    /// Their number is determined first: all items of the first epoch are made once, on all cores, and
+    /// 8 bytes per item stay in memory. To make one part, all parts of its item are made; consecutive
+    /// parts share them, so `shuffle` before. An item that cannot be made counts as one part, for the
+    /// loader to report or to skip.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made};
@@ -93,7 +93,7 @@ impl<S: Source> Dataset<S> {
     /// ```
     ///
     /// # Errors
-    /// `function` fails or panics, at which item; or the source has no end.
+    /// `function` fails or panics (the error names the item), or the source has no end.
     pub fn flat_map<T, F>(self, function: F) -> Result<Dataset<FlatMap<S, F>>, DataError>
     where
         T: Send + 'static,
@@ -118,11 +118,11 @@ impl<S: Source> Dataset<S> {
         }))
     }
 
-    /// Items that are batches already, taken apart: tensors along their first dimension, rows of
-    /// numbers, and pairs of these. As [`Dataset::flat_map`].
+    /// Splits items that are batches: tensors along their first dimension, vectors of numbers, and
+    /// pairs of these. Like [`Dataset::flat_map`].
     ///
     /// # Errors
-    /// An item has no parts, or not as many on both sides; or the source has no end.
+    /// An item has no parts, or different numbers on both sides, or the source has no end.
     pub fn unbatch(
         self,
     ) -> Result<Dataset<impl Source<Item = <S::Item as Unbatch>::Part>>, DataError>
@@ -134,13 +134,13 @@ impl<S: Source> Dataset<S> {
 }
 
 impl<S: Source, F> FlatMap<S, F> {
-    /// The item of a part, and the part's number in it.
+    /// Returns the item of a part, and the part's index in it.
     fn find(&self, index: usize) -> (usize, usize) {
         let item = self.firsts.partition_point(|first| *first <= index) - 1;
         (item, index - self.firsts[item])
     }
 
-    /// All parts of an item.
+    /// Returns all parts of an item.
     fn parts<T>(&self, epoch: u64, item: usize) -> Result<Vec<Option<T>>, DataError>
     where
         F: Fn(S::Item) -> anyhow::Result<Vec<T>>,
@@ -210,7 +210,7 @@ where
             open = kept;
             match own {
                 Some(own) => each(Ok(own))?,
-                // Parts that were just made are all there.
+                // Parts that were just made are complete.
                 None => return ControlFlow::Break(()),
             }
         }
@@ -258,7 +258,7 @@ mod tests {
             prop_assert_eq!(chain.len(), wanted.len());
             let picks = picks.iter().map(|pick| (pick * wanted.len() as f64) as usize);
             let picks = picks.filter(|pick| *pick < wanted.len());
-            // In order, then anywhere, some twice.
+            // In order, then at random, some twice.
             let indices: Vec<usize> = (0..wanted.len()).chain(picks).collect();
             let mut seen = Vec::new();
             let _ = chain.batch(0, &indices, &mut |item| {

@@ -1,4 +1,4 @@
-//! Several sources as one: mixed, in turn, one behind the other.
+//! Combines several sources: mixed, interleaved or concatenated.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use super::plan::{Plan, Shares, Turns};
 use crate::source::{Each, Gathered};
 use crate::{DataError, Dataset, Place, Source};
 
-/// Bytes of the names of the parts, in an identity, up to which all of them stand in it.
+/// Length limit up to which an identity lists all parts by name.
 const NAMED: usize = 1 << 9;
 
 /// The items of several sources: [`Dataset::mix`], [`Dataset::interleave`], [`Dataset::concat`].
@@ -29,20 +29,19 @@ impl<S: Source> fmt::Debug for Joined<S> {
 }
 
 impl<S: Source> Dataset<S> {
-    /// Any chain of the same items as one type, for [`Dataset::mix`] and its kin.
+    /// Erases the type of the chain, for [`Dataset::mix`] and similar methods.
     #[must_use]
     pub fn boxed(self) -> Dataset<Arc<dyn Source<Item = S::Item>>> {
         Dataset::new(Arc::new(self.source))
     }
 
-    /// Items of several sources in shares: with shares 3 and 1 every four items in a row, counted
-    /// from the first of an epoch, have exactly three of the first source and one of the second, at
-    /// places that the seed draws. An item's source and number are computed from its place.
+    /// Mixes several sources in proportion to shares: with shares 3 and 1, every four consecutive
+    /// items, counted from the first of an epoch, have exactly three of the first source and one of the
+    /// second, at places drawn by the seed. An item's source and index are computed from its place.
     ///
-    /// An epoch ends before a source would be used up, with a whole block of shares; a source that is
-    /// too small for that goes through [`Dataset::repeat`] first. The items of a source come in its
-    /// order from block to block; within a block the seed decides. Sources of several types become
-    /// one by [`Dataset::boxed`].
+    /// An epoch ends with a whole block of shares, before a source would run out; [`Dataset::repeat`] a
+    /// source that is too small. Blocks take a source's items in its order; within a block, the seed
+    /// decides. [`Dataset::boxed`] unifies sources of different types.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made};
@@ -57,7 +56,7 @@ impl<S: Source> Dataset<S> {
     /// ```
     ///
     /// # Errors
-    /// There is no source, a share is 0, or a source has fewer items than its share of one block.
+    /// There is no source, a share is 0, or a source has fewer items than its share of a block.
     pub fn mix(
         parts: impl IntoIterator<Item = (Self, u64)>,
         seed: u64,
@@ -86,10 +85,10 @@ impl<S: Source> Dataset<S> {
         Ok(Dataset::new(Joined { parts, plan, len }))
     }
 
-    /// `block` items of each source in turn, and again, until all are used up: files whose items are
-    /// sorted, say, come mixed, but each is read in order.
+    /// Takes `block` items of each source in turn, until all are used up: for example, files of sorted
+    /// items are mixed, while each is read in order.
     ///
-    /// *Complexity*: O(number of sources) for an item.
+    /// *Complexity*: O(number of sources) per item.
     ///
     /// # Errors
     /// There is no source, or `block` is 0.
@@ -109,7 +108,7 @@ impl<S: Source> Dataset<S> {
         Ok(Dataset::new(Joined { parts, plan, len }))
     }
 
-    /// The items of several sources, one source behind the other.
+    /// Concatenates several sources.
     ///
     /// # Errors
     /// There is no source.
@@ -168,7 +167,7 @@ impl<S: Source> Source for Joined<S> {
         self.parts[own].batch(epoch, &run, each)
     }
 
-    /// In one pass where one source has them all.
+    /// Gathers in one pass if a single source has all items.
     fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
         let first = self.plan.origin(epoch, *indices.first()?).0;
         let numbers = indices.iter().map(|&index| {
@@ -184,7 +183,7 @@ impl<S: Source> Source for Joined<S> {
         self.parts[part].place(epoch, number)
     }
 
-    /// Of many sources the first one and a checksum of all.
+    /// For many sources, the first one's identity and a checksum of all.
     fn identity(&self) -> String {
         let names: Vec<String> = self.parts.iter().map(Source::identity).collect();
         let all = names.join("; ");
@@ -222,7 +221,7 @@ mod tests {
     use crate::Made;
     use crate::stages::plan::divisor;
 
-    /// Items that tell their source and number.
+    /// Items that hold their source and index.
     fn part(part: usize, len: usize) -> Dataset<Arc<dyn Source<Item = (usize, usize)>>> {
         Dataset::new(Made::new(len, move |number| Ok((part, number)))).boxed()
     }
@@ -257,13 +256,13 @@ mod tests {
                 own.sort_unstable();
                 prop_assert_eq!(own.clone(), (0..own.len()).collect::<Vec<_>>());
             }
-            // One more block, and a source would be used up.
+            // One more block would use up a source.
             let blocks = all.len() as u64 / block;
             let used = |share: &u64| (4 * *share as usize + rest) as u64 / (share / divisor);
             prop_assert!(shares.iter().any(|share| used(share) == blocks));
         }
 
-        /// Against taking turns, one by one.
+        /// Compares with a direct simulation of taking turns.
         #[test]
         fn turns_are_those_of_taking_turns(
             lens in prop::collection::vec(0_usize..30, 1..7), block in 1_usize..6,
@@ -324,7 +323,7 @@ mod tests {
             "{few}"
         );
         assert!(error(Dataset::interleave([part(0, 2)], 0)).contains("at least 1"));
-        // What cannot be in a state of a few bytes is a checksum there.
+        // An identity too long for a saved state becomes a checksum.
         let many = Dataset::concat((0..2000).map(|own| part(own, own + 1))).unwrap();
         assert!(many.identity().len() < 700, "{}", many.identity());
     }

@@ -1,4 +1,4 @@
-//! Decoding and transforming.
+//! Functions of items.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use crate::source::Each;
 use crate::{DataError, Phase, Place, Random, Source};
 
-/// Each item through a function.
+/// Applies a function to each item.
 #[derive(Clone, Copy)]
 pub struct Map<S, F> {
     pub(crate) source: S,
     pub(crate) function: F,
-    /// What the function counts as.
+    /// The phase that the function counts as.
     pub(crate) phase: Phase,
 }
 
@@ -24,7 +24,7 @@ impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
 }
 
 impl<S: Source, F> Map<S, F> {
-    /// What is done with an item.
+    /// Returns the function applied to an item.
     fn of<T>(&self, epoch: u64, index: usize) -> impl FnOnce(S::Item) -> Result<T, DataError>
     where
         F: Fn(S::Item) -> anyhow::Result<T>,
@@ -75,8 +75,8 @@ where
     }
 }
 
-/// Each item through a function that draws random numbers: others for each item and
-/// epoch, and the same ones whatever the threads and after whatever resume.
+/// Applies a function that draws random numbers to each item. The numbers depend on the item and the
+/// epoch, but not on threads or on resuming.
 #[derive(Clone, Copy)]
 pub struct MapRandom<S, F> {
     pub(crate) source: S,
@@ -94,7 +94,7 @@ impl<S: fmt::Debug, F> fmt::Debug for MapRandom<S, F> {
 }
 
 impl<S: Source, F> MapRandom<S, F> {
-    /// What is done with an item.
+    /// Returns the function applied to an item.
     fn of<T>(&self, epoch: u64, index: usize) -> impl FnOnce(S::Item) -> Result<T, DataError>
     where
         F: Fn(S::Item, &mut Random) -> anyhow::Result<T>,

@@ -1,4 +1,4 @@
-//! What a [`Dataset`](super::Dataset) is a chain of.
+//! Stages of a [`Dataset`](super::Dataset) chain.
 
 mod buckets;
 mod cache;

@@ -1,14 +1,13 @@
-//! Other orders of a source's items: which item comes at each place of an epoch.
+//! Reordering of a source's items.
 
 use std::ops::ControlFlow;
 
 use crate::source::{Each, Gathered};
 use crate::{DataError, Dataset, Place, Source};
 
-/// Which item of a source comes at each place of an epoch: a sampler, a part, a permutation.
+/// Maps each place of an epoch to an item of a source: a sampler, a subset or a permutation.
 ///
-/// A place depends on nothing that came before it, so an order is computed or looked up, and a
-/// loader starts anywhere in it.
+/// A place must not depend on earlier ones, so that a loader can start anywhere in the order.
 ///
 /// ```
 /// use gpipe::data::{Dataset, Made, Order};
@@ -33,14 +32,14 @@ use crate::{DataError, Dataset, Place, Source};
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 pub trait Order: Send + Sync + 'static {
-    /// How many places an epoch has.
+    /// Returns the number of places per epoch.
     fn count(&self) -> usize;
 
-    /// The epoch and the number of the source's item at a place below [`Order::count`]. The same
+    /// Returns the epoch and index of the source's item at a place below [`Order::count`]. The same
     /// arguments give the same item.
     fn origin(&self, epoch: u64, place: usize) -> (u64, usize);
 
-    /// What it depends on, in words, as in [`Source::identity`].
+    /// Describes everything that the order depends on, as [`Source::identity`] does.
     fn identity(&self) -> String;
 }
 
@@ -52,7 +51,7 @@ pub struct Ordered<S, O> {
 }
 
 impl<S: Source> Dataset<S> {
-    /// The items in an order of your own.
+    /// Reorders the items by a custom order.
     pub fn ordered<O: Order>(self, order: O) -> Dataset<Ordered<S, O>> {
         let source = self.source;
         Dataset::new(Ordered { source, order })

@@ -1,4 +1,4 @@
-//! Parts for replicas, repetition, subsets.
+//! Shards, repetition and subsets.
 
 use super::ordered::{Order, Ordered};
 use crate::{DataError, Dataset, Source};
@@ -26,7 +26,7 @@ impl Order for Stride {
     }
 }
 
-/// A source several times over, an epoch of its own each time: [`Dataset::repeat`].
+/// A repeated source, with another epoch each time: [`Dataset::repeat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repeat {
     len: usize,
@@ -49,7 +49,7 @@ impl Order for Repeat {
     }
 }
 
-/// Items by their numbers: [`Dataset::subset`], [`Dataset::filter`].
+/// Items by index: [`Dataset::subset`], [`Dataset::filter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subset {
     numbers: Vec<usize>,
@@ -81,10 +81,10 @@ impl Order for Subset {
 }
 
 impl<S: Source> Dataset<S> {
-    /// The part of one of `of` replicas: items `replica`, `replica + of`, and so on, as many for each
-    /// replica, so that none waits for a batch that another does not have. Up to `of - 1` items at
-    /// the end are nobody's: shuffle before, with the same seed in all replicas, and they are others
-    /// in every epoch, as is what each replica has.
+    /// Takes the part of one of `of` replicas: items `replica`, `replica + of`, and so on. Every
+    /// replica has as many, so that none waits for a batch that another does not have. Up to `of - 1`
+    /// items at the end are left out: shuffle before, with the same seed in all replicas, so that the
+    /// parts and the left-out items vary by epoch.
     ///
     /// # Errors
     /// There is no such replica, or there are fewer items than replicas.
@@ -104,8 +104,8 @@ impl<S: Source> Dataset<S> {
         self.every(replica, of, count)
     }
 
-    /// Items `first`, `first + step`, and so on up to the last. Parts of the same `step` have
-    /// together all items, each once; the first ones may have one item more than the others.
+    /// Takes items `first`, `first + step`, and so on to the end. Parts of the same `step` cover all
+    /// items once; the first ones may have one item more.
     ///
     /// # Errors
     /// `first` is not below `step`.
@@ -132,18 +132,18 @@ impl<S: Source> Dataset<S> {
         Ok(self.ordered(Stride { first, step, count }))
     }
 
-    /// All items so many times in an epoch, in the order of another epoch of this chain each time.
-    /// What belongs before [`Dataset::mix`], where one of its sources is small.
+    /// Repeats all items so many times per epoch, each time in the order of another epoch of this
+    /// chain. Useful before [`Dataset::mix`] if a source is small.
     #[must_use]
     pub fn repeat(self, times: usize) -> Dataset<Ordered<S, Repeat>> {
         let len = self.source.len();
         self.ordered(Repeat { len, times })
     }
 
-    /// The items of these numbers, in this order; a number may come several times.
+    /// Takes the items of these indices, in this order; an index may occur several times.
     ///
     /// # Errors
-    /// There is no item of a number.
+    /// An index is out of range.
     pub fn subset(
         self,
         numbers: impl IntoIterator<Item = usize>,

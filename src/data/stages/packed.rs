@@ -1,4 +1,4 @@
-//! Documents packed into windows of one length, for models of language.
+//! Packs documents into windows of equal length, for language models.
 
 use std::ops::ControlFlow;
 
@@ -6,14 +6,14 @@ use super::walk::walk;
 use super::window::Packed;
 use crate::{DataError, Dataset, Place, Source};
 
-/// Where a window ends.
+/// Where windows end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Packing {
-    /// Where it is full: a document may go on in the next window.
+    /// When they are full: a document may continue in the next window.
     Cut,
-    /// Where the next document has no room: documents stay whole, but for those that are longer than
-    /// a window, and what is left is filled up.
+    /// Before a document that does not fit: documents stay whole, except those longer than a window,
+    /// and the rest of the window is padding.
     Whole,
 }
 
@@ -22,20 +22,19 @@ pub enum Packing {
 pub struct Windowed<S> {
     source: S,
     seq: usize,
-    /// Where each document begins in the row of all, and where the last one ends.
+    /// Offset of each document in the concatenation of all, and the total length.
     firsts: Vec<usize>,
-    /// Where each window begins in it, where that is not a multiple of `seq`.
+    /// Offset of each window in it, unless these are multiples of `seq`.
     windows: Option<Vec<usize>>,
     sum: u32,
 }
 
 impl<S: Source<Item = Vec<i64>>> Dataset<S> {
-    /// Packs documents, in their order, into windows of `seq` tokens, so that little of a batch is
-    /// padding; what may attend to what, and what counts for the loss, each window says.
+    /// Packs documents, in order, into windows of `seq` tokens, so that batches have little padding.
+    /// Each window tells which tokens may attend to which, and which count for the loss.
     ///
-    /// The lengths of all documents are asked for once, on all cores, before anything is loaded; 8
-    /// bytes a document stay in memory. Documents are shuffled before, which keeps one order for all
-    /// epochs, and windows behind.
+    /// The lengths of all documents are determined first, on all cores; 8 bytes per document stay in
+    /// memory. Documents can be shuffled before, in one order for all epochs, and windows after.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made, Packing};
@@ -66,7 +65,7 @@ impl<S: Source<Item = Vec<i64>>> Dataset<S> {
         let (mut firsts, mut sum) = (vec![0_usize], 0);
         for (number, length) in lengths.iter().enumerate() {
             let Some(length) = *length else {
-                // What is wrong with it.
+                // Making it again gives the error.
                 source.get(0, number)?;
                 return Err(DataError::Bad {
                     place: source.place(0, number),
@@ -90,8 +89,8 @@ impl<S: Source<Item = Vec<i64>>> Dataset<S> {
     }
 }
 
-/// Where windows begin that documents of these places are put into, one by one: each goes into the
-/// open window if all of it has room there.
+/// Returns the offsets of windows for documents at these offsets: each document goes into the open
+/// window if it fits there as a whole.
 fn whole(firsts: &[usize], seq: usize) -> Vec<usize> {
     let mut windows = Vec::new();
     let mut open = 0;
@@ -100,7 +99,7 @@ fn whole(firsts: &[usize], seq: usize) -> Vec<usize> {
             continue;
         }
         if windows.is_empty() || end - open > seq {
-            // Of a document that is longer than a window, each window but the last is full.
+            // A document longer than a window fills all its windows except the last.
             windows.extend((*start..*end).step_by(seq));
             open = *start + (end - start - 1) / seq * seq;
         }
@@ -113,7 +112,7 @@ impl<S: Source<Item = Vec<i64>>> Windowed<S> {
         self.firsts[self.firsts.len() - 1]
     }
 
-    /// What a window has of the row of all documents.
+    /// Returns a window's range of the concatenated documents.
     fn range(&self, index: usize) -> std::ops::Range<usize> {
         let total = self.total();
         match &self.windows {
@@ -122,7 +121,7 @@ impl<S: Source<Item = Vec<i64>>> Windowed<S> {
         }
     }
 
-    /// The documents that a range has something of.
+    /// Returns the documents that a range overlaps.
     fn documents(&self, range: &std::ops::Range<usize>) -> std::ops::Range<usize> {
         let first = self.firsts.partition_point(|first| *first <= range.start) - 1;
         first..self.firsts.partition_point(|first| *first < range.end)
@@ -180,7 +179,7 @@ impl<S: Source<Item = Vec<i64>>> Source for Windowed<S> {
         }
     }
 
-    /// That of the first document.
+    /// Returns the place of the first document.
     fn place(&self, epoch: u64, index: usize) -> Place {
         let first = self.documents(&self.range(index)).start;
         self.source.place(epoch, first)
@@ -241,7 +240,7 @@ mod tests {
                         || window.documents[place - 1] != window.documents[place];
                     let position = if begins { 0 } else { window.positions[place - 1] + 1 };
                     prop_assert_eq!(window.positions[place], position);
-                    // Of a document that fits, a whole packing has the begin where it begins.
+                    // With whole packing, a document that fits is not split.
                     prop_assert!(!(whole && begins) || at % seq == 0);
                     seen.push(token);
                 }
@@ -251,7 +250,7 @@ mod tests {
                 .collect();
             prop_assert_eq!(seen, wanted);
             if whole {
-                // None of them could have gone into the window before.
+                // No document would have fit into the preceding window.
                 for pair in windows.windows(2) {
                     let used = pair[0].documents.iter().filter(|own| **own != NONE).count();
                     let first = pair[1].documents.iter().filter(|own| **own == 0).count();

@@ -1,4 +1,4 @@
-//! A part of the items that nothing but a seed chooses.
+//! A random part of a source.
 
 use std::ops::ControlFlow;
 
@@ -7,8 +7,8 @@ use crate::source::{Each, Gathered};
 use crate::{DataError, Place, Source};
 use gpipe_torch::mix;
 
-/// Some of the items, in an order that a seed decides once for all epochs: parts of the same
-/// source and seed have no item in common where their ranges have none.
+/// Some items in a random order, the same for all epochs: parts of the same source and seed are
+/// disjoint if their ranges are.
 #[derive(Debug, Clone)]
 pub struct RandomPart<S> {
     pub(crate) source: S,
@@ -16,7 +16,7 @@ pub struct RandomPart<S> {
     pub(crate) seed: u64,
 }
 
-/// What keeps this order apart from that of an epoch.
+/// Distinguishes this order from an epoch's.
 const KEY: u64 = 0x7061_7274;
 
 impl<S: Source> RandomPart<S> {

@@ -1,17 +1,17 @@
-//! Whose item comes at a place of several sources, and which: computed from the place alone.
+//! Maps a place of several sources to a source and its item, by computation.
 
 use super::shuffle::permuted;
 use gpipe_torch::mix;
 
-/// Shares add up to no more than this.
+/// Limit of the sum of shares.
 const MOST: u64 = 1 << 32;
 
-/// Whose item comes at a place.
+/// Assignment of places to sources.
 #[derive(Debug, Clone)]
 pub(super) enum Plan {
     Mixed(Shares),
     InTurn(Turns),
-    /// The place of each part's first item.
+    /// Place of each part's first item.
     Chained(Vec<usize>),
 }
 
@@ -28,11 +28,11 @@ impl Plan {
     }
 }
 
-/// In every block of as many items as the shares add up to each part has its share, at places that
-/// seed, epoch and block decide.
+/// In every block as long as the sum of shares, each part has its share, at places determined by seed,
+/// epoch and block.
 #[derive(Debug, Clone)]
 pub(super) struct Shares {
-    /// The shares of the parts up to each, and of all at the end.
+    /// Sum of the shares before each part, and the total.
     pub(super) firsts: Vec<u64>,
     pub(super) seed: u64,
 }
@@ -56,7 +56,7 @@ impl Shares {
         self.firsts[part + 1] - self.firsts[part]
     }
 
-    /// Items of a block.
+    /// Number of items per block.
     pub(super) fn block(&self) -> u64 {
         self.firsts[self.firsts.len() - 1]
     }
@@ -77,12 +77,12 @@ pub(super) fn divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// `block` items of each part in turn, as long as it has any.
+/// Takes `block` items of each part in turn, as long as it has any.
 #[derive(Debug, Clone)]
 pub(super) struct Turns {
     lens: Vec<u64>,
     pub(super) block: u64,
-    /// The lengths by size, and what those up to each add up to.
+    /// Sorted lengths, and their prefix sums.
     sorted: Vec<u64>,
     sums: Vec<u128>,
 }
@@ -104,7 +104,7 @@ impl Turns {
         }
     }
 
-    /// Items of the first so many rounds.
+    /// Number of items in the first so many rounds.
     fn before(&self, rounds: u64) -> u128 {
         let most = u128::from(rounds) * u128::from(self.block);
         let ended = self.sorted.partition_point(|len| u128::from(*len) <= most);
@@ -113,7 +113,7 @@ impl Turns {
 
     pub(super) fn origin(&self, place: usize) -> (usize, usize) {
         let place = place as u128;
-        // The last round before which there are no more than these: between `low` and `high`.
+        // The last round with no more than these items before it is between `low` and `high`.
         let longest = self.sorted.last().copied().unwrap_or(0);
         let (mut low, mut high) = (0, longest / self.block + 1);
         while low + 1 < high {
@@ -133,7 +133,7 @@ impl Turns {
             }
             left -= here;
         }
-        // No place below the sum of all lengths comes here.
+        // Unreachable for places below the sum of all lengths.
         (self.lens.len(), 0)
     }
 }

@@ -1,11 +1,11 @@
-//! Part of the items.
+//! A range of a source's items.
 
 use std::ops::ControlFlow;
 
 use crate::source::{Each, Gathered};
 use crate::{DataError, Place, Source};
 
-/// The items of a range of numbers, in their order.
+/// The items of an index range, in order.
 #[derive(Debug, Clone)]
 pub struct Range<S> {
     pub(crate) source: S,

@@ -1,4 +1,4 @@
-//! Another order in every epoch, without holding a single item.
+//! Shuffles each epoch, without holding items.
 
 use std::ops::{ControlFlow, Range};
 
@@ -6,15 +6,15 @@ use crate::source::{Each, Gathered};
 use crate::{DataError, Place, Source};
 use gpipe_torch::mix;
 
-/// Rounds of the Feistel network; four make it pseudo-random (Luby and Rackoff 1988),
-/// the others are for the weak round function.
+/// Rounds of the Feistel network; four make it pseudo-random (Luby and Rackoff 1988), the others
+/// compensate for the weak round function.
 const ROUNDS: u64 = 8;
 
-/// Items in an order that seed and epoch decide, each within its window.
+/// Items in an order determined by seed and epoch, each within its window.
 ///
-/// An epoch is cut into windows, at other places in every epoch, and the items of a window are permuted.
-/// The permutation is computed, not stored: a window of everything costs nothing but reads all over the
-/// files; a smaller one keeps reads close together.
+/// An epoch is cut into windows, differently each time, and the items of a window are permuted. The
+/// permutation is computed, not stored: a full shuffle costs nothing but scattered reads; a smaller
+/// window keeps reads close together.
 #[derive(Debug, Clone)]
 pub struct Shuffle<S> {
     pub(crate) source: S,
@@ -37,8 +37,7 @@ impl<S: Source> Shuffle<S> {
     }
 }
 
-/// The window around an index, where they have `size` items but for the first and the
-/// last of them.
+/// Returns the window around an index; all windows have `size` items except the first and the last.
 fn window(len: usize, size: usize, key: u64, index: usize) -> Range<usize> {
     if size >= len {
         return 0..len;
@@ -51,8 +50,8 @@ fn window(len: usize, size: usize, key: u64, index: usize) -> Range<usize> {
     start..len.min(start.saturating_add(size))
 }
 
-/// Where `index` goes in a permutation of `0..len`: a Feistel network over the next
-/// power of four, walked until it is back among them (Black and Rogaway 2002).
+/// Returns the position of `index` in a permutation of `0..len`: a Feistel network over the next power
+/// of four, iterated until the result is in range (Black and Rogaway 2002).
 pub(super) fn permuted(index: u64, len: u64, key: u64) -> u64 {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
     let half = bits.div_ceil(2).max(1);
@@ -149,8 +148,8 @@ mod tests {
         assert!(orders[0] != orders[1] && orders[0] != orders[2]);
     }
 
-    /// Where each of five items goes, over many seeds: all places equally often, to
-    /// within five standard deviations.
+    /// Each of five items reaches all places equally often over many seeds, within five standard
+    /// deviations.
     #[test]
     fn places_are_equally_likely() {
         let (len, draws) = (5, 5000);

@@ -1,4 +1,4 @@
-//! Going over all items once, before anything is loaded.
+//! A pass over all items before loading.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +10,14 @@ use gpipe_torch::threads::side_by_side;
 
 /// Items that a thread takes at a time.
 const SPAN: usize = 256;
-/// A source of more items has no end, as far as anybody will see.
+/// Sources of more items are regarded as endless.
 const ENDLESS: usize = 1 << 48;
 
-/// What `look` makes of each item of the first epoch, in their order, on as many threads as there
-/// are cores. An item that cannot be made is looked at too, as none: what is wrong with it a loader
-/// tells when its turn comes, or skips.
+/// Returns the results of `look` for all items of the first epoch, in order, computed on all cores. For
+/// an item that cannot be made, `look` gets `None`: a loader reports or skips the item later.
 ///
 /// # Errors
-/// There is no end, or `look` fails or panics: at which item.
+/// The source is endless, or `look` fails or panics; the error names the item.
 pub(super) fn walk<S: Source, R: Send>(
     source: &S,
     what: &str,
@@ -72,7 +71,7 @@ fn of_span<S: Source, R>(
             });
             Ok(())
         });
-        // A panic of whatever makes the item, or no item at all.
+        // Making the item panicked, or it was not made.
         let open = wrong.is_none() && seen.len() < span.len();
         if open && (made.is_err() || seen.len() == before) {
             match caught(|| look(None)) {

@@ -1,30 +1,30 @@
-//! A window of documents, alone and as a batch.
+//! Windows of documents, and batches of them.
 
 use tch::Tensor;
 
 use crate::{OnDevice, Stack};
 use gpipe_torch::TorchError;
 
-/// What a loss leaves out, as `--ignore-index` has it by default.
+/// The target that losses ignore, the default of `--ignore-index`.
 pub(super) const IGNORED: i64 = -100;
-/// The document of what fills a window up.
+/// The document index of padding.
 pub(super) const NONE: i64 = -1;
 
-/// A window of documents, all rows as long.
+/// A window of documents; all fields have the same length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
-    /// The tokens; 0 where nothing is left to put there.
+    /// Tokens; 0 for padding.
     pub tokens: Vec<i64>,
-    /// The token that follows each in its document; -100, which losses leave out, behind the last
-    /// one of a document and where there is no token.
+    /// The next token in the same document; -100, which losses ignore, at the end of a document and for
+    /// padding.
     pub targets: Vec<i64>,
-    /// The document of each token, counted from 0 in the window; -1 where there is none.
+    /// Document of each token, counted from 0 in the window; -1 for padding.
     pub documents: Vec<i64>,
-    /// Where each token is in what the window has of its document, from 0.
+    /// Position of each token in the window's part of its document, from 0.
     pub positions: Vec<i64>,
 }
 
-/// Windows as a batch: four tensors of whole numbers, `[windows, tokens]`.
+/// A batch of windows: four integer tensors `[windows, tokens]`.
 #[derive(Debug)]
 pub struct PackedBatch {
     /// As [`Packed::tokens`].
@@ -38,14 +38,14 @@ pub struct PackedBatch {
 }
 
 impl PackedBatch {
-    /// What a token may attend to: those before it and itself, in the same document. What fills a
-    /// window up attends to itself alone, so that no row is empty.
+    /// Returns a causal attention mask: a token may attend to itself and earlier tokens of the same
+    /// document. Padding attends to itself only, so that no row is empty.
     ///
-    /// *Shapes*: `[windows, 1, tokens, tokens]`, bool, true where it may: as
+    /// *Shapes*: `[windows, 1, tokens, tokens]`, bool, true where attention is allowed: as
     /// `scaled_dot_product_attention` takes it, the same for each head.
     ///
     /// # Errors
-    /// libtorch refuses: there is not so much memory.
+    /// libtorch fails: there is not enough memory.
     pub fn attention_mask(&self) -> Result<Tensor, TorchError> {
         let documents = &self.documents;
         let same = documents
@@ -62,10 +62,10 @@ impl PackedBatch {
         Ok(mask.f_unsqueeze(1)?)
     }
 
-    /// Where the loss counts: `[windows, tokens]`, bool.
+    /// Returns the mask of the loss: `[windows, tokens]`, bool.
     ///
     /// # Errors
-    /// libtorch refuses.
+    /// libtorch fails.
     pub fn loss_mask(&self) -> Result<Tensor, TorchError> {
         Ok(self.targets.f_ne(IGNORED)?)
     }
@@ -116,7 +116,7 @@ impl Packed {
         }
     }
 
-    /// Puts tokens of a document at a place.
+    /// Writes tokens of a document at a position.
     pub(super) fn put(
         &mut self,
         at: usize,

@@ -1,9 +1,9 @@
-//! Two sources side by side.
+//! Pairs of two sources' items.
 
 use crate::source::Gathered;
 use crate::{DataError, Place, Source};
 
-/// Pairs of the items with the same number.
+/// Pairs of items with the same index.
 #[derive(Debug, Clone)]
 pub struct Zip<A, B> {
     pub(crate) left: A,
@@ -28,7 +28,7 @@ impl<A: Source, B: Source> Source for Zip<A, B> {
         Some(Gathered::pair(left, right))
     }
 
-    /// That of the left one.
+    /// Returns the place of the left item.
     fn place(&self, epoch: u64, index: usize) -> Place {
         self.left.place(epoch, index)
     }

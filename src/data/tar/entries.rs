@@ -1,4 +1,4 @@
-//! The entries of a tar file: ustar, with the long names of GNU and of pax.
+//! Entries of tar files: ustar, with the long names of GNU and pax.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use crate::disk_file::DiskFile;
 use crate::magic::{self, Magic};
 
 const BLOCK: u64 = 512;
-/// Names and attributes of more bytes are none.
+/// Limit of the length of names and attributes.
 const LONGEST: u64 = 1 << 16;
 
-/// A file in a tar file.
+/// A file in a tar archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -18,17 +18,18 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
 }
 
-/// What stands before a file and is about it.
+/// Attributes that precede a file.
 #[derive(Default)]
 struct Ahead {
     name: Option<String>,
     bytes: Option<u64>,
 }
 
-/// Shows each file, in order; folders and links are left out.
+/// Passes each file to `show`, in order; folders and links are skipped.
 ///
 /// # Errors
-/// It cannot be read, is no tar file, is compressed, or ends inside of an entry: at which byte.
+/// The file cannot be read, is not a tar file, is compressed, or ends within an entry; the error gives
+/// the offset.
 pub(super) fn entries(
     file: &DiskFile,
     mut show: impl FnMut(Entry) -> Result<(), DataError>,
@@ -53,7 +54,7 @@ pub(super) fn entries(
         })?;
         let start = at + BLOCK;
         let bytes = match own.kind {
-            // What pax says of the next one.
+            // The pax attributes of the next file.
             b'0' | 0 => ahead.bytes.unwrap_or(own.bytes),
             _ => own.bytes,
         };
@@ -69,7 +70,7 @@ pub(super) fn entries(
             }
             b'L' => ahead.name = Some(text(&attributes(file, at, bytes)?)),
             b'x' => ahead.read(&attributes(file, at, bytes)?),
-            // Attributes of all files say nothing that is needed here.
+            // Global attributes are not needed.
             b'g' | b'K' => {}
             _ => ahead = Ahead::default(),
         }
@@ -97,7 +98,7 @@ fn attributes(file: &DiskFile, at: u64, bytes: u64) -> Result<Vec<u8>, DataError
 }
 
 impl Ahead {
-    /// Lines of `LENGTH KEY=VALUE`, where the length is that of the whole line.
+    /// Reads lines of `LENGTH KEY=VALUE`, where the length is that of the whole line.
     fn read(&mut self, mut attributes: &[u8]) {
         while let Some(space) = attributes.iter().position(|byte| *byte == b' ') {
             let length = std::str::from_utf8(&attributes[..space]).ok();
@@ -117,7 +118,7 @@ impl Ahead {
     }
 }
 
-/// What is before the first zero.
+/// Returns the bytes before the first zero as text.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
@@ -131,7 +132,7 @@ struct Header {
 
 impl Header {
     fn read(block: &[u8; BLOCK as usize]) -> Result<Self, &'static str> {
-        // The sum of all bytes, those of the sum itself taken as spaces.
+        // The sum of all bytes, with spaces in place of the sum itself.
         let sum = |range: std::ops::Range<usize>| {
             block[range].iter().map(|own| u64::from(*own)).sum::<u64>()
         };
@@ -149,7 +150,7 @@ impl Header {
     }
 }
 
-/// A number in octal digits, or in the bytes behind a first bit that is set, as GNU has it.
+/// Parses a number in octal digits, or in binary after a set first bit, as GNU writes it.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] == 0x80 {
         let (zeros, last) = field[1..].split_at(field.len() - 9);

@@ -1,4 +1,4 @@
-//! Tar files whose files are the parts of items, as WebDataset has them.
+//! WebDataset's tar shards, whose files are parts of items.
 
 mod entries;
 
@@ -11,14 +11,14 @@ use super::disk_file::DiskFile;
 use super::{DataError, Place, Source};
 use entries::{Entry, entries};
 
-/// A part of an item of more bytes is none that anybody wants in memory.
+/// Size limit of a part read into memory.
 const MOST: u64 = 1 << 31;
 
-/// The items of WebDataset's tar shards, in the order of the files.
+/// The items of WebDataset's tar shards, in file order.
 ///
-/// Files that follow each other and have the same name up to the first dot behind the last slash are
-/// one item: `n01/0042.JPG` and `n01/0042.cls` are the parts `jpg` and `cls` of `n01/0042`. Opening
-/// reads the headers; a part is read when it is asked for, by whichever worker, in any order.
+/// Consecutive files with the same name up to the first dot after the last slash are one item:
+/// `n01/0042.JPG` and `n01/0042.cls` are the parts `jpg` and `cls` of `n01/0042`. Opening reads the
+/// headers; parts are read on demand, by any worker, in any order.
 ///
 /// ```no_run
 /// use gpipe::data::{Dataset, Tars};
@@ -37,7 +37,7 @@ pub struct Tars {
     sum: u32,
 }
 
-/// Where an item is.
+/// Location of an item.
 #[derive(Debug)]
 struct Item {
     file: usize,
@@ -45,20 +45,20 @@ struct Item {
     parts: Vec<(String, u64, u64)>,
 }
 
-/// An item of a tar file: its name, and the bytes of its parts.
+/// An item of a tar file: its name, and the contents of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TarItem {
-    /// The name that its parts have in common, with the folder.
+    /// Common name of its parts, with the folder.
     pub key: String,
-    /// The parts by what their names end with behind the first dot, in small letters, as WebDataset has them.
+    /// The parts by the lowercase extension after the first dot, as in WebDataset.
     pub parts: BTreeMap<String, Vec<u8>>,
 }
 
 impl TarItem {
-    /// The bytes of a part, whatever letters of its name are large.
+    /// Returns the contents of a part; the name is case-insensitive.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no such part.
     pub fn part(&self, name: &str) -> anyhow::Result<&[u8]> {
         let part = self.parts.get(&name.to_lowercase());
         let part = part.map(Vec::as_slice);
@@ -73,8 +73,8 @@ impl Tars {
     /// Opens files.
     ///
     /// # Errors
-    /// One cannot be read, is no tar file or damaged, or an item has a part twice: in which file, at
-    /// which byte. Or there is no item in any of them.
+    /// A file cannot be read, is not a tar file, is damaged, or has a duplicate part (the error gives
+    /// file and offset); or there are no items.
     pub fn open(paths: impl IntoIterator<Item: AsRef<Path>>) -> Result<Self, DataError> {
         let (mut files, mut items, mut sum) = (Vec::new(), Vec::new(), 0);
         for path in paths {
@@ -117,7 +117,7 @@ impl Tars {
     }
 }
 
-/// Puts a file to the last item, or begins another one.
+/// Adds a file to the last item, or begins another one.
 fn add(
     items: &mut Vec<Item>,
     first: usize,
@@ -127,7 +127,7 @@ fn add(
     let Entry { name, start, bytes } = entry;
     let name = name.strip_prefix("./").unwrap_or(&name);
     let base = name.rfind('/').map_or(0, |slash| slash + 1);
-    // Hidden files and those without an ending are no parts of items.
+    // Hidden files and those without an extension are not parts of items.
     let Some(dot) = name[base..].find('.').filter(|dot| *dot > 0) else {
         return Ok(());
     };

@@ -1,11 +1,10 @@
-//! Files in large blocks, kept as long as they are of use.
+//! Reads files in large blocks while these pay off.
 //!
-//! A call of the system for a record of 300 bytes takes longer than its checksum and its decoding
-//! together. Records that come in order, or shuffled within a window, lie close together, so a
-//! block that was read for one of them has the next ones too. Records that come from all over a
-//! large file do not: reading blocks for them would read a thousand times as much as is needed.
-//! Which it is shows by itself: a block costs what it saves for [`WORTH`] records, and blocks are
-//! read only while they have paid for themselves.
+//! A system call for a record of 300 bytes takes longer than its checksum and its decoding together.
+//! Records read in order, or shuffled within a window, are close together, so a block read for one of
+//! them also has the next ones. Records from all over a large file are not: reading blocks for them
+//! would read a thousand times too much. The access pattern decides: a block costs what it saves for
+//! [`WORTH`] records, and blocks are read only while they pay for themselves.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,24 +15,24 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Bytes of a block.
+/// Bytes per block.
 const BLOCK: u64 = 1 << 18;
-/// Blocks that are kept: those of a window of 4 MiB, of all workers together.
+/// Number of cached blocks: a window of 4 MiB, shared by all workers.
 const KEPT: usize = 16;
-/// Records of more bytes than this are read by themselves.
+/// Larger records are read directly.
 pub(super) const LARGE: u64 = 1 << 15;
-/// Records that are read by themselves in the time that a block takes, about.
+/// Approximate number of records read directly in the time of reading a block.
 const WORTH: i64 = 64;
-/// What a record earns that a block had, for each that none had: these pay for a new try, so that
-/// a shuffle that was over all and is within a window later is noticed.
+/// Credit for a record found in a block, in units of a record read directly. The latter also earn
+/// credit for new attempts, so that a shuffle that becomes local is noticed.
 const HIT: i64 = 64;
 const COST: i64 = WORTH * HIT;
-/// So many blocks are read without anything to show for it.
+/// Number of blocks that may be read in vain.
 const TRIES: i64 = 64;
 
 type Bytes = Arc<Vec<u8>>;
 
-/// A block of a file, by the file's number and its own.
+/// A block of a file, by the numbers of the file and the block.
 #[derive(Debug, Clone)]
 struct Block {
     file: usize,
@@ -41,11 +40,11 @@ struct Block {
     bytes: Bytes,
 }
 
-/// The blocks that were used last.
+/// The most recently used blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
     recent: Mutex<VecDeque<Block>>,
-    /// Memory of old ones.
+    /// Memory of old blocks.
     unused: Mutex<Vec<Vec<u8>>>,
     credit: AtomicI64,
 }
@@ -60,13 +59,13 @@ impl Default for Blocks {
     }
 }
 
-/// Those that one reader has at hand, and what it has earned since it began.
+/// Blocks held by a reader, and its credit since it began.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     blocks: &'a Blocks,
     own: Vec<Block>,
     earned: i64,
-    /// A record that lies in two blocks.
+    /// A record that spans two blocks.
     joined: Vec<u8>,
 }
 
@@ -80,8 +79,8 @@ impl Blocks {
         }
     }
 
-    /// A block that is kept, or that is worth to be read; none where the file ends before it
-    /// should: what reads the record itself says so.
+    /// Returns a cached block, or reads it if that pays off; `None` if the file is shorter than
+    /// expected, which reading the record will report.
     fn block(&self, (file, open): (usize, &File), number: u64, size: u64) -> Option<Block> {
         let is_it = |own: &Block| (own.file, own.number) == (file, number);
         {
@@ -119,8 +118,9 @@ impl Blocks {
         Some(read)
     }
 
-    /// Memory for a block: that of one which nobody reads any more. If each worker allocated its own,
-    /// and others freed it, then the heap of each worker's thread would grow to what all of them read.
+    /// Returns memory for a block, reusing that of an unused one. If each worker allocated its own
+    /// blocks and others freed them, the heap of each worker's thread would grow to the size of all
+    /// blocks.
     fn memory(&self) -> Vec<u8> {
         let unused = self.unused.lock().pop();
         unused.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
@@ -128,7 +128,7 @@ impl Blocks {
 }
 
 impl Reader<'_> {
-    /// The bytes of a range of a file of this size, at most [`LARGE`], where blocks have them.
+    /// Returns the bytes of a range of a file of this size, at most [`LARGE`], if blocks have them.
     pub(super) fn bytes(
         &mut self,
         file: (usize, &File),
@@ -157,7 +157,7 @@ impl Reader<'_> {
         Some(&self.joined)
     }
 
-    /// Where a block is among those at hand.
+    /// Returns the index of a block among those held.
     fn place(&mut self, file: (usize, &File), number: u64, size: u64) -> Option<usize> {
         let is_it = |own: &Block| (own.file, own.number) == (file.0, number);
         if let Some(place) = self.own.iter().rposition(is_it) {
@@ -175,7 +175,7 @@ impl Reader<'_> {
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
         let credit = &self.blocks.credit;
-        // Two that do this at once may both miss the other's: it is a guess anyway.
+        // Concurrent updates may be lost: the credit is an estimate.
         let now = credit.load(Ordering::Relaxed).saturating_add(self.earned);
         credit.store(now.min(TRIES * COST), Ordering::Relaxed);
     }
@@ -221,14 +221,14 @@ mod tests {
         }
         drop(reader);
         assert_eq!(blocks.recent.lock().len(), 3, "each was read once");
-        // Another file of the same places.
+        // Another file, at the same positions.
         let (_folder, other, all) = file(10);
         let range = 3..10;
         let mut reader = blocks.reader();
         assert_eq!(reader.bytes((1, &other), &range, 10), Some(&all[3..10]));
     }
 
-    /// Those that nobody reads any more, while another reader holds on to its own.
+    /// Reuses unused blocks, while another reader holds its own.
     #[test]
     fn the_memory_of_old_blocks_is_used_again() {
         let size = (2 * KEPT as u64 + 3) * BLOCK + 1000;
@@ -245,7 +245,7 @@ mod tests {
             assert_eq!(reader.bytes((0, &open), &range, size), Some(wanted));
             places.extend(reader.own.iter().map(|own| own.bytes.as_ptr()));
         }
-        // As many as are kept, one that is read meanwhile, and that which is held.
+        // The cached ones, one being read, and the one held.
         assert!(places.len() <= KEPT + 2, "{} places", places.len());
         assert_eq!(holds.bytes((0, &open), &held, size), Some(&all[100..300]));
     }
@@ -262,7 +262,7 @@ mod tests {
         };
         let blocks = Blocks::default();
         let record = |number: u64| number * 300..number * 300 + 300;
-        // From all over the file: it stops soon.
+        // From all over the file: block reads stop soon.
         let read = (0..400).filter(|number| {
             let start = number * BLOCK;
             let mut reader = blocks.reader();
@@ -272,7 +272,7 @@ mod tests {
         });
         let read = read.count() as i64;
         assert!((TRIES..TRIES + 4).contains(&read), "{read} blocks");
-        // In order: a new try, and then blocks have all.
+        // In order: after a new attempt, all come from blocks.
         let had = (0..40_000).filter(|number| {
             let mut reader = blocks.reader();
             reader.bytes((0, &open), &record(*number), size).is_some()

@@ -1,8 +1,8 @@
-//! Compressed shards, decompressed once into a folder.
+//! Decompresses shards to a folder, once.
 //!
-//! Within a compressed file no record can be read by itself: to reach one, all before it have to be
-//! decompressed, for each item of a shuffled epoch anew. So a shard is decompressed once, a block at
-//! a time, into a file that later runs use too.
+//! A record of a compressed file cannot be read by itself: all data before it must be decompressed,
+//! again for each item of a shuffled epoch. So a shard is decompressed once, block by block, to a file
+//! that later runs reuse.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -17,17 +17,17 @@ use crate::DataError;
 use crate::idx::{DENSE, LARGE};
 use gpipe_partitioner::files;
 
-/// Bytes that are decompressed at a time.
+/// Bytes decompressed at a time.
 const BLOCK: usize = 1 << 18;
 
 impl TfRecords {
-    /// As [`TfRecords::open`], where files may be compressed with gzip or zlib: these are decompressed
-    /// into `folder` now, several at a time and a block at a time, each to a file of its name, size and
-    /// time of change, which later runs find there. Delete the folder when it is no longer needed.
+    /// Like [`TfRecords::open`], for files that may be compressed with gzip or zlib: these are
+    /// decompressed to `folder` first, several at a time, each to a file named by its name, size and
+    /// modification time, which later runs reuse. Delete the folder when it is no longer needed.
     ///
     /// # Errors
-    /// As [`TfRecords::open`]; a compressed file is damaged or cut off, or becomes more than 64 MiB and
-    /// 200 times as large; `folder` cannot be written.
+    /// As [`TfRecords::open`]; a compressed file is damaged or truncated, or decompresses to more than
+    /// 64 MiB and 200 times its size; or `folder` cannot be written.
     pub fn decompressed(
         paths: impl IntoIterator<Item: AsRef<Path>>,
         folder: &Path,
@@ -42,7 +42,7 @@ impl TfRecords {
     }
 }
 
-/// A file without compression: itself, or one in the folder.
+/// Returns an uncompressed file: itself, or a copy in the folder.
 fn plain(path: &Path, folder: &Path) -> Result<PathBuf, DataError> {
     let failed = |source| DataError::read(path, source);
     let file = files::open(path).map_err(failed)?;
@@ -54,7 +54,7 @@ fn plain(path: &Path, folder: &Path) -> Result<PathBuf, DataError> {
     if made.exists() {
         return Ok(made);
     }
-    // Of its own process: another one may make the same.
+    // Named after this process, as another one may write the same file.
     let partial = made.with_extension(format!("{}.partial", std::process::id()));
     let reader = BufReader::new(file);
     let reader: Box<dyn Read> = match kind {
@@ -66,7 +66,7 @@ fn plain(path: &Path, folder: &Path) -> Result<PathBuf, DataError> {
         fs::rename(&partial, &made).map_err(|source| DataError::write(&made, source))
     });
     if named.is_err() {
-        // What is not whole is of no use; if it cannot be deleted, nothing reads it either.
+        // The incomplete file is useless; if it cannot be deleted, it is never read either.
         let _ = fs::remove_file(&partial);
     }
     named.map(|()| made)

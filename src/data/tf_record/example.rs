@@ -10,29 +10,29 @@ use super::TfRecords;
 use crate::source::Each;
 use crate::{DataError, Dataset, Phase, Place, Source};
 
-/// A feature that is not there, or no example at all.
+/// An error of decoding an example or reading a feature.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExampleError {
-    /// The bytes are none of an example.
+    /// The bytes are not an example.
     #[error("this is no tf.train.Example: {0}")]
     Decode(String),
     /// There is no feature of that name.
     #[error("there is no feature `{name}`; there are {present}")]
     Missing {
-        /// The feature that was asked for.
+        /// The requested feature.
         name: String,
-        /// Iterates over the present tensors.
+        /// The existing features.
         present: String,
     },
-    /// The feature holds something else.
+    /// The feature has another type.
     #[error("feature `{name}` holds {found}, not {wanted}")]
     Kind {
         /// The feature.
         name: String,
-        /// What it holds.
+        /// Its type.
         found: String,
-        /// What was asked for.
+        /// The requested type.
         wanted: &'static str,
     },
 }
@@ -83,7 +83,7 @@ struct Wire {
     features: Option<Features>,
 }
 
-/// The features of one example.
+/// The features of an example.
 ///
 /// ```
 /// use gpipe::data::Example;
@@ -103,7 +103,7 @@ pub struct Example {
 }
 
 impl Example {
-    /// Reads an example.
+    /// Decodes an example.
     ///
     /// # Errors
     /// [`ExampleError::Decode`].
@@ -113,28 +113,28 @@ impl Example {
         Ok(Self { features })
     }
 
-    /// The bytes of it, as TensorFlow reads them.
+    /// Encodes the example for TensorFlow.
     pub fn encode(&self) -> Vec<u8> {
         let feature = self.features.clone();
         let features = Some(Features { feature });
         Wire { features }.encode_to_vec()
     }
 
-    /// With a feature of byte strings.
+    /// Adds a feature of byte strings.
     #[must_use]
     pub fn with_bytes(self, name: &str, value: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let value = value.into_iter().collect();
         self.with(name, Kind::Bytes(BytesList { value }))
     }
 
-    /// With a feature of floats.
+    /// Adds a feature of floats.
     #[must_use]
     pub fn with_floats(self, name: &str, value: impl IntoIterator<Item = f32>) -> Self {
         let value = value.into_iter().collect();
         self.with(name, Kind::Floats(FloatList { value }))
     }
 
-    /// With a feature of integers.
+    /// Adds a feature of integers.
     #[must_use]
     pub fn with_ints(self, name: &str, value: impl IntoIterator<Item = i64>) -> Self {
         let value = value.into_iter().collect();
@@ -147,15 +147,15 @@ impl Example {
         self
     }
 
-    /// The names of all features, in alphabetic order.
+    /// Returns the names of all features, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.features.keys().map(String::as_str)
     }
 
-    /// The byte strings of a feature.
+    /// Returns the byte strings of a feature.
     ///
     /// # Errors
-    /// There is no such feature, or it holds something else.
+    /// There is no such feature, or it has another type.
     pub fn bytes(&self, name: &str) -> Result<&[Vec<u8>], ExampleError> {
         match self.kind(name)? {
             Some(Kind::Bytes(list)) => Ok(&list.value),
@@ -164,7 +164,7 @@ impl Example {
         }
     }
 
-    /// The floats of a feature.
+    /// Returns the floats of a feature.
     ///
     /// # Errors
     /// As [`Example::bytes`].
@@ -176,7 +176,7 @@ impl Example {
         }
     }
 
-    /// The integers of a feature.
+    /// Returns the integers of a feature.
     ///
     /// # Errors
     /// As [`Example::bytes`].
@@ -188,10 +188,10 @@ impl Example {
         }
     }
 
-    /// The byte string of a feature that has one.
+    /// Returns the byte string of a feature with a single one.
     ///
     /// # Errors
-    /// As [`Example::bytes`], and where there is not exactly one.
+    /// As [`Example::bytes`], or there is not exactly one.
     pub fn byte_string(&self, name: &str) -> Result<&[u8], ExampleError> {
         match self.bytes(name)? {
             [one] => Ok(one),
@@ -199,10 +199,10 @@ impl Example {
         }
     }
 
-    /// The integer of a feature that has one.
+    /// Returns the integer of a feature with a single one.
     ///
     /// # Errors
-    /// As [`Example::ints`], and where there is not exactly one.
+    /// As [`Example::ints`], or there is not exactly one.
     pub fn int(&self, name: &str) -> Result<i64, ExampleError> {
         match self.ints(name)? {
             [one] => Ok(*one),
@@ -221,13 +221,13 @@ impl Example {
 }
 
 impl TfRecords {
-    /// The records as `tf.train.Example`s.
+    /// Decodes the records as `tf.train.Example`s.
     pub fn examples(self) -> Dataset<impl Source<Item = Example>> {
         Dataset::new(Examples { records: self })
     }
 }
 
-/// Records, each decoded where it was read.
+/// Records, each decoded when read.
 struct Examples {
     records: TfRecords,
 }

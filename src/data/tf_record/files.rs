@@ -1,4 +1,4 @@
-//! Files that are open, few at a time.
+//! A limited set of open files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A set may have more shards than a process may have files open.
+/// Limit of open files: a data set may have more shards than a process may open.
 const OPEN: usize = 64;
 
-/// Files by number, the last used ones kept open.
+/// Files by number; the last used ones stay open.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     open: Mutex<VecDeque<(usize, Arc<File>)>>,
@@ -22,7 +22,7 @@ impl Files {
         if let Some(file) = self.take(number) {
             return Ok(self.put(number, file));
         }
-        // Not under the lock: other threads go on reading meanwhile.
+        // Without the lock, so that other threads can continue reading.
         let file = Arc::new(gpipe_partitioner::files::open(path)?);
         Ok(self.put(number, file))
     }

@@ -5,7 +5,7 @@ pub(super) const HEADER: u64 = 12;
 /// Bytes around the data: the header, and the data's checksum.
 pub(super) const AROUND: u64 = HEADER + 4;
 
-/// What stands before data of this many bytes.
+/// Returns the bytes before data of this length.
 pub(super) fn header(length: u64) -> [u8; HEADER as usize] {
     let mut header = [0; HEADER as usize];
     header[..8].copy_from_slice(&length.to_le_bytes());
@@ -14,15 +14,15 @@ pub(super) fn header(length: u64) -> [u8; HEADER as usize] {
     header
 }
 
-/// The length that a header tells, where its checksum is right.
+/// Returns the length in a header, if its checksum is right.
 pub(crate) fn length(header: &[u8]) -> Option<u64> {
     let (length, rest) = header.split_first_chunk::<8>()?;
     let sum = rest.first_chunk::<4>()?;
     (masked(length) == *sum).then(|| u64::from_le_bytes(*length))
 }
 
-/// The checksum that stands behind data: CRC-32C, turned and moved as TensorFlow does, so that
-/// a checksum of data which holds checksums is not weak.
+/// Returns the checksum of data: CRC-32C, rotated and offset as in TensorFlow, so that checksums of
+/// data that contains checksums are not weak.
 pub(super) fn masked(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes)
         .rotate_right(15)
@@ -30,23 +30,23 @@ pub(super) fn masked(bytes: &[u8]) -> [u8; 4] {
         .to_le_bytes()
 }
 
-/// Data with its frame.
+/// Frames the data.
 pub fn record(data: &[u8]) -> Vec<u8> {
     [&header(data.len() as u64), data, &masked(data)].concat()
 }
 
-/// What begins a text of records.
+/// The first record of a byte string.
 #[derive(Debug, PartialEq, Eq)]
 pub enum First<'a> {
-    /// A whole record: its data, and the bytes that it takes with its frame.
+    /// A complete record: its data, and its length with the frame.
     Whole(&'a [u8], usize),
-    /// The text ends within the record.
+    /// The bytes end within the record.
     Torn,
-    /// A checksum is not that of the bytes.
+    /// A checksum is wrong.
     Damaged(&'static str),
 }
 
-/// Reads the first record of a file, of which these are the first bytes.
+/// Reads the first record of a file from its first bytes.
 pub fn first(bytes: &[u8]) -> First<'_> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER as usize) else {
         return First::Torn;
@@ -71,7 +71,7 @@ pub fn first(bytes: &[u8]) -> First<'_> {
 mod tests {
     use super::*;
 
-    /// The checksums as TFRecord's description has them, computed bit by bit.
+    /// Checksums by TFRecord's description, computed bit by bit.
     #[test]
     fn a_frame_has_length_checksum_data_checksum() {
         let wanted = [

@@ -1,4 +1,4 @@
-//! One record in its file.
+//! A record in its file.
 
 use std::fs::File;
 use std::io;
@@ -8,19 +8,19 @@ use std::path::Path;
 use super::frame::{AROUND, HEADER, length, masked};
 use crate::DataError;
 
-/// Why there is no whole record at a place.
+/// The reason why there is no complete record.
 #[derive(Debug)]
 pub(super) enum Flaw {
     Read(io::Error),
-    /// The length is not to be trusted: where the next record is, is unknown.
+    /// The length is damaged: the position of the next record is unknown.
     Length(String),
-    /// The file ends before the record does.
+    /// The file ends within the record.
     Cut(String),
 }
 
-/// Where bytes are read from.
+/// A source of bytes.
 pub(super) trait Read {
-    /// Fills `into` with what is from `offset` on.
+    /// Fills `into` with the bytes from `offset` on.
     fn read(&mut self, into: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -30,7 +30,7 @@ impl Read for &File {
     }
 }
 
-/// The length of the record at `offset` of a file of `size` bytes, which it is inside of.
+/// Returns the length of the record at `offset`, which must be within a file of `size` bytes.
 pub(super) fn at(file: &mut impl Read, offset: u64, size: u64) -> Result<u64, Flaw> {
     let left = size.saturating_sub(offset);
     if left < HEADER {
@@ -54,7 +54,7 @@ pub(super) fn at(file: &mut impl Read, offset: u64, size: u64) -> Result<u64, Fl
     }
 }
 
-/// The data of a record in its frame, where all of it is right.
+/// Returns the data of a framed record, if all of it is valid.
 pub(super) fn data(record: &[u8]) -> Option<&[u8]> {
     let (header, rest) = record.split_at_checked(HEADER as usize)?;
     let (data, sum) = rest.split_last_chunk::<4>()?;
@@ -62,7 +62,7 @@ pub(super) fn data(record: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(data)
 }
 
-/// The data of the record at `offset`, checked.
+/// Returns the verified data of the record at `offset`.
 pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<Vec<u8>, DataError> {
     let length = at(&mut &*file, offset, size).map_err(|flaw| match flaw {
         Flaw::Read(source) => DataError::read(path, source),
@@ -79,7 +79,7 @@ pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<V
     Err(DataError::bad(path, offset, what))
 }
 
-/// The data of the record that begins at `offset` of a file, checked.
+/// Returns the verified data of the record at `offset` of a file.
 pub(crate) fn read_record(file: &File, path: &Path, offset: u64) -> Result<Vec<u8>, DataError> {
     let size = file
         .metadata()

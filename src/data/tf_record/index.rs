@@ -1,4 +1,4 @@
-//! Where the records of a file begin.
+//! An index of a file's records.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,33 +13,31 @@ use crate::DataError;
 use crate::magic::{self, Magic};
 use gpipe_partitioner::files;
 
-/// Bytes that are searched at a time for the next whole record: few at first, as it is near
-/// where one length alone is damaged, then twice as many each time.
+/// Bytes searched at a time for the next whole record: few at first, as it is near if only one length
+/// is damaged, then doubling.
 const SEARCHED: std::ops::RangeInclusive<u64> = (1 << 12)..=(1 << 20);
-/// Bytes of a file that tell whether it is compressed: more than the tables of a block take.
+/// Bytes that reveal whether a file is compressed: more than a block's tables.
 const COMPRESSED: usize = 1 << 10;
-/// So many times a file's bytes are read, at most, to see whether records are whole that seem
-/// to begin in its damaged parts. They overlap only where somebody has made them so, and
-/// each would then be read to its end.
+/// Limit of reading, as a multiple of the file's size, to verify apparent records in damaged parts.
+/// They overlap only if crafted, and each would be read to its end.
 const TIMES: u64 = 4;
 
-/// A file's records, found by their lengths alone: of the data only the checksums are read.
+/// A file's records, located by their lengths: of the data, only the checksums are read.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) path: PathBuf,
     pub(super) size: u64,
-    /// Where each record begins.
+    /// Offset of each record.
     pub(super) starts: Vec<u64>,
-    /// A checksum of the checksums of all data.
+    /// Checksum of the checksums of all data.
     pub(super) sum: u32,
-    /// Those that cannot be read, and why.
+    /// Unreadable records, with reasons.
     pub(super) broken: BTreeMap<usize, String>,
 }
 
 impl Shard {
-    /// Walks from record to record. Where a length is damaged the walk goes on with the
-    /// next place where both checksums of a record are right: one record is lost, not
-    /// the rest of the file.
+    /// Walks from record to record. After a damaged length, continues at the next place with valid
+    /// checksums of a record: one record is lost, not the rest of the file.
     pub(super) fn scan(path: &Path) -> Result<Self, DataError> {
         let read = |source| DataError::read(path, source);
         let file = files::open(path).map_err(read)?;
@@ -93,39 +91,39 @@ impl Shard {
         Ok(shard)
     }
 
-    /// The last record is broken; the next one begins at `next`.
+    /// Records that the last record is broken, and the next one begins at `next`.
     fn lost(&mut self, what: String, next: u64) -> u64 {
         self.broken.insert(self.starts.len() - 1, what);
         next
     }
 
-    /// Where a record is with its frame.
+    /// Returns the range of a record with its frame.
     ///
     /// # Errors
-    /// It was damaged when the file was opened.
+    /// The record was damaged when the file was opened.
     pub(super) fn range(&self, record: usize) -> Result<Range<u64>, DataError> {
         let start = self.starts[record];
         if let Some(what) = self.broken.get(&record) {
             return Err(DataError::bad(&self.path, start, what.as_str()));
         }
-        // A record that is whole ends where the next one begins, whole or not.
+        // A valid record ends where the next one begins, valid or not.
         let end = self.starts.get(record + 1).copied().unwrap_or(self.size);
         Ok(start..end)
     }
 }
 
-/// A file from its begin to its end, a few bytes here and there: in large blocks where these lie
-/// close together.
+/// Sequential reader of a few bytes here and there, which reads large blocks if these are close
+/// together.
 struct Ahead<'a> {
     file: &'a File,
     size: u64,
     start: u64,
     block: Vec<u8>,
-    /// Where the last bytes were.
+    /// Position of the last read.
     last: u64,
 }
 
-/// Bytes that are read ahead where bytes are asked for that lie closer together than...
+/// Bytes to read ahead if reads are closer together than...
 const AHEAD: u64 = 1 << 18;
 /// ...these.
 const CLOSE: u64 = 1 << 14;
@@ -171,14 +169,14 @@ impl framed::Read for Ahead<'_> {
     }
 }
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compressed {
     Gzip,
     Zlib,
 }
 
-/// A compressed file has no places that could be read by themselves.
+/// Rejects compressed files, which have no random access.
 fn refuse_compressed(file: &File, path: &Path, size: u64) -> Result<(), DataError> {
     let with = match compressed(file, path, size)? {
         None => return Ok(()),
@@ -192,7 +190,7 @@ fn refuse_compressed(file: &File, path: &Path, size: u64) -> Result<(), DataErro
     Err(DataError::bad(path, 0, what))
 }
 
-/// How a file is compressed that begins with no record.
+/// Detects the compression of a file that does not begin with a record.
 pub(super) fn compressed(
     file: &File,
     path: &Path,
@@ -214,24 +212,23 @@ pub(super) fn compressed(
     Ok(is_zlib(start).then_some(Compressed::Zlib))
 }
 
-/// Whether these bytes are those of a record, compressed with zlib: its two bytes of a header are
-/// no proof.
+/// Whether these bytes decompress to a record with zlib: its two-byte header alone is no proof.
 fn is_zlib(start: &[u8]) -> bool {
     let mut header = [0; HEADER as usize];
     let mut decoder = flate2::read::ZlibDecoder::new(start);
     decoder.read_exact(&mut header).is_ok() && frame::length(&header).is_some()
 }
 
-/// The search for whole records in the damaged parts of a file.
+/// Search for valid records in damaged parts of a file.
 struct Search<'a> {
     file: &'a File,
     size: u64,
-    /// Bytes of data that may still be read to see whether a record is whole.
+    /// Bytes that may still be read to verify records.
     left: u64,
 }
 
 impl Search<'_> {
-    /// The first place from `from` on where a whole record begins, both checksums right.
+    /// Returns the first place from `from` on with a valid record, both checksums right.
     fn from(&mut self, mut from: u64) -> io::Result<Option<u64>> {
         let mut searched = *SEARCHED.start();
         while from + AROUND <= self.size {
@@ -274,9 +271,8 @@ mod tests {
     use super::*;
     use crate::tf_record::frame::header;
 
-    /// A damaged length, then places that all seem to begin a record which goes on to the end
-    /// of the file: each was read to its end, so that the time grew with the square of the
-    /// file's size.
+    /// A damaged length, followed by places that each seem to begin a record up to the end of the file:
+    /// each was read to its end, which took quadratic time.
     #[test]
     fn overlapping_records_in_a_damaged_part_are_not_all_read() {
         let folder = tempfile::tempdir().unwrap();
@@ -305,7 +301,7 @@ mod tests {
         assert_eq!((shard.starts.len(), shard.broken.len()), (1, 1));
     }
 
-    /// Whatever was spent before, records that follow a damaged length one by one are found.
+    /// Records that follow damaged lengths one by one are found, regardless of earlier reads.
     #[test]
     fn every_second_length_may_be_damaged() {
         let folder = tempfile::tempdir().unwrap();

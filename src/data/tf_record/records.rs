@@ -16,16 +16,16 @@ use crate::source::Each;
 use crate::{DataError, Place, Source};
 use gpipe_torch::threads::side_by_side;
 
-/// The records of several files, in the order of the files, as bytes.
+/// The records of several files, in file order, as bytes.
 ///
-/// Opening walks over the records' lengths in all files, several at a time, so that any
-/// record can be read by itself; loaders then read with as many threads as they have
-/// workers, small records that lie close together in blocks. Checksums of lengths are checked when opening, those of data with each read.
-/// A damaged record is an error where it is read, so that a loader can skip it.
+/// Opening scans the lengths of all records, several files at a time, so that any record can be read
+/// directly. Loaders read on all their workers, and small records that are close together in blocks.
+/// Checksums of lengths are verified when opening, those of data with each read. A damaged record is an
+/// error when it is read, so that a loader can skip it.
 #[derive(Debug)]
 pub struct TfRecords {
     shards: Vec<Shard>,
-    /// The number of each shard's first record, and of all records.
+    /// Number of each shard's first record, and the total.
     firsts: Vec<usize>,
     files: Files,
     blocks: Blocks,
@@ -35,7 +35,7 @@ impl TfRecords {
     /// Opens files.
     ///
     /// # Errors
-    /// There are none, one cannot be read or is compressed, or they hold no record.
+    /// There are no files, one cannot be read or is compressed, or they have no records.
     pub fn open(paths: impl IntoIterator<Item: AsRef<Path>>) -> Result<Self, DataError> {
         Self::by(paths, Shard::scan)
     }
@@ -75,7 +75,7 @@ impl TfRecords {
         Ok(records)
     }
 
-    /// Opens the files of a folder with `.tfrecord` in their names, in the order of these.
+    /// Opens the files of a folder with `.tfrecord` in their names, sorted by name.
     ///
     /// # Errors
     /// As [`TfRecords::open`].
@@ -98,10 +98,10 @@ impl TfRecords {
         Self::open(paths)
     }
 
-    /// Reads everything and gives all that is damaged, in order.
+    /// Reads all records, and returns all damages in order.
     pub fn verify(&self) -> Vec<DataError> {
         let of_shard = |shard: usize| {
-            // As the file is now, whatever was read of it before.
+            // Reads the present file, without cached blocks.
             let blocks = Blocks::default();
             let mut reading = self.reading(&blocks);
             let records = self.firsts[shard]..self.firsts[shard + 1];
@@ -112,13 +112,13 @@ impl TfRecords {
         bad.into_iter().flatten().collect()
     }
 
-    /// The shard of a record, and its number there.
+    /// Returns the shard of a record, and its number in the shard.
     fn find(&self, record: usize) -> (usize, usize) {
         let shard = self.firsts.partition_point(|&first| first <= record) - 1;
         (shard, record - self.firsts[shard])
     }
 
-    /// Shows the data of these records, in their order, each checked.
+    /// Passes the verified data of these records to `show`, in order.
     pub(super) fn show(
         &self,
         indices: &[usize],
@@ -138,18 +138,18 @@ impl TfRecords {
     }
 }
 
-/// What is at hand from one record to the next.
+/// State kept between reads.
 struct Reading<'a> {
     records: &'a TfRecords,
     blocks: Reader<'a>,
     /// A record that no block has.
     own: Vec<u8>,
-    /// The file that was read last, by its number.
+    /// The last file read, with its number.
     open: Option<(usize, Arc<File>)>,
 }
 
 impl Reading<'_> {
-    /// The data of a record, checked.
+    /// Returns the verified data of a record.
     fn record(&mut self, index: usize) -> Result<&[u8], DataError> {
         let (number, record) = self.records.find(index);
         let shard = &self.records.shards[number];
@@ -171,7 +171,7 @@ impl Reading<'_> {
     }
 }
 
-/// The data of the record of a range, in one read where nothing is wrong with it.
+/// Returns the data of a range's record, in one read if it is valid.
 fn read<'b>(
     file: &File,
     shard: &Shard,
@@ -181,7 +181,7 @@ fn read<'b>(
     bytes.resize((range.end - range.start) as usize, 0);
     let read = file.read_exact_at(bytes, range.start);
     if read.is_err() || framed::data(bytes).is_none() {
-        // What reads it part by part tells what is wrong, and where.
+        // Reading it in parts finds the error and its place.
         *bytes = framed::read(file, &shard.path, range.start, shard.size)?;
         return Ok(bytes);
     }
@@ -218,8 +218,7 @@ impl Source for TfRecords {
     }
 }
 
-/// What `task` gives for each number below `count`, in order, made on as many threads as
-/// there are cores.
+/// Returns the results of `task` for all numbers below `count`, in order, computed on all cores.
 pub(super) fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     side_by_side(0..count, cores, task)

@@ -1,8 +1,8 @@
-//! Indexes of shards, saved.
+//! Saved indexes of shards.
 //!
-//! Walking over a shard reads a few bytes of each record: of a million records on a disk that is cold,
-//! or on another machine, a seek each. What it finds is a few bytes a record, and is the same until the
-//! shard changes.
+//! Scanning a shard reads a few bytes of each record: for a million records on a cold or remote disk,
+//! that is a seek each. The resulting index has a few bytes per record, and is valid until the shard
+//! changes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -16,16 +16,16 @@ use super::index::Shard;
 use crate::DataError;
 use gpipe_partitioner::files;
 
-/// What an index begins with; another form of it has another number.
+/// Magic bytes of an index, with the version of the format.
 const MAGIC: &[u8; 8] = b"tfindex1";
 
 impl TfRecords {
-    /// As [`TfRecords::open`]; what is found is saved in `folder`, a file for each shard by its name, size
-    /// and time of change, and read there by whoever opens the same shards later. Shards that are damaged are
-    /// walked over each time. Delete the folder when it is no longer needed.
+    /// Like [`TfRecords::open`], and saves the indexes in `folder`, in a file per shard named by its
+    /// name, size and modification time, for later runs. Damaged shards are scanned each time. Delete
+    /// the folder when it is no longer needed.
     ///
     /// # Errors
-    /// As [`TfRecords::open`]; `folder` cannot be written.
+    /// As [`TfRecords::open`], or `folder` cannot be written.
     pub fn indexed(
         paths: impl IntoIterator<Item: AsRef<Path>>,
         folder: &Path,
@@ -35,7 +35,8 @@ impl TfRecords {
     }
 }
 
-/// A file of a folder for what is made of a shard, by the shard's name, size and time of change.
+/// Returns the file in a folder for data derived from a shard, named by the shard's name, size and
+/// modification time.
 pub(super) fn made_of(
     path: &Path,
     about: &Metadata,
@@ -56,7 +57,7 @@ fn indexed(path: &Path, folder: &Path) -> Result<Shard, DataError> {
     let about = files::open(path).and_then(|file| file.metadata());
     let about = about.map_err(failed)?;
     let saved = made_of(path, &about, folder, "index")?;
-    // One that is damaged, or none of ours, is made anew.
+    // A damaged or foreign index is replaced.
     let known = fs::read(&saved).ok().and_then(|own| read(path, &own));
     if let Some(shard) = known.filter(|shard| shard.size == about.len()) {
         return Ok(shard);
@@ -68,14 +69,15 @@ fn indexed(path: &Path, folder: &Path) -> Result<Shard, DataError> {
     Ok(shard)
 }
 
-/// The magic word, the shard's size, the checksum of its data, where records begin; and the checksum of all that.
+/// Writes the magic bytes, the shard's size, its checksum, the offsets of records, and a checksum of
+/// all that.
 fn save(shard: &Shard, saved: &Path) -> std::io::Result<()> {
     let mut all = MAGIC.to_vec();
     all.extend(shard.size.to_le_bytes());
     all.extend(shard.sum.to_le_bytes());
     all.extend(shard.starts.iter().flat_map(|start| start.to_le_bytes()));
     all.extend(crc32c::crc32c(&all).to_le_bytes());
-    // Of its own process: another one may save the same.
+    // Named after this process, as another one may save the same index.
     let partial = saved.with_extension(format!("{}.partial", std::process::id()));
     let written = File::create(&partial).and_then(|mut file| {
         file.write_all(&all)?;
@@ -83,7 +85,7 @@ fn save(shard: &Shard, saved: &Path) -> std::io::Result<()> {
         fs::rename(&partial, saved)
     });
     if written.is_err() {
-        // What is not whole is of no use; if it cannot be deleted, nothing reads it either.
+        // The incomplete file is useless; if it cannot be deleted, it is never read either.
         let _ = fs::remove_file(&partial);
     }
     written
@@ -101,7 +103,7 @@ fn read(path: &Path, all: &[u8]) -> Option<Shard> {
     };
     let starts: Vec<u64> = starts.iter().map(|own| u64::from_le_bytes(*own)).collect();
     let size = u64::from_le_bytes(*size);
-    // Each has room for a record.
+    // Each range has room for a record.
     let ends = starts.iter().skip(1).chain([&size]);
     let fits =
         |(start, end): (&u64, &u64)| start.checked_add(AROUND).is_some_and(|own| own <= *end);
@@ -146,7 +148,7 @@ mod tests {
                 assert!(read(path, &all[..place]).is_none(), "cut at {place}");
             }
         }
-        // With the right checksum, but records that overlap.
+        // A valid checksum, but overlapping records.
         let shard = Shard {
             path: path.to_owned(),
             size: 100,

@@ -1,4 +1,4 @@
-//! Writing shards.
+//! Writer of shards.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::frame;
 use crate::DataError;
 
-/// Writes one TFRecord file, which TensorFlow reads too.
+/// Writes a TFRecord file, which TensorFlow can read.
 #[derive(Debug)]
 pub struct TfRecordWriter {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub struct TfRecordWriter {
 }
 
 impl TfRecordWriter {
-    /// A new file, in the place of what was there.
+    /// Creates a file, replacing an existing one.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -31,7 +31,7 @@ impl TfRecordWriter {
         }
     }
 
-    /// Appends a record; gives how many bytes of the file it takes.
+    /// Appends a record; returns its size in the file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -46,7 +46,7 @@ impl TfRecordWriter {
         Ok(length + frame::AROUND)
     }
 
-    /// Hands everything to the operating system.
+    /// Passes everything to the operating system.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -55,7 +55,7 @@ impl TfRecordWriter {
         flushed.map_err(|source| DataError::write(&self.path, source))
     }
 
-    /// Ends the file: what was written is on the disk then.
+    /// Finishes the file and syncs it to the disk.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,23 +1,23 @@
-//! The documents of a file of tokens.
+//! Documents of token files.
 
 use super::{BLOCK, Tokens};
 use crate::{DataError, Dataset, Place, Source};
 
-/// Tokens between those that end documents: [`Tokens::documents`].
+/// Token sequences up to an end token: [`Tokens::documents`].
 #[derive(Debug, Clone)]
 pub struct Documents {
     tokens: Tokens,
-    /// Where each document ends, with the token that ends it.
+    /// End of each document, including its end token.
     ends: Vec<usize>,
     end: u32,
 }
 
 impl Tokens {
-    /// The documents that a token ends, GPT-2's 50256 say, each with that token behind it; for
-    /// [`Dataset::pack`]. The tokens are searched once now; 8 bytes a document stay in memory.
+    /// Splits the tokens into documents by an end token, such as GPT-2's 50256, each including that
+    /// token; for [`Dataset::pack`]. The tokens are scanned once; 8 bytes per document stay in memory.
     ///
     /// # Errors
-    /// There is no token at all, or one cannot be read or is not of the vocabulary.
+    /// There are no tokens, or one cannot be read or is not in the vocabulary.
     pub fn documents(&self, end: u32) -> Result<Dataset<Documents>, DataError> {
         let mut ends = Vec::new();
         for start in (0..self.len()).step_by(BLOCK) {

@@ -1,4 +1,4 @@
-//! Files of tokens.
+//! Token files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,8 +14,8 @@ use crate::magic::{self, Magic};
 use crate::samples::splits;
 use gpipe_partitioner::files;
 
-/// Writes tokens into a row, and gives the largest: one pass without checks of bounds, of which
-/// the compiler does several tokens at a time.
+/// Writes tokens to a row and returns the largest: one pass without bounds checks, which the compiler
+/// vectorizes.
 pub(super) fn put(tokens: impl Iterator<Item = u32>, row: &mut [i64]) -> u32 {
     let places = row.iter_mut().zip(tokens);
     places.fold(0, |largest, (place, token)| {
@@ -24,7 +24,7 @@ pub(super) fn put(tokens: impl Iterator<Item = u32>, row: &mut [i64]) -> u32 {
     })
 }
 
-/// How a token is written.
+/// Encoding of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Width {
@@ -42,7 +42,7 @@ impl Width {
         }
     }
 
-    /// Shows the tokens that bytes are.
+    /// Passes the tokens of bytes to `visit`.
     pub(super) fn tokens(self, bytes: &[u8], visit: impl FnMut(u32)) {
         match self {
             Self::U16 => {
@@ -58,7 +58,7 @@ impl Width {
         }
     }
 
-    /// Writes the tokens that bytes are into a row, and gives the largest.
+    /// Writes the tokens of bytes to a row, and returns the largest.
     pub(super) fn put(self, bytes: &[u8], row: &mut [i64]) -> u32 {
         match self {
             Self::U16 => {
@@ -72,7 +72,7 @@ impl Width {
         }
     }
 
-    /// What the name of a file tells.
+    /// Returns the encoding that the file's name tells.
     fn of_name(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
         let ends = |end: &str| name.ends_with(&format!(".{end}.bin"));
@@ -86,14 +86,14 @@ impl Width {
     }
 }
 
-/// What the file beside it tells.
+/// Contents of the description file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Beside {
     dtype: Width,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     vocabulary: Option<usize>,
-    /// How many there are, so that a file that was cut off is known as such.
+    /// Number of tokens, to detect truncated files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tokens: Option<usize>,
 }
@@ -104,11 +104,11 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Bytes of the header of llm.c's files: whole numbers of 4 bytes, of which the first tells what the file is, the
-/// second the version, and the third how many tokens there are.
+/// Header size of llm.c's files: 4-byte integers, of which the first identifies the file type, the
+/// second the version, and the third is the number of tokens.
 const HEADER: u64 = 1024;
 
-/// How the tokens of a file are written that begins as llm.c's do, and how many there are.
+/// Returns the encoding and the number of tokens of a file that begins like llm.c's.
 pub(crate) fn llm_c(start: &[u8]) -> Option<(Width, usize)> {
     let (numbers, _) = start.as_chunks::<4>();
     let [what, version, tokens, ..] = numbers else {
@@ -170,7 +170,7 @@ pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
     Ok(tokens)
 }
 
-/// The two files of a folder, one to train on and one that is held out.
+/// Returns the two files of a folder: for training, and held out.
 pub(super) fn of_folder(folder: &Path) -> Option<[PathBuf; 2]> {
     let files = fs::read_dir(folder)
         .ok()?
@@ -190,7 +190,7 @@ fn is_nano_gpt(path: &Path) -> bool {
     names.iter().any(is_one) && names.iter().all(|own| path.with_file_name(own).is_file())
 }
 
-/// That tokens of which nothing but nanoGPT's habit tells that they have 2 bytes do not have 4.
+/// Rejects tokens of 4 bytes in files that are assumed to have 2 only because of nanoGPT's names.
 fn refuse_wide(path: &Path) -> Result<(), DataError> {
     const BYTES: usize = 1 << 14;
     let file = DiskFile::open(path)?;
@@ -210,7 +210,7 @@ fn refuse_wide(path: &Path) -> Result<(), DataError> {
     Err(DataError::bad(path, 0, what))
 }
 
-/// The number after the largest token.
+/// Returns one more than the largest token.
 fn vocabulary(tokens: &Tokens) -> Result<usize, DataError> {
     let mut vocabulary = 0;
     tokens.visit(0..tokens.len(), |token| {
@@ -219,7 +219,7 @@ fn vocabulary(tokens: &Tokens) -> Result<usize, DataError> {
     Ok(vocabulary)
 }
 
-/// What tells of the tokens of a file without a header.
+/// Describes the tokens of a file without a header.
 fn told(path: &Path) -> Result<Beside, DataError> {
     if let Some(told) = described(path)? {
         return Ok(told);
@@ -240,7 +240,7 @@ fn told(path: &Path) -> Result<Beside, DataError> {
     })
 }
 
-/// What the file beside it says, where there is one.
+/// Reads the description file, if there is one.
 fn described(path: &Path) -> Result<Option<Beside>, DataError> {
     let beside = beside(path);
     let text = match files::read(&beside) {
@@ -265,7 +265,7 @@ fn untold(path: &Path, beside: &Path) -> DataError {
     ))
 }
 
-/// All tokens are of the vocabulary.
+/// Checks that all tokens are in the vocabulary.
 pub(super) fn check(tokens: &[u32], vocabulary: usize) -> Result<(), DataError> {
     let outside = |&token: &u32| token as usize >= vocabulary;
     let Some(place) = tokens.iter().position(outside) else {

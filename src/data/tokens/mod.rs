@@ -1,4 +1,4 @@
-//! Tokens in a row, and windows of them.
+//! Token sequences, and windows of them.
 
 mod documents;
 mod file;
@@ -21,13 +21,12 @@ pub use windows::{RandomWindows, RowOfWindows};
 use file::Width;
 pub(super) use file::llm_c;
 
-/// Tokens at each end that the checksum is of.
+/// Tokens at each end that the checksum covers.
 const ENDS: usize = 1 << 20;
-/// Tokens of a file that are read at a time, at most.
+/// Upper bound of tokens read from a file at a time.
 const BLOCK: usize = 1 << 16;
 
-/// Numbered tokens in a row: of a text in memory, or of a file of any size, which is read
-/// part by part as they are asked for.
+/// A sequence of tokens: of a text in memory, or of a file of any size, read on demand.
 ///
 /// ```
 /// use gpipe::data::Tokens;
@@ -43,7 +42,7 @@ const BLOCK: usize = 1 << 16;
 #[derive(Clone)]
 pub struct Tokens {
     data: Arc<Data>,
-    /// Those of all that are meant.
+    /// The range in use.
     part: Range<usize>,
     vocabulary: usize,
 }
@@ -53,7 +52,7 @@ enum Data {
     File {
         file: DiskFile,
         width: Width,
-        /// The byte with which the first token begins.
+        /// Offset of the first token.
         start: u64,
     },
 }
@@ -68,29 +67,29 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Tokens in memory; the vocabulary ends with the largest.
+    /// Makes a sequence in memory; the vocabulary ends with the largest token.
     pub fn new(tokens: Vec<u32>) -> Self {
         let largest = tokens.iter().max();
         let vocabulary = largest.map_or(0, |&largest| largest as usize + 1);
         Self::of(Data::Memory(tokens), vocabulary)
     }
 
-    /// Tokens in memory, of a vocabulary that may have more.
+    /// Makes a sequence in memory with a given vocabulary size.
     ///
     /// # Errors
-    /// A token is not of the vocabulary.
+    /// A token is not in the vocabulary.
     pub fn with_vocabulary(tokens: Vec<u32>, vocabulary: usize) -> Result<Self, DataError> {
         file::check(&tokens, vocabulary)?;
         Ok(Self::of(Data::Memory(tokens), vocabulary))
     }
 
-    /// One token a byte, of a vocabulary of 256.
+    /// Makes one token per byte, with a vocabulary of 256.
     pub fn of_bytes(text: &[u8]) -> Self {
         let tokens = text.iter().copied().map(u32::from).collect();
         Self::of(Data::Memory(tokens), 256)
     }
 
-    /// The tokens of a text, one a character.
+    /// Returns the tokens of a text, one per character.
     pub fn of_text(set: &TextSet) -> Self {
         let tokens = [Split::Train, Split::HeldOut].map(|split| set.part(split));
         Self::of(Data::Memory(tokens.concat()), set.vocabulary().len())
@@ -106,22 +105,22 @@ impl Tokens {
         tokens
     }
 
-    /// How many there are.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.part.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.part.is_empty()
     }
 
-    /// All tokens are below this.
+    /// Returns the vocabulary size: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// Those of a range of places; all are where that is too long.
+    /// Returns a subsequence; a range that is too long is clipped.
     #[must_use]
     pub fn range(&self, range: Range<usize>) -> Self {
         let end = self.part.start.saturating_add(range.end).min(self.part.end);
@@ -132,7 +131,7 @@ impl Tokens {
         }
     }
 
-    /// The first nine tenths, or the last tenth.
+    /// Returns the first nine tenths, or the last tenth.
     #[must_use]
     pub fn split(&self, split: Split) -> Self {
         let train = self.len() - self.len() / 10;
@@ -142,19 +141,19 @@ impl Tokens {
         }
     }
 
-    /// Windows of `seq` tokens each, one after the other, with the token that follows
-    /// each; what is left at the end is too short for one.
+    /// Returns consecutive windows of `seq` tokens, each with the next token of each; an incomplete
+    /// window at the end is dropped.
     ///
     /// # Errors
-    /// There is not one window.
+    /// There is no complete window.
     pub fn windows(&self, seq: usize) -> Result<Dataset<RowOfWindows>, DataError> {
         Ok(Dataset::new(RowOfWindows::new(self.clone(), seq)?))
     }
 
-    /// Windows of `seq` tokens from places drawn at random, without end.
+    /// Returns windows of `seq` tokens at random positions, without end.
     ///
     /// # Errors
-    /// There is not one window.
+    /// There is no complete window.
     pub fn random_windows(
         &self,
         seq: usize,
@@ -163,13 +162,13 @@ impl Tokens {
         Ok(Dataset::new(RandomWindows::new(self.clone(), seq, seed)?))
     }
 
-    /// The tokens of a range.
+    /// Reads the tokens of a range.
     ///
     /// # Errors
-    /// One is not of the vocabulary: where it is.
+    /// They cannot be read, or a token is not in the vocabulary; the error gives its place.
     ///
     /// # Panics
-    /// The range is not inside.
+    /// The range is out of bounds.
     pub fn get(&self, range: Range<usize>) -> Result<Vec<i64>, DataError> {
         assert!(range.end <= self.len(), "{range:?} of {}", self.len());
         let mut tokens = Vec::with_capacity(range.len());
@@ -177,10 +176,10 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Shows the tokens of a range, in order.
+    /// Passes the tokens of a range to `show`, in order.
     ///
     /// # Errors
-    /// They cannot be read, or one is not of the vocabulary.
+    /// They cannot be read, or a token is not in the vocabulary.
     fn valid(&self, range: Range<usize>, mut show: impl FnMut(u32)) -> Result<(), DataError> {
         let start = self.part.start + range.start;
         let (mut place, mut bad) = (start, None);
@@ -203,8 +202,8 @@ impl Tokens {
         })
     }
 
-    /// The tokens of a place into one row and those that follow each into another; false where
-    /// they cannot be read, or one is not of the vocabulary: [`Tokens::get`] tells which.
+    /// Writes the tokens from a position to one row, and the next token of each to another; returns
+    /// false if they cannot be read or one is not in the vocabulary: [`Tokens::get`] gives the error.
     fn window(&self, start: usize, bytes: &mut Vec<u8>, [x, y]: [&mut [i64]; 2]) -> bool {
         let Some((first, rest)) = x.split_first_mut() else {
             return false;
@@ -231,7 +230,7 @@ impl Tokens {
         (largest as usize) < self.vocabulary
     }
 
-    /// Windows from these places as two batches.
+    /// Returns windows at these positions as two batches.
     fn gathered(
         &self,
         seq: usize,
@@ -255,19 +254,18 @@ impl Tokens {
         done.ok()?.ok()?.then(|| Gathered::pair(x, y))
     }
 
-    /// That the tokens that [`Tokens::identity`] depends on are of the vocabulary. If one
-    /// of them were found when its turn comes, it could not be put right: no position
-    /// that was saved would be one in the file any more.
+    /// Checks that the tokens that [`Tokens::identity`] depends on are in the vocabulary. If one were
+    /// found only when it is read, fixing it would invalidate all saved positions in the file.
     ///
     /// # Errors
-    /// Where the first is that is not.
+    /// A token is not; the error gives the place of the first.
     pub fn check_ends(&self) -> Result<(), DataError> {
         let ends = ENDS.min(self.len());
         self.valid(0..ends, |_| ())?;
         self.valid(self.len() - ends..self.len(), |_| ())
     }
 
-    /// Where a token is.
+    /// Returns the place of a token.
     pub(super) fn place(&self, token: usize) -> Place {
         self.place_in_all(self.part.start + token)
     }
@@ -288,7 +286,7 @@ impl Tokens {
         }
     }
 
-    /// Shows the tokens of a range of all, in order.
+    /// Passes the tokens of a range of the file to `visit`, in order.
     fn visit(&self, range: Range<usize>, mut visit: impl FnMut(u32)) -> Result<(), DataError> {
         let (file, width, before) = match &*self.data {
             Data::Memory(tokens) => {
@@ -307,7 +305,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// The checksum of the tokens of a range of all, four bytes each, behind what `sum` is of.
+    /// Returns the checksum of a range's tokens, four bytes each, continuing `sum`.
     fn sum(&self, mut sum: u32, range: Range<usize>) -> Result<u32, DataError> {
         let mut bytes = Vec::with_capacity(4 * range.len().min(BLOCK));
         for start in range.clone().step_by(BLOCK) {
@@ -320,35 +318,34 @@ impl Tokens {
         Ok(sum)
     }
 
-    /// What a position in them depends on. Of large files only both ends are looked at.
+    /// Describes everything that a position depends on. For large files, only both ends are checked.
     pub(super) fn identity(&self) -> String {
         let (Range { start, end }, ends) = (self.part.clone(), ENDS.min(self.len()));
         let first = self.sum(0, start..start + ends);
         match first.and_then(|sum| self.sum(sum, end - ends..end)) {
             Ok(sum) => format!("{} tokens with checksum {sum:08x}", self.len()),
-            // No position is one in these; reading them will tell the same.
+            // Reading the tokens will report the same error.
             Err(error) => format!("{} tokens that cannot be read ({error})", self.len()),
         }
     }
 
-    /// Opens a file of tokens; what they are is told by its name, by a file beside it, or by its header.
+    /// Opens a token file; its encoding is told by its name, by a file beside it, or by its header.
     ///
-    /// The tokens are unsigned and little-endian, without anything between them, and nothing before them but the
-    /// header of llm.c's files, which tells how many there are and that they have 2 or 4 bytes.
-    /// Without a header they have 2 bytes where the name ends with `.u16.bin` and 4 where it ends with
-    /// `.u32.bin`; of other names a file `NAME.json` says it: `{"dtype": "u16",
-    /// "vocabulary": 50257}`. `train.bin` and `val.bin` of one folder are nanoGPT's, of 2 bytes. Where nothing
-    /// tells a vocabulary, the file is searched for the largest token.
+    /// Tokens are unsigned, little-endian and contiguous. Only llm.c's files have a header, which tells
+    /// the number of tokens and whether they have 2 or 4 bytes. Without a header, they have 2 bytes if
+    /// the name ends with `.u16.bin` and 4 if it ends with `.u32.bin`; otherwise a file `NAME.json`
+    /// tells: `{"dtype": "u16", "vocabulary": 50257}`. `train.bin` and `val.bin` in one folder are
+    /// nanoGPT's, with 2 bytes. Without a known vocabulary size, the file is searched for the largest
+    /// token.
     ///
     /// # Errors
-    /// A file cannot be read, nothing tells what the tokens are, or there is not a whole
-    /// number of them.
+    /// A file cannot be read, its encoding is unknown, or its length is not a whole number of tokens.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         file::open(path)
     }
 
-    /// Opens the two files of tokens of a folder, one to train on and one that is held out, as their names tell
-    /// (`train.bin`, `val.bin`), with one vocabulary; none where it has no two such files.
+    /// Opens a folder's token files for training and for evaluation, by their names (`train.bin`,
+    /// `val.bin`), with a common vocabulary; `None` if there are no two such files.
     ///
     /// # Errors
     /// As [`Tokens::open`].
@@ -367,11 +364,11 @@ impl Tokens {
         file::of_folder(folder).is_some()
     }
 
-    /// Writes tokens for [`Tokens::open`], with the file beside it: 2 bytes each where
-    /// `vocabulary` allows it.
+    /// Writes tokens for [`Tokens::open`], with a description file: 2 bytes each if `vocabulary` allows
+    /// it.
     ///
     /// # Errors
-    /// A token is not below `vocabulary`; the file cannot be written.
+    /// A token is not below `vocabulary`, or the file cannot be written.
     pub fn write(path: &Path, tokens: &[u32], vocabulary: usize) -> Result<(), DataError> {
         file::write(path, tokens, vocabulary)
     }

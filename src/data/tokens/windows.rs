@@ -1,9 +1,9 @@
-//! Tokens with what follows each of them.
+//! Windows of tokens with their next tokens.
 
 use super::Tokens;
 use crate::{DataError, Gathered, Place, Random, Source};
 
-/// Tokens, and at each place the token that comes next.
+/// Tokens, and the next token of each.
 type Window = (Vec<i64>, Vec<i64>);
 
 fn cut(tokens: &Tokens, start: usize, seq: usize) -> Result<Window, DataError> {
@@ -27,7 +27,7 @@ fn require(tokens: &Tokens, seq: usize) -> Result<(), DataError> {
     )))
 }
 
-/// Windows one after the other: [`Tokens::windows`].
+/// Consecutive windows: [`Tokens::windows`].
 #[derive(Debug, Clone)]
 pub struct RowOfWindows {
     tokens: Tokens,
@@ -66,7 +66,7 @@ impl Source for RowOfWindows {
     }
 }
 
-/// Windows from random places: [`Tokens::random_windows`].
+/// Windows at random positions: [`Tokens::random_windows`].
 #[derive(Debug, Clone)]
 pub struct RandomWindows {
     tokens: Tokens,
@@ -80,7 +80,7 @@ impl RandomWindows {
         Ok(Self { tokens, seq, seed })
     }
 
-    /// Where the window of this number begins: the number that would be drawn then.
+    /// Returns the start of a window, drawn by its index.
     fn start(&self, index: usize) -> usize {
         let choices = self.tokens.len() - self.seq;
         let mut drawn = Random::new(self.seed).skipping(index as u64);
@@ -91,7 +91,7 @@ impl RandomWindows {
 impl Source for RandomWindows {
     type Item = Window;
 
-    /// Without end.
+    /// Endless.
     fn len(&self) -> usize {
         usize::MAX
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::{Sampler, Split, TextSet};
 
-    /// Runs that were begun with the sampler go on with the loader.
+    /// Runs begun with the sampler continue with the loader.
     #[test]
     fn random_windows_are_those_of_the_sampler() {
         let text: String = ('a'..='z').cycle().take(400).collect();

@@ -1,7 +1,7 @@
-//! The zip archive of an exported program: stored entries, read where they lie.
+//! The zip archive of an exported program: uncompressed entries, read in place.
 //!
-//! `torch.export.save` compresses nothing, so that an entry is a range of the file, and none
-//! can be larger than the file is: whatever the directory says, no more is allocated.
+//! `torch.export.save` compresses nothing, so an entry is a range of the file and cannot be larger:
+//! whatever the directory claims, no more is allocated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use super::error::{ExportedReason, Result, damaged};
 use super::other_kinds;
 
-/// How long a directory may be: a hundred bytes an entry, and one entry a weight.
+/// Limit of the directory's size: a hundred bytes per entry, and one entry per weight.
 const MAX_DIRECTORY: u64 = 256 << 20;
-/// Bytes that are read at once of an entry that is read in pieces.
+/// Bytes read at a time of an entry read in pieces.
 pub(super) const PIECE: u64 = 256 << 10;
 const END: [u8; 4] = *b"PK\x05\x06";
 const END_64: [u8; 4] = *b"PK\x06\x06";
@@ -22,14 +22,14 @@ const LOCATOR_64: [u8; 4] = *b"PK\x06\x07";
 const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
 
-/// Where the bytes are.
+/// Source of the bytes.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     File(Arc<File>, u64),
     Bytes(Arc<[u8]>),
 }
 
-/// The entries of an archive, by name without the folder that all of them are in.
+/// The entries of an archive, by name without their common folder.
 #[derive(Debug, Clone)]
 pub(super) struct Archive {
     source: Source,
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// That so many bytes from there are in it; `what` is what they are, for errors.
+    /// Checks that a range is within the source; `what` names it for errors.
     fn check(&self, what: &str, from: u64, count: u64) -> Result<()> {
         let end = from.checked_add(count).filter(|end| *end <= self.len());
         if end.is_some() {
@@ -68,7 +68,7 @@ impl Source {
         Err(damaged(what, why))
     }
 
-    /// So many bytes from there; `what` is what they are, for errors.
+    /// Reads a range; `what` names it for errors.
     fn read(&self, what: &str, from: u64, count: u64) -> Result<Vec<u8>> {
         self.check(what, from, count)?;
         let mut bytes = vec![0; count as usize];
@@ -76,7 +76,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Fills `bytes` with those from there.
+    /// Fills `bytes` from a position on.
     fn fill(&self, what: &str, from: u64, bytes: &mut [u8]) -> Result<()> {
         self.check(what, from, bytes.len() as u64)?;
         match self {
@@ -87,7 +87,7 @@ impl Source {
     }
 }
 
-/// Numbers of a header, in order; past its end they are 0.
+/// Numbers of a header in order, 0 beyond its end.
 struct Header<'a>(&'a [u8]);
 
 impl Header<'_> {
@@ -133,12 +133,12 @@ impl Archive {
         self.entries.contains_key(name)
     }
 
-    /// The bytes of an entry, were it read.
+    /// Returns the size of an entry.
     pub(super) fn size(&self, name: &str) -> Option<u64> {
         Some(self.entries.get(name)?.size)
     }
 
-    /// A sum of all that is in it, from what its directory says.
+    /// Returns a checksum of the contents, from the directory.
     pub(super) fn fingerprint(&self) -> u32 {
         let entries: BTreeMap<_, _> = self.entries.iter().collect();
         let mut sum = crc32fast::Hasher::new();
@@ -150,7 +150,7 @@ impl Archive {
         sum.finalize()
     }
 
-    /// Names that begin so.
+    /// Returns the names with a prefix.
     pub(super) fn names(&self, prefix: &str) -> Vec<&str> {
         let names = self.entries.keys().map(String::as_str);
         let mut names: Vec<_> = names.filter(|name| name.starts_with(prefix)).collect();
@@ -158,7 +158,7 @@ impl Archive {
         names
     }
 
-    /// Reads an entry and checks its sum.
+    /// Reads an entry and verifies its checksum.
     pub(super) fn read(&self, name: &str) -> Result<Vec<u8>> {
         let (start, entry) = self.place(name)?;
         let bytes = self.source.read(name, start, entry.size)?;
@@ -166,8 +166,8 @@ impl Archive {
         Ok(bytes)
     }
 
-    /// Reads an entry piece by piece: `each` gets where a piece begins, which is a multiple of
-    /// [`PIECE`], and its bytes. The sum is checked behind the last one.
+    /// Reads an entry in pieces: `each` gets a piece's offset, a multiple of [`PIECE`], and its bytes.
+    /// The checksum is verified after the last one.
     pub(super) fn read_in_pieces(
         &self,
         name: &str,
@@ -189,7 +189,7 @@ impl Archive {
         Ok(entry.check(name, sum.finalize())?)
     }
 
-    /// Where the bytes of an entry begin.
+    /// Returns the offset of an entry's bytes.
     fn place(&self, name: &str) -> Result<(u64, Entry)> {
         let entry = self.entries.get(name);
         let entry = *entry.ok_or_else(|| damaged(name, "the archive does not have it"))?;
@@ -219,7 +219,7 @@ fn wrong(why: impl Into<String>) -> ExportedReason {
     damaged("the archive's directory", why)
 }
 
-/// Where the directory begins, and its size.
+/// Returns the offset and size of the directory.
 fn directory(source: &Source) -> Result<(u64, u64)> {
     // The end has 22 bytes and a comment of up to 65,535.
     let tail = source.len().min(22 + 65_535);
@@ -252,7 +252,7 @@ fn directory(source: &Source) -> Result<(u64, u64)> {
     Ok((header.number(48, 8), header.number(40, 8)))
 }
 
-/// The first entry of the directory: its name, and how long its record is.
+/// Parses the first entry of the directory: its name, and the length of its record.
 fn central(bytes: &[u8]) -> Result<(String, Entry, usize)> {
     let header = Header(bytes);
     if bytes.len() < 46 || bytes[..4] != CENTRAL {
@@ -287,7 +287,7 @@ fn central(bytes: &[u8]) -> Result<(String, Entry, usize)> {
     Ok((own_name.to_owned(), entry, length))
 }
 
-/// The sizes that have no room in 32 bits, from the extra field.
+/// Reads the sizes that exceed 32 bits from the extra field.
 fn large(mut extra: &[u8], sizes: &mut [u64; 3]) {
     while extra.len() >= 4 {
         let header = Header(extra);

@@ -1,4 +1,4 @@
-//! The arguments and outputs of a node.
+//! Arguments and outputs of nodes.
 
 use serde_json::Value;
 use tch::Kind;
@@ -9,7 +9,7 @@ use super::read::Table;
 use super::schema;
 use super::weights::{kind, number_in_libtorch};
 
-/// The names that are defined so far, each once.
+/// The names defined so far, each once.
 #[derive(Debug, Default)]
 pub(super) struct Names(Table);
 
@@ -32,7 +32,7 @@ impl Names {
     }
 }
 
-/// Reads an argument: an object with one key, its kind.
+/// Reads an argument: an object whose single key is its type.
 pub(super) fn read(arg: &Value, name: &str, names: &Names, place: &str) -> Result<Argument> {
     let only = arg.as_object().filter(|own| own.len() == 1);
     let only = only.and_then(|own| own.iter().next());
@@ -78,7 +78,7 @@ pub(super) fn read(arg: &Value, name: &str, names: &Names, place: &str) -> Resul
         }
         "as_scalar_type" => Some(scalar_type(value, name, place)?),
         "as_memory_format" => memory_format(value),
-        // Strided, as libtorch counts it.
+        // The strided layout, by libtorch's number.
         "as_layout" => (value.as_u64() == Some(7)).then_some(Argument::Int(0)),
         "as_device" => device(value),
         other => {
@@ -113,7 +113,7 @@ fn optional(own: &Value, names: &Names, place: &str) -> Result<Option<ValueId>> 
     }
 }
 
-/// A number or the value that it is; none where it is neither.
+/// Returns a constant number or the value of a number; `None` if it is neither.
 fn number(
     own: &Value,
     fixed: &str,
@@ -129,7 +129,7 @@ fn number(
     }
 }
 
-/// JSON has no infinities: Python writes them as texts, or as words that are no JSON.
+/// JSON has no infinities: Python writes them as strings, or as words that are not valid JSON.
 fn float(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some("Infinity") => Some(f64::INFINITY),
@@ -147,7 +147,7 @@ fn scalar_type(value: &Value, name: &str, place: &str) -> Result<Argument> {
 }
 
 fn memory_format(value: &Value) -> Option<Argument> {
-    // As PyTorch's files count them, and as libtorch does.
+    // Maps the numbers in PyTorch's files to libtorch's.
     let format = match value.as_u64()? {
         1 => 0,
         2 => 2,
@@ -163,13 +163,13 @@ fn device(value: &Value) -> Option<Argument> {
     known.then_some(Argument::Device)
 }
 
-/// The name of a graph's input or output that is a tensor or a size.
+/// Returns the name of a graph's input or output that is a tensor or a size.
 pub(super) fn name_of(own: &Value) -> Option<&str> {
     let name = own["as_tensor"]["name"].as_str();
     name.or_else(|| own["as_sym_int"]["as_name"].as_str())
 }
 
-/// The names that a node defines, and whether they are numbers.
+/// Returns the names that a node defines, and whether they are numbers.
 pub(super) fn outputs<'a>(outputs: &'a [Value], place: &str) -> Result<Vec<(&'a str, bool)>> {
     let unknown = |own: &Value| -> ExportedReason {
         unsupported(place, format!("has an output that is not known: {own}"))
@@ -191,7 +191,7 @@ pub(super) fn outputs<'a>(outputs: &'a [Value], place: &str) -> Result<Vec<(&'a 
     Ok(all)
 }
 
-/// What a node with a subgraph switches for it.
+/// Returns the modes that a node sets for its subgraph.
 pub(super) fn modes(hop: &str, node: &schema::Node, modes: Modes, place: &str) -> Result<Modes> {
     let given = |at: usize, kind: &str| node.inputs.get(at).map(|own| &own.arg[kind]);
     let flag = |at: usize| given(at, "as_bool").and_then(Value::as_bool);

@@ -1,23 +1,23 @@
-//! Gradients of its own that a model has in Python: a file has the forward alone.
+//! Detects custom gradients of a Python model, which are not in the file: it has only the forward.
 //!
-//! What PyTorch writes beside a node, where in the source it was made, shows most of them: a
-//! `torch.autograd.Function` is called by its `apply`, and a module with a backward hook passes its
-//! tensors through a view that nobody wrote. A hook on a tensor leaves no trace.
+//! The stack trace that PyTorch saves with a node shows most of them: a `torch.autograd.Function` is
+//! called by its `apply`, and a module with a backward hook passes its tensors through a view that is
+//! not in the source. A hook on a tensor leaves no trace.
 
 use super::program::Module;
 use super::schema::Node;
 
-/// A call within another, as Python shows it.
+/// A frame of a Python stack trace.
 #[derive(Debug)]
 struct Frame<'t> {
     /// `net.py:17`
     place: String,
     function: &'t str,
-    /// The line of the source.
+    /// The source line.
     source: &'t str,
 }
 
-/// What gradient of its own a node has in Python, as far as its trace shows one.
+/// Describes the custom gradient of a node, if its stack trace shows one.
 pub(super) fn own_gradient(node: &Node, module: &Module) -> Option<String> {
     let frames = frames(node.metadata.get("stack_trace")?);
     if let Some(own) = function(&frames, module_depth(node)) {
@@ -30,7 +30,7 @@ pub(super) fn own_gradient(node: &Node, module: &Module) -> Option<String> {
     Some(format!("a backward hook of the module `{path}` ({class})"))
 }
 
-/// The function whose `forward` is called by its `apply`: one `forward` more than there are modules.
+/// Finds the function whose `forward` is called by `apply`: there is one more `forward` than modules.
 fn function(frames: &[Frame<'_>], modules: usize) -> Option<String> {
     let mut forwards = 0;
     let mut caller: Option<&Frame<'_>> = None;
@@ -54,7 +54,7 @@ fn function(frames: &[Frame<'_>], modules: usize) -> Option<String> {
     None
 }
 
-/// How many modules a node lies in.
+/// Number of modules around a node.
 fn module_depth(node: &Node) -> usize {
     let stack = node.metadata.get("nn_module_stack");
     stack.map_or(0, |own| {
@@ -62,7 +62,7 @@ fn module_depth(node: &Node) -> usize {
     })
 }
 
-/// The calls of a trace, the outermost first.
+/// Parses the frames of a stack trace, outermost first.
 fn frames(trace: &str) -> Vec<Frame<'_>> {
     let mut all = Vec::new();
     let mut lines = trace.lines().map(str::trim).peekable();

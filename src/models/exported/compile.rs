@@ -1,4 +1,4 @@
-//! From the nodes of a layer to steps that run: names are resolved, operators looked up.
+//! Compiles the nodes of a layer to executable steps: resolves names and looks up operators.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::trusted::Trusted;
 use gpipe_torch::layers::BatchNorm;
 use gpipe_torch::{Given, Number, Operator};
 
-/// Something that a step takes.
+/// An operand of a step.
 #[derive(Debug)]
 pub(super) enum Operand {
     Slot(usize),
@@ -23,21 +23,21 @@ pub(super) enum Operand {
     Number(Number),
 }
 
-/// One node, ready to run.
+/// An executable node.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) work: Work,
     pub(super) modes: Modes,
-    /// What and where it is, for errors.
+    /// Description and place of the node, for errors.
     pub(super) place: String,
-    /// Slots that no later step and no output uses.
+    /// Slots not used by any later step or output.
     pub(super) last_uses: Vec<usize>,
 }
 
 #[derive(Debug)]
 pub(super) enum Work {
     Operator(Call),
-    /// Batch norm that counts a mini-batch once.
+    /// Batch norm that updates its statistics once per mini-batch.
     BatchNorm {
         layer: BatchNorm,
         input: Operand,
@@ -62,7 +62,7 @@ pub(super) enum Work {
         operands: Vec<Operand>,
         output: usize,
     },
-    /// Input, weight, ends.
+    /// Operands: input, weight, ends.
     GroupedMm {
         operands: [Operand; 3],
         output: usize,
@@ -73,9 +73,9 @@ pub(super) enum Work {
 #[derive(Debug)]
 pub(super) struct Call {
     train: Result<Operator, String>,
-    /// Where it is another one.
+    /// The operator for evaluation, if it differs.
     eval: Option<Result<Operator, String>>,
-    /// What libtorch does not check itself.
+    /// Checks that libtorch does not make itself.
     trusted: Option<Trusted>,
     pub(super) tensors: Vec<Operand>,
     pub(super) numbers: Vec<Operand>,
@@ -106,14 +106,14 @@ impl Call {
     }
 }
 
-/// What is known while a layer is compiled.
+/// State of compiling a layer.
 pub(super) struct Compiler<'a> {
     program: &'a Program,
     variables: HashMap<usize, (Tensor, String)>,
     device: Device,
     slots: HashMap<ValueId, usize>,
     keep: Vec<ValueId>,
-    /// Whether a copy is as good as a view.
+    /// Whether a copy may replace a view.
     may_copy: bool,
 }
 
@@ -152,10 +152,10 @@ impl<'a> Compiler<'a> {
         Operand::Slot(self.slot(value))
     }
 
-    /// The steps of a layer.
+    /// Compiles the steps of a layer.
     ///
     /// # Errors
-    /// An operator or an argument that libtorch does not have, by its place.
+    /// libtorch lacks an operator or an argument; the error gives its place.
     pub(super) fn steps(&mut self, part: &Part) -> anyhow::Result<Vec<Step>> {
         let mut steps = Vec::new();
         for number in &part.nodes {
@@ -284,7 +284,7 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    /// The variable that an argument is.
+    /// Returns the variable that an argument refers to.
     fn variable(&self, node: &Node, name: &str) -> Option<(Tensor, &str, Role)> {
         let Some(Argument::Value(value)) = node.argument(name) else {
             return None;
@@ -297,7 +297,7 @@ impl<'a> Compiler<'a> {
         Some((tensor.shallow_clone(), own, role))
     }
 
-    /// Batch norm in training with running statistics: as the library's own layer does it.
+    /// Compiles a batch norm that trains with running statistics to the library's own layer.
     fn batch_norm(&mut self, node: &Node) -> anyhow::Result<Option<Work>> {
         let trains = node.argument("training") == Some(&Argument::Bool(true));
         if node.operator() != "batch_norm" || !trains {
@@ -338,7 +338,7 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    /// A buffer that grows by a fixed number at every step, such as `num_batches_tracked`.
+    /// Compiles a buffer that grows by a constant at every step, such as `num_batches_tracked`.
     fn counts(&mut self, node: &Node) -> Option<Work> {
         let Some(Argument::Int(by)) = node.argument("other") else {
             return None;
@@ -353,7 +353,7 @@ impl<'a> Compiler<'a> {
         Some(Work::Counts { steps, output })
     }
 
-    /// Why a node cannot be run in evaluation: it changes a buffer.
+    /// Explains that a node cannot run in evaluation because it changes a buffer.
     fn written(&self, node: &Node) -> anyhow::Result<Option<String>> {
         let Some((name, Argument::Value(value))) = node.arguments.first() else {
             return Ok(None);
@@ -377,7 +377,7 @@ impl<'a> Compiler<'a> {
         )))
     }
 
-    /// Looks the operator up and gives it what is fixed.
+    /// Looks up the operator and binds its constant arguments.
     fn open(
         &self,
         node: &Node,
@@ -385,9 +385,9 @@ impl<'a> Compiler<'a> {
         overload: &str,
         other: Option<&(&str, Argument)>,
     ) -> anyhow::Result<Operator> {
-        // Where kernels of another device leave their outputs in another order, a view that the
-        // exporting device could make cannot be made: `contiguous` before it did nothing there, and
-        // is not in the file.
+        // Kernels of another device may produce outputs in another memory format, for which a view of
+        // the exporting device is impossible: a `contiguous` before it had no effect there, and is not
+        // in the file.
         let reshapes = self.may_copy && name == "aten::view" && overload.is_empty();
         let mut operator = Operator::open(if reshapes { "aten::reshape" } else { name }, overload)?;
         for (name, argument) in &node.arguments {

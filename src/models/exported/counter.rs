@@ -8,8 +8,8 @@ use tch::Tensor;
 
 use gpipe_torch::{Context, GatheredParts, StepState, Values};
 
-/// `num_batches_tracked` and its like: grows once a step that counts, however many micro-batches
-/// the step has, as it does where a mini-batch is computed in one go.
+/// `num_batches_tracked` and similar buffers: grows once per training step, however many micro-batches
+/// the step has, as if the mini-batch were computed at once.
 #[derive(Debug)]
 pub(super) struct StepCounter {
     buffer: Tensor,
@@ -28,7 +28,7 @@ impl StepCounter {
         }
     }
 
-    /// Notes a pass.
+    /// Counts a pass.
     pub(super) fn count(self: &Rc<Self>, ctx: &Context) {
         if ctx.train() && !ctx.recomputing() {
             ctx.gathers(self);
@@ -36,7 +36,7 @@ impl StepCounter {
         }
     }
 
-    /// The buffer, as the step found it.
+    /// Returns the buffer as at the step's beginning.
     pub(super) fn counted(&self) -> Tensor {
         self.buffer.shallow_clone()
     }

@@ -1,11 +1,10 @@
-//! Where a program can be cut: between modules.
+//! Cuts a program into layers, between modules.
 //!
-//! A *unit* is a module that is not looked into: one without modules of its own, or one of
-//! several of a class, such as a block of a transformer. Containers, and modules that are there
-//! once, are looked into. Nodes that belong to no unit (a sum in the model's own `forward`), and
-//! units without parameters, go with the unit before or behind them, so that the fewest bytes
-//! cross the cut ([`least`]). Cuts at which more tensors are alive than on both sides are dropped, unless
-//! they are between neighbours of a list.
+//! A *unit* is a module that is not divided: one without submodules, or one of several of the same
+//! class, such as a transformer block. Containers, and modules that occur once, are divided. Nodes
+//! outside units (a sum in the model's own `forward`), and units without parameters, join the unit
+//! before or after them, so that the fewest bytes cross the cut ([`least`]). Cuts at which more tensors
+//! are alive than on both sides are dropped, unless they are between neighbours of a list.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -14,20 +13,20 @@ use super::least::{self, Crossing};
 use super::modes;
 use super::program::{Module, Node, Origin, Program, Role, Size, ValueId, ValueInfo};
 
-/// What a size is taken for that is not fixed, and of which the file has no example.
+/// Assumed value of a dynamic size without an example in the file.
 const GUESS: i64 = 16;
-/// More nodes than these between two units keep their order.
+/// If there are more nodes between two units, they are not reordered.
 const MOST_BETWEEN: usize = 4096;
 
-/// A run of nodes that is a layer.
+/// Consecutive nodes that form a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stretch {
-    /// The path of its module.
+    /// Path of its module.
     pub(super) name: String,
     pub(super) nodes: Range<usize>,
 }
 
-/// The layers, in order; all nodes are in one of them. Nodes between units may change places.
+/// Returns the layers in order, which cover all nodes. Nodes between units may be reordered.
 pub(super) fn cut(program: &mut Program) -> Vec<Stretch> {
     let modules = Modules::of(&program.nodes);
     let (mut all, within) = units(program, &modules);
@@ -47,8 +46,8 @@ pub(super) fn cut(program: &mut Program) -> Vec<Stretch> {
     all
 }
 
-/// The units with parameters, without what is between them; and of each node whether it goes on
-/// with the unit, be it any, of the node before.
+/// Returns the units with parameters, without the nodes between; and for each node, whether it
+/// continues the unit of the previous node.
 fn units(program: &Program, modules: &Modules<'_>) -> (Vec<Stretch>, Vec<bool>) {
     let mut all: Vec<Stretch> = Vec::new();
     let (mut within, mut before) = (Vec::new(), None);
@@ -71,7 +70,7 @@ fn units(program: &Program, modules: &Modules<'_>) -> (Vec<Stretch>, Vec<bool>) 
     (all, within)
 }
 
-/// Gives the nodes between units to the one before or behind them.
+/// Assigns the nodes between units to the unit before or after them.
 fn share_the_rest(all: &mut [Stretch], within: &[bool], program: &mut Program) {
     let last = all.len() - 1;
     all[0].nodes.start = 0;
@@ -83,7 +82,7 @@ fn share_the_rest(all: &mut [Stretch], within: &[bool], program: &mut Program) {
         let best = if may_change_places(&program.nodes[between.clone()]) {
             rearrange(program, &between, &last_uses)
         } else {
-            // The last of the best. What changes a buffer stays together with its module.
+            // The last of the best places. Nodes that change a buffer stay with their module.
             let places = (between.start..=between.end).rev();
             let places = places.filter(|place| !within[*place]);
             let best = places.min_by_key(|place| alive.cost(*place));
@@ -94,15 +93,15 @@ fn share_the_rest(all: &mut [Stretch], within: &[bool], program: &mut Program) {
     }
 }
 
-/// Whether nothing but their results depends on the order of these nodes: none changes a tensor
-/// in place, or draws.
+/// Whether these nodes may be reordered: there are not too many, and none changes a tensor in place or
+/// draws random numbers.
 fn may_change_places(nodes: &[Node]) -> bool {
     let bound = |node: &Node| node.operator().ends_with('_') || modes::draws(node);
     nodes.len() <= MOST_BETWEEN && !nodes.iter().any(bound)
 }
 
-/// Puts the nodes of `between` that are to go with the unit in front before the others.
-/// *Returns* the first of those.
+/// Moves the nodes of `between` that join the preceding unit to the front. *Returns* the first of the
+/// others.
 fn rearrange(program: &mut Program, between: &Range<usize>, last_uses: &[Option<usize>]) -> usize {
     let mut crossings: BTreeMap<ValueId, Crossing> = BTreeMap::new();
     let nodes = program.nodes[between.clone()].iter().enumerate();
@@ -145,7 +144,7 @@ fn rearrange(program: &mut Program, between: &Range<usize>, last_uses: &[Option<
     first
 }
 
-/// By value the last node that takes it; behind all nodes for the program's outputs.
+/// Returns, for each value, the last node that uses it; the program's outputs are used after all nodes.
 fn last_uses(program: &Program) -> Vec<Option<usize>> {
     let mut last = vec![None; program.values.len()];
     for (number, node) in program.nodes.iter().enumerate() {
@@ -157,8 +156,8 @@ fn last_uses(program: &Program) -> Vec<Option<usize>> {
     last
 }
 
-/// Bytes of a value that crosses a cut, as large as the example's; of equal bytes fewer tensors
-/// are better. Numbers cost nothing: they are read off shapes.
+/// Cost of a value that crosses a cut: its bytes at the example's size; of equal bytes, fewer tensors
+/// are better. Numbers are free, as they are read from shapes.
 fn cost_of(value: &ValueInfo) -> u64 {
     const BYTE: u64 = 1 << 16;
     if value.is_number {
@@ -182,9 +181,9 @@ fn cost_of(value: &ValueInfo) -> u64 {
         .saturating_add(1)
 }
 
-/// Drops cuts at which more is alive than at the cuts on both sides, but for those between neighbours of a
-/// list: what several blocks take, such as a mask, is made behind the cut in front of the first one, so
-/// that more is alive between two.
+/// Drops cuts with more live tensors than the cuts on both sides, except those between neighbours of a
+/// list: an input shared by several blocks, such as a mask, is made after the cut before the first
+/// block, so more is alive between blocks.
 fn without_peaks(all: &mut Vec<Stretch>, alive: &Alive, neighbours: &HashSet<(String, String)>) {
     loop {
         let count = |stretch: &Stretch| alive.count(stretch.nodes.start);
@@ -202,7 +201,7 @@ fn without_peaks(all: &mut Vec<Stretch>, alive: &Alive, neighbours: &HashSet<(St
     }
 }
 
-/// Makes names unique, and fit for layers.
+/// Makes names unique and valid for layers.
 fn name(all: &mut [Stretch]) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for stretch in all {
@@ -223,7 +222,7 @@ fn has_parameters(program: &Program, nodes: &Range<usize>) -> bool {
     nodes.any(|node| node.inputs().any(is_parameter))
 }
 
-/// The modules that nodes were made in.
+/// The modules of a program's nodes.
 struct Modules<'a> {
     classes: HashMap<&'a str, &'a str>,
     children: HashMap<&'a str, Vec<&'a str>>,
@@ -259,7 +258,7 @@ impl<'a> Modules<'a> {
         self.children.get(path).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a module is looked into.
+    /// Whether a module is divided.
     fn is_open(&self, path: &str) -> bool {
         let children = self.children(path);
         if children.is_empty() {
@@ -276,7 +275,7 @@ impl<'a> Modules<'a> {
         let class = |own: &str| self.classes.get(own).copied();
         let is_list = (children.windows(2)).all(|pair| class(pair[0]) == class(pair[1]));
         let listed = children.iter().flat_map(|own| {
-            // A list that is not called itself is in the paths of its members alone.
+            // A list that is not called itself occurs only in its members' paths.
             let below = own.strip_prefix(path).unwrap_or(own);
             let is_member = below.trim_start_matches('.').contains('.');
             if is_list || is_member || self.is_container(own) {
@@ -290,13 +289,13 @@ impl<'a> Modules<'a> {
         blocks.any(|own| !seen.insert(class(own)))
     }
 
-    /// Whether it is one of PyTorch's lists of modules.
+    /// Whether this is one of PyTorch's lists of modules.
     fn is_container(&self, path: &str) -> bool {
         let class = self.classes.get(path);
         class.is_some_and(|class| class.starts_with("torch.nn.modules.container."))
     }
 
-    /// Whether two units are of one class, with numbers in the same list.
+    /// Whether two units have the same class and are numbered members of the same list.
     fn are_of_a_list(&self, one: &str, other: &str) -> bool {
         let list = |path: &'_ str| {
             let (list, number) = path.rsplit_once('.').unwrap_or(("", path));
@@ -306,7 +305,7 @@ impl<'a> Modules<'a> {
         list(one).is_some() && list(one) == list(other) && class(one) == class(other)
     }
 
-    /// What is in a list of modules; of another module, itself.
+    /// Returns the members of a list of modules; another module is its own member.
     fn members_of(&self, path: &'a str) -> Vec<&'a str> {
         if !self.is_container(path) {
             return vec![path];
@@ -315,10 +314,10 @@ impl<'a> Modules<'a> {
         children.flat_map(|own| self.members_of(own)).collect()
     }
 
-    /// The unit that a node belongs to.
+    /// Returns the unit of a node.
     fn unit<'m>(&self, module: &'m Module) -> Option<&'m str> {
         let mut paths = module.stack.iter().map(|(path, _)| path.as_str());
-        // The model as a whole is always looked into.
+        // The model as a whole is always divided.
         let within = paths.next().filter(|path| !path.is_empty());
         within
             .into_iter()
@@ -327,7 +326,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// What is alive before each node.
+/// Live tensors before each node: their number and cost.
 struct Alive(Vec<(usize, u64)>);
 
 impl Alive {
@@ -352,12 +351,12 @@ impl Alive {
         Self(at)
     }
 
-    /// How many tensors.
+    /// Number of live tensors.
     fn count(&self, place: usize) -> usize {
         self.0[place].0
     }
 
-    /// What they cost if it is cut there.
+    /// Cost of a cut at this place.
     fn cost(&self, place: usize) -> u64 {
         self.0[place].1
     }

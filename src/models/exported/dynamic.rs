@@ -1,4 +1,4 @@
-//! Dimensions besides the samples' that were exported as dynamic: sequences of any length, say.
+//! Dynamic dimensions other than the samples', such as sequences of any length.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -8,10 +8,10 @@ use super::error::{Result, unsupported};
 use super::expression;
 use super::program::{Program, Size, ValueId, ValueInfo};
 
-/// By symbol its size.
+/// Sizes by symbol.
 type Sizes = HashMap<Arc<str>, i64>;
 
-/// Name, dimension and possible sizes.
+/// Returns names, dimensions and valid sizes.
 pub(super) fn dimensions(program: &Program) -> Vec<(&str, usize, RangeInclusive<i64>)> {
     let samples = samples(program);
     let of_input = |id: &ValueId| {
@@ -27,11 +27,11 @@ pub(super) fn dimensions(program: &Program) -> Vec<(&str, usize, RangeInclusive<
     program.inputs.iter().flat_map(of_input).collect()
 }
 
-/// The sizes of symbols for samples whose inputs have these shapes; those that shapes do not tell are as
-/// before. Where nothing is dynamic, a shape of another size changes nothing.
+/// Returns the sizes of symbols for samples with these input shapes; others are unchanged. Shapes are
+/// ignored where nothing is dynamic.
 ///
 /// # Errors
-/// A size is out of its range, or one symbol has two.
+/// A size is out of range, or a symbol has two sizes.
 pub(super) fn bound(program: &Program, before: &Sizes, items: &[&[i64]]) -> Result<Sizes> {
     let samples = samples(program);
     let mut found: HashMap<&Arc<str>, (i64, String)> = HashMap::new();
@@ -74,7 +74,7 @@ pub(super) fn bound(program: &Program, before: &Sizes, items: &[&[i64]]) -> Resu
     Ok(sizes)
 }
 
-/// The shape of a value, samples first; none where it is not known.
+/// Returns the shape of a value, samples first; `None` if unknown.
 pub(super) fn shape(value: &ValueInfo, sizes: &Sizes) -> Option<Vec<i64>> {
     let symbol = |name: &str| sizes.get(name).copied();
     let all = value.sizes.as_ref()?.iter();
@@ -86,7 +86,7 @@ pub(super) fn shape(value: &ValueInfo, sizes: &Sizes) -> Option<Vec<i64>> {
     .collect()
 }
 
-/// `2 to 64`, `2 or more`.
+/// Formats sizes such as `2 to 64` or `2 or more`.
 pub(super) fn shown(range: &RangeInclusive<i64>) -> String {
     match (range.start(), range.end()) {
         (least, &i64::MAX) => format!("{least} or more"),
@@ -94,7 +94,7 @@ pub(super) fn shown(range: &RangeInclusive<i64>) -> String {
     }
 }
 
-/// The symbol of the samples.
+/// Returns the symbol of the samples' dimension.
 fn samples(program: &Program) -> Option<&Arc<str>> {
     let first = program.inputs.first()?;
     match program.values[first.0].sizes.as_ref()?.first()? {

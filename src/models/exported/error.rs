@@ -1,55 +1,55 @@
-//! What can be wrong with an exported program.
+//! Errors of exported programs.
 
 use std::path::PathBuf;
 
 use gpipe_partitioner::words::brief;
 use thiserror::Error;
 
-/// Why a `.pt2` file was not taken.
+/// An error of loading a `.pt2` file.
 #[derive(Debug, Error)]
 #[error("{}: {reason}", path.display())]
 pub struct ExportedError {
     /// The file.
     pub path: PathBuf,
-    /// Error of the list.
+    /// The reason.
     #[source]
     pub reason: ExportedReason,
 }
 
-/// What is wrong with a `.pt2` file.
+/// Reason why a `.pt2` file is rejected.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ExportedReason {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// It is no archive that `torch.export.save` writes: what it is, and what to do.
+    /// The file is not an archive of `torch.export.save`; the text identifies it and gives advice.
     #[error("{0}")]
     Foreign(String),
-    /// A part of it is damaged.
+    /// A part of the file is damaged.
     #[error("{part}: {why}")]
     Damaged {
         /// The file in the archive, or part of the program.
         part: String,
-        /// Error of the list.
+        /// The problem.
         why: String,
     },
-    /// It is of another version.
+    /// The file has another version.
     #[error("{what} is {found}, but {wanted} is read: export the model with PyTorch 2.11")]
     Version {
-        /// Of what.
+        /// The versioned object.
         what: String,
-        /// That of the file.
+        /// Version of the file.
         found: String,
-        /// That which is read.
+        /// Supported version.
         wanted: String,
     },
-    /// The program does what stages cannot.
+    /// The program does something that stages do not support.
     #[error("{place}: {what}")]
     Unsupported {
-        /// Where in the model: the node, and the module's path and class.
+        /// Place in the model: the node, and the module's path and class.
         place: String,
-        /// What is not taken, and what to do.
+        /// The unsupported feature, and advice.
         what: String,
     },
 }

@@ -1,19 +1,19 @@
-//! Sizes that are computed from symbols, as `sympy.srepr` writes them.
+//! Sizes computed from symbols, in the format of `sympy.srepr`.
 
 use super::program::Scalar;
 use gpipe_torch::Number;
 
-/// How deep functions may lie in each other.
+/// Limit of nested functions.
 const MAX_DEPTH: usize = 64;
 
-/// The value of such as `Add(Symbol('s0', integer=True), Integer(-3))`, where each symbol has the value
-/// that `symbol` tells; none where one has none, or a function is not known.
+/// Evaluates an expression such as `Add(Symbol('s0', integer=True), Integer(-3))`; `symbol` returns the
+/// values of symbols. `None` if a symbol has no value, or a function is unknown.
 pub(super) fn value(text: &str, symbol: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
     let (value, rest) = term(text, symbol, 0)?;
     rest.is_empty().then_some(value)
 }
 
-/// The value of the term that a text begins with, and what is behind it.
+/// Evaluates the term at the beginning of a text, and returns the rest.
 fn term<'t>(
     text: &'t str,
     symbol: &dyn Fn(&str) -> Option<i64>,
@@ -42,7 +42,7 @@ fn term<'t>(
     }
 }
 
-/// A function of numbers.
+/// Applies a function to numbers.
 fn of(name: &str, values: &[i64]) -> Option<i64> {
     let what = match name {
         "Add" => Scalar::Add,

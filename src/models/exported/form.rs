@@ -1,4 +1,4 @@
-//! What a tensor is: the type of its elements, its sizes, how it lies in memory.
+//! Forms of tensors: element type, sizes and strides.
 
 use tch::Kind;
 
@@ -6,7 +6,7 @@ use super::error::{Result, damaged, unsupported};
 use super::schema::{SymInt, TensorMeta};
 use super::weights::kind_of;
 
-/// The form of a tensor whose sizes are fixed.
+/// The form of a tensor with fixed sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Form {
     pub(super) kind: Kind,
@@ -18,7 +18,7 @@ impl Form {
     /// Reads the form of the tensor `name`.
     ///
     /// # Errors
-    /// Sizes or strides are not fixed, or the type is not known.
+    /// Sizes or strides are dynamic, or the type is unknown.
     pub(super) fn of(meta: &TensorMeta, name: &str) -> Result<Self> {
         let numbers = |all: &[SymInt]| all.iter().map(SymInt::fixed).collect::<Option<Vec<_>>>();
         let (Some(sizes), Some(strides)) = (numbers(&meta.sizes), numbers(&meta.strides)) else {
@@ -31,8 +31,8 @@ impl Form {
         })
     }
 
-    /// Checks that the tensor `name` in the archive has this form, which the program says: not all
-    /// kernels of libtorch check the sizes that they are given.
+    /// Checks that the tensor `name` in the archive has this form, from the program: some kernels of
+    /// libtorch do not check sizes.
     ///
     /// # Errors
     /// The tensor has another form.
@@ -58,8 +58,8 @@ impl Form {
         Err(damaged(place(name), why))
     }
 
-    /// Whether no two elements lie in the same place, for sizes and strides whose products fit: each stride
-    /// goes beyond all that the smaller ones reach.
+    /// Whether no two elements overlap in memory, for sizes and strides whose products fit: each stride
+    /// exceeds the extent of all smaller ones.
     pub(super) fn is_apart(&self) -> bool {
         let mut dimensions: Vec<_> = self.sizes.iter().zip(&self.strides).collect();
         dimensions.sort_by_key(|(_, stride)| **stride);
@@ -71,7 +71,7 @@ impl Form {
         })
     }
 
-    /// The strides of dimensions in which more than one element lies.
+    /// Returns the strides of dimensions with more than one element.
     fn steps(&self) -> impl Iterator<Item = i64> {
         let all = self.sizes.iter().zip(&self.strides);
         all.filter(|(size, _)| **size > 1)
@@ -79,7 +79,7 @@ impl Form {
     }
 }
 
-/// The tensor `name`, for errors.
+/// Names the tensor for errors.
 pub(super) fn place(name: &str) -> String {
     format!("the tensor `{name}`")
 }

@@ -1,15 +1,15 @@
-//! The product of experts of `transformers`, whose definition is in Python.
+//! The grouped matrix product of experts in `transformers`, which is defined in Python.
 
 use tch::{Kind, Tensor};
 
-/// Multiplies the rows of each expert by its matrix, as `transformers.integrations.moe` does it where
-/// `torch.nn.functional.grouped_mm` cannot be exported: of all kinds of elements but `bfloat16`.
+/// Multiplies the rows of each expert by its matrix, like `transformers.integrations.moe` where
+/// `torch.nn.functional.grouped_mm` cannot be exported: for all element types except `bfloat16`.
 ///
 /// *Shapes*: `input: [rows, in]`, sorted by expert; `weight: [experts, in, out]`; `ends: [experts]`,
-/// the first row behind those of each expert. Rows behind the last of these are zeros.
+/// the end of each expert's rows. Rows after the last end give zeros.
 ///
 /// # Errors
-/// The ends do not fit, or libtorch refuses.
+/// The ends are invalid, or libtorch fails.
 pub(super) fn grouped_mm(input: &Tensor, weight: &Tensor, ends: &Tensor) -> anyhow::Result<Tensor> {
     let ends = Vec::<i64>::try_from(&ends.f_to_kind(Kind::Int64)?)?;
     let experts = weight.f_unbind(0)?;
@@ -49,7 +49,7 @@ mod tests {
         let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Double, Device::Cpu));
         let (input, weight) = (random(&[6, 3]), random(&[4, 3, 2]));
         let [input, weight] = [input, weight].map(|own| own.set_requires_grad(true));
-        // None of the second one, and a row of no expert.
+        // No rows of the second expert, and a row of no expert.
         let ends = Tensor::from_slice(&[2_i32, 2, 4, 5]);
         let own = grouped_mm(&input, &weight, &ends).unwrap();
         let expert = [Some(0), Some(0), Some(2), Some(2), Some(3), None];

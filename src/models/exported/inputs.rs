@@ -1,4 +1,4 @@
-//! Whether what a model is given is what it was exported for.
+//! Checks that a model's inputs match its export.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use super::schema::Range;
 use crate::loss_kind::is_float;
 use gpipe_torch::Values;
 
-/// The shapes of the user's inputs.
+/// Shapes of the user's inputs.
 #[derive(Debug, Clone)]
 pub(super) struct Check {
     inputs: Vec<Input>,
     ranges: HashMap<String, Range>,
 }
 
-/// Name, sizes and kind of elements, where the file tells them.
+/// Name, sizes and element type, as far as in the file.
 #[derive(Debug, Clone)]
 struct Input {
     name: String,
@@ -50,7 +50,7 @@ impl Check {
                 anyhow::bail!("the input `{name}` is absent");
             };
             let own = value.kind();
-            // Of one sort, PyTorch takes most for each other, and stages may compute in short ones.
+            // PyTorch accepts most types of the same sort, and stages may compute in half precision.
             let other = input.kind.filter(|kind| is_float(*kind) != is_float(own));
             if let Some(kind) = other {
                 anyhow::bail!(

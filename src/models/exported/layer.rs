@@ -1,4 +1,4 @@
-//! A layer that runs a stretch of a program.
+//! A layer that runs a part of a program.
 
 use std::collections::HashMap;
 
@@ -14,25 +14,25 @@ use super::program::{Modes, Program, Role, ValueId};
 use super::weights::Weights;
 use gpipe_torch::{Autocast, Context, Layer, Number, Values};
 
-/// A stretch of a program with its variables, on its device.
+/// A part of a program with its variables, on its device.
 #[derive(Debug)]
 pub(super) struct Stretch {
     steps: Vec<Step>,
-    /// How many values it works with.
+    /// Number of values.
     slots: usize,
-    /// Where what it is given goes, and whether that is a number that travelled as a tensor.
+    /// Slots of the inputs, and whether an input is a number sent as a tensor.
     inputs: Vec<(usize, bool)>,
-    /// Numbers that are sizes of what it is given: input, dimension, slot.
+    /// Numbers that are sizes of inputs: input, dimension, slot.
     bound: Vec<(usize, usize, usize)>,
     outputs: Vec<(Operand, bool)>,
     is_last: bool,
     /// Only in the first layer.
     check: Option<Check>,
-    /// Why it cannot train.
+    /// The reason why it cannot be trained.
     no_training: Option<String>,
 }
 
-/// What a slot holds.
+/// Contents of a slot.
 #[derive(Debug, Default)]
 pub(super) enum Slot {
     #[default]
@@ -41,13 +41,13 @@ pub(super) enum Slot {
     Number(Number),
 }
 
-/// The values of one run.
+/// Values during a run.
 pub(super) struct Run {
     slots: Vec<Slot>,
 }
 
 impl Stretch {
-    /// Builds the layer: reads its weights, and looks its operators up.
+    /// Builds the layer: reads its weights, and looks up its operators.
     pub(super) fn new(
         program: &Program,
         weights: &Weights,
@@ -116,7 +116,7 @@ impl Stretch {
         let one = |(operand, is_number): &(Operand, bool)| -> anyhow::Result<Option<Tensor>> {
             if !is_number {
                 let value = run.maybe(operand);
-                // A loss, of which evaluation puts those of all micro-batches behind each other.
+                // A loss; evaluation concatenates the losses of all micro-batches.
                 let alone = value.filter(|own| !ctx.train() && self.is_last && own.dim() == 0);
                 return Ok(match alone {
                     Some(number) => Some(number.f_reshape([1])?),
@@ -146,7 +146,7 @@ impl Layer for Stretch {
                 .as_ref()
                 .is_none_or(|(modes, _)| *modes != step.modes)
             {
-                // What was switched is switched back before.
+                // Restore the previous modes first.
                 drop(switched.take());
                 switched = Some((step.modes, Switched::to(step.modes, ctx)?));
             }
@@ -160,7 +160,7 @@ impl Layer for Stretch {
     }
 
     fn graph_safe(&self) -> bool {
-        // A batch norm and a counter change buffers, and the rows of an expert are counted on the host.
+        // Batch norms and counters change buffers, and an expert's rows are counted on the host.
         let effects = |step: &Step| {
             matches!(
                 step.work,
@@ -174,7 +174,7 @@ impl Layer for Stretch {
     }
 }
 
-/// Gradient mode and autocast as a node has them, until it is dropped.
+/// The gradient mode and autocast of a node, restored on drop.
 struct Switched {
     _autocast: Option<Autocast>,
     _no_grad: Option<tch::NoGradGuard>,
@@ -182,7 +182,7 @@ struct Switched {
 
 impl Switched {
     fn to(modes: Modes, ctx: &Context) -> anyhow::Result<Self> {
-        // One to single precision switches autocast off.
+        // Autocast to single precision switches autocast off.
         let open = |kind: Kind| Autocast::open(ctx.device(), kind);
         Ok(Self {
             _autocast: modes.autocast.map(open).transpose()?,
@@ -289,7 +289,7 @@ impl Run {
     }
 }
 
-/// The tensors of a layer's variables, by their number in the program.
+/// Returns the tensors of a layer's variables, by their index in the program.
 fn variables(
     program: &Program,
     weights: &Weights,
@@ -324,7 +324,7 @@ fn variables(
     Ok(all)
 }
 
-/// Registers a variable under its whole name.
+/// Registers a variable under its full name.
 fn add(
     path: &nn::Path<'_>,
     name: &str,

@@ -1,33 +1,33 @@
-//! Which of the nodes between two layers go with the one in front, so that the fewest bytes cross
-//! the cut between them.
+//! Decides which of the nodes between two layers join the first one, so that the fewest bytes cross the
+//! cut between them.
 //!
-//! A node can be in front only with all that it takes. A value crosses where what makes it is in
-//! front and something that takes it is not. The least sum of such values is a minimum cut of a
-//! network: an edge of a value's bytes leads from its maker to the value, edges without limit from
-//! the value to all that take it, and from each node back to what it takes. Of several minima the
-//! one with the most nodes in front is taken.
+//! A node can join the first layer only with all its inputs. A value crosses if its maker is in the
+//! first layer and one of its users is not. The least sum of crossing values is a minimum cut of a
+//! network: an edge with a value's bytes leads from its maker to the value, edges of unlimited capacity
+//! lead from the value to all its users, and from each node back to its inputs. Of several minima, the
+//! one with the most nodes in the first layer is taken.
 
 use std::collections::VecDeque;
 
-/// The layer in front, and the one behind.
+/// The first layer, and the second.
 const SOURCE: usize = 0;
 const SINK: usize = 1;
 const ENDLESS: u64 = u64::MAX / 4;
 
-/// A value that nodes between the layers make or take.
+/// A value that nodes between the layers make or use.
 #[derive(Debug)]
 pub(super) struct Crossing {
-    /// The node that makes it; none where it is made in front.
+    /// The node that makes it; `None` if it is made in the first layer.
     pub(super) maker: Option<usize>,
-    /// The nodes that take it.
+    /// The nodes that use it.
     pub(super) takers: Vec<usize>,
-    /// Whether something behind takes it, too.
+    /// Whether the second layer also uses it.
     pub(super) behind: bool,
-    /// What it costs if it crosses.
+    /// Cost of crossing the cut.
     pub(super) cost: u64,
 }
 
-/// Whether each of `count` nodes is in front.
+/// Returns, for each of `count` nodes, whether it joins the first layer.
 ///
 /// # Complexity
 /// O(paths · edges), with a path for each value in most cases.
@@ -57,7 +57,7 @@ pub(super) fn in_front(count: usize, values: &[Crossing]) -> Vec<bool> {
     (0..count).map(|number| !behind[node(number)]).collect()
 }
 
-/// Edges in pairs: each with its reverse, of which the numbers differ in the last bit.
+/// Edges are stored in pairs with their reverses, whose indices differ in the last bit.
 struct Network {
     ends: Vec<usize>,
     left: Vec<u64>,
@@ -81,7 +81,7 @@ impl Network {
         }
     }
 
-    /// Sends what it can along a shortest path that has room; false where there is none.
+    /// Sends as much as possible along a shortest path with capacity; false if there is none.
     fn augment(&mut self) -> bool {
         let mut by = vec![None; self.from.len()];
         let mut queue = VecDeque::from([SOURCE]);
@@ -110,7 +110,7 @@ impl Network {
         true
     }
 
-    /// From which places more could be sent to the sink.
+    /// Returns the nodes from which more could be sent to the sink.
     fn reaching_the_sink(&self) -> Vec<bool> {
         let mut reaching = vec![false; self.from.len()];
         reaching[SINK] = true;

@@ -1,26 +1,26 @@
 //! Models from files that `torch.export.save` writes (`.pt2`).
 //!
-//! [`exported`] reads the program and makes it a chain of layers, named after the modules that
-//! they were in Python: each runs its part of the graph through libtorch's dispatcher, and
-//! reads its own weights when its stage is built.
+//! [`exported`] reads the program and converts it to a chain of layers, named after their modules in
+//! Python. Each runs its part of the graph through libtorch's dispatcher, and reads its own weights
+//! when its stage is built.
 //!
 //! | file | does |
 //! |---|---|
 //! | `archive` | the zip archive: entries by name |
-//! | `schema`, `read`, `arguments`, `operators` | from JSON to a program of numbered values |
-//! | `backward` | what the file shows of gradients that it does not have |
-//! | `weights`, `form` | the tensors in the archive, and whether they are those of the program |
-//! | `cut`, `least` | which nodes are a layer |
-//! | `parts` | what each layer takes, gives and owns |
-//! | `compile`, `layer` | from nodes to steps, and running them |
-//! | `grouped` | the product of experts, which is no operator of libtorch |
-//! | `trusted`, `recurrent` | what operators are given that do not check it themselves |
-//! | `modes`, `counter` | training and evaluation, buffers that count steps |
-//! | `dynamic` | dimensions whose sizes the data decides |
-//! | `expression` | sizes that are computed from others |
-//! | `inputs` | whether inputs are those that the model was exported for |
-//! | `model`, `spec` | the file as a model with its data and a loss, as one of the zoo |
-//! | `state_dict` | trained weights as Python takes them back |
+//! | `schema`, `read`, `arguments`, `operators` | converts JSON to a program of numbered values |
+//! | `backward` | detects custom gradients that the file lacks |
+//! | `weights`, `form` | tensors of the archive, checked against the program |
+//! | `cut`, `least` | divides nodes into layers |
+//! | `parts` | inputs, outputs and variables of each layer |
+//! | `compile`, `layer` | compiles nodes to steps, and runs them |
+//! | `grouped` | the product of experts, which libtorch lacks |
+//! | `trusted`, `recurrent` | checks for operators that do not check their arguments |
+//! | `modes`, `counter` | training and evaluation; buffers that count steps |
+//! | `dynamic` | dimensions with sizes from the data |
+//! | `expression` | sizes computed from others |
+//! | `inputs` | checks inputs against the export |
+//! | `model`, `spec` | the file as a model of the zoo, with its data and a loss |
+//! | `state_dict` | trained weights under their Python names |
 
 mod archive;
 mod arguments;

@@ -1,4 +1,4 @@
-//! A file that was read, before anything is made of it.
+//! An exported program, read but not built.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,8 +15,8 @@ use crate::loss_kind::{LossKind, NamedLoss};
 use crate::zoo::ModelSpec;
 use gpipe_torch::Sequential;
 
-/// A program that `torch.export.save` wrote: [`exported`](super::exported) with what the file says
-/// besides.
+/// A program of `torch.export.save`: [`exported`](super::exported) with the rest of the file's
+/// contents.
 ///
 /// ```no_run
 /// use gpipe::models::{ExportedModel, LossKind};
@@ -27,7 +27,7 @@ use gpipe_torch::Sequential;
 /// let mut pipe = Pipeline::new(spec.build(), &[Device::Cpu, Device::Cpu], 4)?;
 /// let (x, y) = spec.sample(8, 0)?;
 /// pipe.train_step(x, y, spec.loss())?;
-/// // What `load_state_dict` takes.
+/// // For `load_state_dict`.
 /// let mut weights = pipe.parameters()?;
 /// weights.extend(pipe.buffers()?);
 /// file.save_state_dict("model.safetensors", &weights)?;
@@ -37,14 +37,14 @@ use gpipe_torch::Sequential;
 pub struct ExportedModel {
     path: PathBuf,
     pub(super) own: Arc<Exported>,
-    /// By symbol the sizes of the inputs: the example's, or those of [`ExportedModel::resized`].
+    /// Sizes of the inputs by symbol: the example's, or those of [`ExportedModel::resized`].
     pub(super) sizes: Arc<HashMap<Arc<str>, i64>>,
-    /// Whether classes are in the other dimension of an output that may have them in two.
+    /// Whether the classes are in the less usual of two possible dimensions of an output.
     pub(super) turned: bool,
 }
 
 impl ExportedModel {
-    /// Reads a file, of its weights only what they are: see [`exported`](super::exported).
+    /// Reads a file, with only the metadata of its weights: see [`exported`](super::exported).
     ///
     /// # Errors
     /// As [`exported`](super::exported).
@@ -63,41 +63,41 @@ impl ExportedModel {
         })
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A checksum of all that is in the file, in eight digits.
+    /// Returns a checksum of the file's contents, in eight digits.
     pub fn fingerprint(&self) -> String {
         format!("{:08x}", self.sum())
     }
 
-    /// The same as a number.
+    /// Returns the checksum as a number.
     pub fn sum(&self) -> u32 {
         self.own.weights.fingerprint()
     }
 
-    /// The layers, which are not built yet.
+    /// Returns the layers, not built yet.
     pub fn build(&self) -> Sequential {
         super::model(&self.own)
     }
 
-    /// The program as a model of the [zoo](crate::zoo), whose name is the file's: with
-    /// made-up inputs and targets of its shapes, and a loss function. Where sizes besides the
-    /// samples' are dynamic, they are the example's, or those of [`ExportedModel::resized`]. The tokens
-    /// of a sequence, if they are dynamic, are its size `context`.
+    /// Returns the program as a model of the [zoo](crate::zoo), named after the file: with made-up
+    /// inputs and targets of its shapes, and a loss function. Dynamic sizes other than the samples' are
+    /// the example's, or those of [`ExportedModel::resized`]. If the tokens of a sequence are dynamic,
+    /// their number is its size `context`.
     ///
     /// Without a loss there are no targets, and training fails.
     ///
     /// # Errors
-    /// Inputs whose dimension 0 is not the samples, or a loss that does not fit the outputs.
+    /// Dimension 0 of an input is not the samples, or the loss does not fit the outputs.
     pub fn spec(&self, loss: Option<NamedLoss>) -> std::result::Result<ModelSpec, ExportedError> {
         self.with_path(spec::spec(self, loss))
     }
 
-    /// The same with the classes in the other dimension of an output that may have them in two:
-    /// the second or the last.
+    /// Returns the model with the classes in the other possible dimension of an output: the second or
+    /// the last.
     pub(crate) fn turned(&self, loss: NamedLoss) -> Option<ModelSpec> {
         let has_two = spec::has_two_class_dimensions(&self.own.program);
         let cross_entropy = loss.kind() == LossKind::CrossEntropy;
@@ -108,23 +108,23 @@ impl ExportedModel {
         (has_two && cross_entropy).then(|| turned.spec(Some(loss)).ok())?
     }
 
-    /// Whether one of its outputs is a single number, which is then taken for its loss:
+    /// Whether one of its outputs is a single number, which can be used as its loss:
     /// [`LossKind::Output`](crate::LossKind::Output).
     pub fn computes_a_loss(&self) -> bool {
         let mut outputs = self.own.program.outputs.iter();
         outputs.any(|id| spec::is_single(&self.own.program.values[id.0]))
     }
 
-    /// Why it cannot be trained, where its file says that it cannot.
+    /// Explains why it cannot be trained, if the file shows that.
     pub fn no_training(&self) -> Option<String> {
         modes::eval_only(&self.own.program)
     }
 
-    /// The same for samples of these shapes, one for each input, where dimensions besides the samples'
-    /// were exported as dynamic.
+    /// Resizes the program to samples of these shapes, one for each input, if dimensions other than the
+    /// samples' are dynamic.
     ///
     /// # Errors
-    /// A size is none for which the model was exported.
+    /// The model was not exported for a size.
     pub fn resized(&self, items: &[&[i64]]) -> std::result::Result<Self, ExportedError> {
         let sizes = self.with_path(dynamic::bound(&self.own.program, &self.sizes, items))?;
         Ok(Self {
@@ -133,28 +133,28 @@ impl ExportedModel {
         })
     }
 
-    /// The dynamic dimensions of inputs besides the samples': the input's name, the dimension, and the
-    /// sizes that it may have.
+    /// Returns the dynamic dimensions of inputs other than the samples': the input's name, the
+    /// dimension, and its valid sizes.
     pub fn dynamic(&self) -> Vec<(&str, usize, RangeInclusive<i64>)> {
         dynamic::dimensions(&self.own.program)
     }
 
-    /// What has a gradient of its own in Python, as far as the file shows it: a
-    /// `torch.autograd.Function`, a backward hook of a module. `torch.export` records the forward
-    /// alone, so that the program has the gradients of PyTorch's operators instead. Hooks on tensors
+    /// Describes custom gradients of the Python model, as far as the file shows them: a
+    /// `torch.autograd.Function`, or a backward hook of a module. `torch.export` records only the
+    /// forward, so the program uses the gradients of PyTorch's operators instead. Hooks on tensors
     /// leave no trace in a file.
     pub fn own_gradients(&self) -> &[String] {
         &self.own.program.own_gradients
     }
 
-    /// What `forward` calls its inputs, in order.
+    /// Returns the names of the inputs in `forward`, in order.
     pub fn input_names(&self) -> impl Iterator<Item = &str> {
         let program = &self.own.program;
         let name = |id: &ValueId| program.values[id.0].name.as_str();
         program.inputs.iter().map(name)
     }
 
-    /// How many samples each micro-batch must have; none where that is free.
+    /// Returns the fixed micro-batch size, or `None` if it is dynamic.
     pub fn micro_batch_size(&self) -> Option<usize> {
         match self.batch()? {
             Size::Fixed(size) => usize::try_from(*size).ok(),
@@ -162,7 +162,7 @@ impl ExportedModel {
         }
     }
 
-    /// The fewest and the most samples that a micro-batch may have.
+    /// Returns the range of valid micro-batch sizes.
     pub fn micro_batch_sizes(&self) -> RangeInclusive<usize> {
         let (min, max) = match self.batch() {
             Some(Size::Fixed(size)) => (Some(*size), Some(*size)),
@@ -177,25 +177,25 @@ impl ExportedModel {
         min.unwrap_or(1).max(1)..=max.unwrap_or(usize::MAX)
     }
 
-    /// The fewest samples that a micro-batch may have in training: two where a batch norm would
-    /// have a single value of each channel.
+    /// Returns the smallest micro-batch size in training: two if a batch norm would otherwise have a
+    /// single value per channel.
     pub fn fewest_in_training(&self) -> usize {
         modes::fewest_in_training(&self.own.program)
     }
 
-    /// The values of a channel that a sample gives a batch norm in training, where it gives fewest;
-    /// none where there is no batch norm.
+    /// Returns the smallest number of values per channel that a sample gives a batch norm in training;
+    /// `None` without batch norms.
     pub fn fewest_places_of_batch_norm(&self) -> Option<usize> {
         modes::fewest_places_of_batch_norm(&self.own.program)
     }
 
-    /// Dimension 0 of the first input.
+    /// Returns dimension 0 of the first input.
     fn batch(&self) -> Option<&Size> {
         let first = self.own.program.inputs.first()?;
         self.own.program.values[first.0].sizes.as_ref()?.first()
     }
 
-    /// The names, shapes and kinds of the model's `state_dict`.
+    /// Returns the names, shapes and types of the model's `state_dict`.
     ///
     /// # Errors
     /// The file is damaged.
@@ -205,11 +205,11 @@ impl ExportedModel {
         self.with_path(state_dict::layout(&self.own))
     }
 
-    /// The whole `state_dict` with these weights, by their names in the pipeline: tied ones under
-    /// each of their names, and what the program never uses as it is in the file.
+    /// Returns the whole `state_dict` with these weights, given by their names in the pipeline: tied
+    /// ones under each name, and tensors that the program never uses as in the file.
     ///
     /// # Errors
-    /// A weight is missing or of another shape; the file cannot be read.
+    /// A weight is missing or has another shape, or the file cannot be read.
     pub fn state_dict(
         &self,
         weights: &[(String, Tensor)],
@@ -217,14 +217,14 @@ impl ExportedModel {
         state_dict::with(&self.own, weights)
     }
 
-    /// The other way around: weights by their names in the pipeline, for [`Pipeline::load`], from a
-    /// whole `state_dict`.
+    /// The inverse of [`ExportedModel::state_dict`]: converts a whole `state_dict` to weights by their
+    /// names in the pipeline, for [`Pipeline::load`].
     ///
     /// [`Pipeline::load`]: gpipe_torch::Pipeline::load
     ///
     /// # Errors
-    /// A name is missing that is not tied to one that is there, or one is not the model's; a tensor has
-    /// another shape, or is whole numbers in place of others; tied weights differ.
+    /// A name is missing that is not tied to an existing one, or is not the model's; a tensor has
+    /// another shape, or is integer where it must not be; or tied weights differ.
     pub fn weights(
         &self,
         state_dict: Vec<(String, Tensor)>,
@@ -232,24 +232,24 @@ impl ExportedModel {
         state_dict::without(&self.own, state_dict)
     }
 
-    /// What stands before every name of a `state_dict` because that of a wrapper was saved, such as
-    /// `module.` of `DistributedDataParallel` or `_orig_mod.` of `torch.compile`, and which
-    /// [`ExportedModel::weights`] leaves out.
+    /// Returns the prefix of all names of a `state_dict` saved from a wrapper, such as `module.` of
+    /// `DistributedDataParallel` or `_orig_mod.` of `torch.compile`. [`ExportedModel::weights`] ignores
+    /// it.
     pub fn prefix<'a>(&self, state_dict: &'a [(String, Tensor)]) -> Option<&'a str> {
         state_dict::prefix(&self.own, state_dict)
     }
 
-    /// What stands before every name of the program and of no name of a `state_dict`, as a wrapper of the
-    /// model was exported, such as one that returns its logits; [`ExportedModel::weights`] adds it.
+    /// Returns the prefix of all names of the program that a `state_dict` lacks, if a wrapper of the
+    /// model was exported, such as one that returns its logits. [`ExportedModel::weights`] adds it.
     pub fn missing_prefix(&self, state_dict: &[(String, Tensor)]) -> Option<&str> {
         state_dict::missing_prefix(&self.own, state_dict)
     }
 
     /// Writes [`ExportedModel::state_dict`] as safetensors, for `load_state_dict(load_file(path))`;
-    /// a file that is there is replaced.
+    /// replaces an existing file.
     ///
     /// # Errors
-    /// As [`ExportedModel::state_dict`], and where the file cannot be written.
+    /// As [`ExportedModel::state_dict`], or the file cannot be written.
     pub fn save_state_dict(
         &self,
         path: impl AsRef<Path>,
@@ -258,10 +258,10 @@ impl ExportedModel {
         state_dict::save(path.as_ref(), &self.state_dict(weights)?)
     }
 
-    /// The shape of a value, samples first; none where it is not known.
+    /// Returns the shape of a value, samples first; `None` if unknown.
     pub(super) fn shape(&self, value: &ValueInfo) -> Option<Vec<i64>> {
         let own = dynamic::shape(value, &self.sizes);
-        // What a function is that is not known is not known for other sizes.
+        // Sizes of unknown functions are known only for the example's inputs.
         let is_example = || *self.sizes == self.own.program.symbols();
         own.or_else(|| value.example.clone().filter(|_| is_example()))
     }

@@ -1,8 +1,8 @@
-//! Training and evaluation: what of a program differs between the two.
+//! Differences of a program between training and evaluation.
 
 use super::program::{Argument, Node, Program};
 
-/// Arguments that say whether a model trains, and what they are when it does not.
+/// Arguments that depend on the mode, and their values in evaluation.
 const FLAGS: &[(&str, &str)] = &[
     ("dropout", "train"),
     ("dropout_", "train"),
@@ -23,7 +23,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("scaled_dot_product_attention", "dropout_p"),
 ];
 
-/// Operators that draw whatever the mode is.
+/// Operators that draw random numbers in any mode.
 const DRAW: &[&str] = &[
     "bernoulli",
     "bernoulli_",
@@ -48,7 +48,7 @@ const DRAW: &[&str] = &[
     "cauchy_",
 ];
 
-/// The argument of a node that is another one in evaluation, and its value then.
+/// Returns the argument of a node that differs in evaluation, and its value there.
 pub(super) fn in_evaluation(node: &Node) -> Option<(&'static str, Argument)> {
     let (_, flag) = FLAGS.iter().find(|(name, _)| *name == node.operator())?;
     match node.argument(flag)? {
@@ -60,7 +60,7 @@ pub(super) fn in_evaluation(node: &Node) -> Option<(&'static str, Argument)> {
     }
 }
 
-/// Whether it is a batch norm without running statistics, which uses those of the batch always.
+/// Whether a batch norm has no running statistics, and so always uses those of the batch.
 fn keeps_statistics_of_batches(node: &Node) -> bool {
     let running = node.argument("running_mean");
     node.operator() == "batch_norm" && matches!(running, None | Some(Argument::None))
@@ -72,7 +72,7 @@ pub(super) fn draws(node: &Node) -> bool {
     DRAW.contains(&name) || FLAGS.iter().any(|(own, _)| *own == name)
 }
 
-/// Why a node cannot be run in evaluation.
+/// Explains why a node cannot run in evaluation.
 pub(super) fn no_evaluation(node: &Node) -> Option<String> {
     DRAW.contains(&node.operator()).then(|| {
         format!(
@@ -83,7 +83,7 @@ pub(super) fn no_evaluation(node: &Node) -> Option<String> {
     })
 }
 
-/// Why a node cannot be run in training on a GPU.
+/// Explains why a node cannot run in training on a GPU.
 pub(super) fn no_training_on_gpus(node: &Node) -> Option<String> {
     let chance = match node.operator() {
         "scaled_dot_product_attention" => node.argument("dropout_p"),
@@ -102,7 +102,7 @@ pub(super) fn no_training_on_gpus(node: &Node) -> Option<String> {
     })
 }
 
-/// Why a program cannot be trained: its dropout and batch norms are switched off in the file.
+/// Explains why a program cannot be trained: its dropout and batch norms are disabled in the file.
 pub(super) fn eval_only(program: &Program) -> Option<String> {
     let flag = |node: &Node| {
         let known = ["dropout", "dropout_", "feature_dropout", "batch_norm"];
@@ -121,8 +121,7 @@ pub(super) fn eval_only(program: &Program) -> Option<String> {
     })
 }
 
-/// The fewest samples of a micro-batch in training: the mean of a single value says nothing of a
-/// batch, and libtorch refuses it.
+/// Returns the smallest micro-batch in training: libtorch rejects batch statistics of a single value.
 pub(super) fn fewest_in_training(program: &Program) -> usize {
     match fewest_places_of_batch_norm(program) {
         Some(1) => 2,
@@ -130,7 +129,7 @@ pub(super) fn fewest_in_training(program: &Program) -> usize {
     }
 }
 
-/// The values of a channel that a sample gives a batch norm which trains, where it gives fewest.
+/// Returns the smallest number of values per channel that a sample gives a training batch norm.
 pub(super) fn fewest_places_of_batch_norm(program: &Program) -> Option<usize> {
     let places = |node: &Node| {
         let trains = matches!(node.argument("training"), Some(Argument::Bool(true)));

@@ -1,10 +1,10 @@
-//! Which targets of nodes are known.
+//! The supported targets of nodes.
 
 use super::error::{Result, unsupported};
 use super::program::{Scalar, What};
 use super::trusted;
 
-/// Operators that reach outside of tensors, or behind autograd.
+/// Operators that access memory outside of tensors, or bypass autograd.
 const REFUSED: &[&str] = &[
     "from_file",
     "set_",
@@ -20,8 +20,8 @@ const REFUSED: &[&str] = &[
     "_print",
 ];
 
-/// Whether a node only checks what was true when the model was exported. (Sizes are checked
-/// against the file where inputs come in.)
+/// Whether a node only checks conditions that held at export. (Sizes are checked against the file where
+/// inputs come in.)
 pub(super) fn checks_only(target: &str) -> bool {
     let name = target.strip_prefix("torch.ops.aten.").unwrap_or_default();
     let name = name.split('.').next().unwrap_or_default();
@@ -35,7 +35,7 @@ pub(super) fn checks_only(target: &str) -> bool {
     .contains(&name)
 }
 
-/// What a node does.
+/// Returns the operation of a node.
 pub(super) fn what(target: &str, place: &str) -> Result<What> {
     if let Some(operator) = target.strip_prefix("torch.ops.") {
         return of_libtorch(operator, place);

@@ -1,36 +1,36 @@
-//! What else PyTorch and others write, told apart by its first bytes or its entries.
+//! Identifies other files of PyTorch and others, by their first bytes or their entries.
 
 use super::error::ExportedReason;
 
-/// How a program comes about.
+/// How to export a program.
 pub const EXPORT: &str = "in Python, write `save(export(model.train(), (x,), \
                                  dynamic_shapes=({0: Dim.AUTO},)), \"model.pt2\")` (from \
                                  torch.export import Dim, export, save), with x a batch of 2 samples \
                                  or more";
 
-/// A pickle, with which files of `torch.save` of before 1.6 begin.
+/// Beginning of a pickle, as `torch.save` wrote before 1.6.
 const PICKLE: [u8; 1] = [0x80];
 
-/// The version with which ONNX files begin: field 1, a number.
+/// Beginning of ONNX files: field 1, an integer.
 const ONNX: [u8; 1] = [0x08];
 
-/// What zip archives begin with, and so exported programs do.
+/// Beginning of zip archives, and so of exported programs.
 pub(super) const ARCHIVE: [u8; 2] = *b"PK";
 
 const CUT_OFF: &str = "begins as a zip archive, whose directory at the end is missing: the file is cut off; \
                        copy or download it again";
 
-/// Whether only TorchScript has an entry of this name.
+/// Whether an entry of this name occurs only in TorchScript.
 pub(super) fn is_of_script(name: &str) -> bool {
     below(name) == "constants.pkl" || below(name).starts_with("code/")
 }
 
-/// The name in the archive's only folder.
+/// Returns the name within the archive's single folder.
 fn below(name: &str) -> &str {
     name.split_once('/').map_or(name, |(_, rest)| rest)
 }
 
-/// Why an archive with these entries is no exported program.
+/// Explains why an archive with these entries is not an exported program.
 pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedReason {
     let (mut pickled, mut script) = (false, false);
     for name in names {
@@ -47,7 +47,7 @@ pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedRe
     ExportedReason::Foreign(format!("{kind}; {EXPORT}"))
 }
 
-/// Why a file that begins so, and is no archive, is no exported program.
+/// Explains why a file with this beginning, which is not an archive, is not an exported program.
 pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
     if first.starts_with(&ARCHIVE) {
         return ExportedReason::Foreign(CUT_OFF.to_owned());

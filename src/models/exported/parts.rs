@@ -1,4 +1,4 @@
-//! What each layer takes, gives and owns.
+//! Inputs, outputs and variables of each layer.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,17 +7,17 @@ use super::error::{Result, unsupported};
 use super::program::{Argument, Origin, Program, Role, Size, ValueId, What};
 use super::weights::Weights;
 
-/// A layer: nodes of the program, and what crosses its borders.
+/// A layer: nodes of the program, and the values that cross its borders.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: String,
-    /// The nodes that it runs: arithmetic of earlier layers that it repeats, then its own.
+    /// Nodes to run: repeated arithmetic of earlier layers, then its own.
     pub(super) nodes: Vec<usize>,
-    /// What it is given, in order; numbers among them are tensors of one integer.
+    /// Inputs in order; numbers are tensors of one integer.
     pub(super) inputs: Vec<ValueId>,
-    /// What it gives, in order.
+    /// Outputs in order.
     pub(super) outputs: Vec<ValueId>,
-    /// Numbers that are read off the shape of what it is given.
+    /// Numbers read from the shapes of inputs.
     pub(super) bound: Vec<Bound>,
     pub(super) variables: Vec<Own>,
     pub(super) is_last: bool,
@@ -31,25 +31,25 @@ pub(super) struct Bound {
     pub(super) dimension: usize,
 }
 
-/// A variable that a layer uses.
+/// A variable used by a layer.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) variable: usize,
-    /// Its name in the pipeline; none for constants, which are no variables there.
+    /// Name in the pipeline; `None` for constants, which are not variables there.
     pub(super) name: Option<String>,
-    /// The variable of which it is another place of use.
+    /// The variable that this one is tied to.
     pub(super) tied_to: Option<String>,
 }
 
 /// Splits a program into layers.
 ///
 /// # Errors
-/// A buffer that several layers use, one of which changes it.
+/// Several layers use a buffer that one of them changes.
 pub(super) fn split(program: &mut Program, weights: &Weights) -> Result<Vec<Part>> {
     let stretches = cut::cut(program);
     let program = &*program;
     let owner = owners(program, &stretches);
-    // Numbers that no layer but their own can find out travel as tensors.
+    // Numbers that only their own layer can compute are sent as tensors.
     let mut travelling = BTreeSet::new();
     loop {
         let borders = borders(program, &stretches, &owner, &travelling);
@@ -90,7 +90,7 @@ pub(super) fn split(program: &mut Program, weights: &Weights) -> Result<Vec<Part
     }
 }
 
-/// The stretch of every node.
+/// Returns the layer of every node.
 fn owners(program: &Program, stretches: &[Stretch]) -> Vec<usize> {
     let mut owner = vec![0; program.nodes.len()];
     for (number, stretch) in stretches.iter().enumerate() {
@@ -99,7 +99,7 @@ fn owners(program: &Program, stretches: &[Stretch]) -> Vec<usize> {
     owner
 }
 
-/// What is alive before each stretch, and after the last one.
+/// Returns the live values before each layer, and after the last one.
 fn borders(
     program: &Program,
     stretches: &[Stretch],
@@ -140,14 +140,14 @@ fn borders(
     borders
 }
 
-/// Finds out how a stretch knows the numbers that it needs.
+/// Finds how a layer obtains the numbers that it needs.
 struct Finder<'a> {
     program: &'a Program,
     stretch: &'a Stretch,
     inputs: &'a [ValueId],
     repeated: Vec<usize>,
     bound: Vec<Bound>,
-    /// Numbers that it cannot know.
+    /// Numbers that it cannot obtain.
     lost: Vec<ValueId>,
     found: HashSet<ValueId>,
 }
@@ -199,7 +199,7 @@ impl Finder<'_> {
     }
 }
 
-/// Gives every layer the variables that it uses, under unique names.
+/// Assigns to every layer the variables that it uses, under unique names.
 fn own_variables(program: &Program, weights: &Weights, parts: &mut [Part]) -> Result<()> {
     let mut homes: HashMap<usize, String> = HashMap::new();
     let mut taken: HashSet<String> = HashSet::new();
@@ -213,7 +213,7 @@ fn own_variables(program: &Program, weights: &Weights, parts: &mut [Part]) -> Re
                 }
             }
         }
-        // An output that is a variable itself, or one that is the model's only work.
+        // An output that is a variable itself, or the model's only operation.
         for value in &part.outputs {
             if let Origin::Variable(variable) = program.values[value.0].origin {
                 used.insert(variable);
@@ -252,7 +252,7 @@ fn own_variables(program: &Program, weights: &Weights, parts: &mut [Part]) -> Re
             if first.is_none() {
                 homes.insert(twin, name.clone());
             } else if own.role == Role::Buffer {
-                // It cannot be changed: a place of use of its own is a constant.
+                // It cannot be changed: another place of use is a constant.
                 if changes(program, variable) {
                     return Err(unsupported(
                         format!("the buffer `{}`", own.name),
@@ -276,7 +276,7 @@ fn own_variables(program: &Program, weights: &Weights, parts: &mut [Part]) -> Re
     Ok(())
 }
 
-/// For every variable the first one that is the same tensor.
+/// Returns, for every variable, the first one that is the same tensor.
 fn twins(program: &Program, weights: &Weights) -> Result<Vec<usize>> {
     let mut twins = Vec::new();
     let mut firsts: HashMap<&str, usize> = HashMap::new();

@@ -1,4 +1,4 @@
-//! A program as it is run: one list of nodes over numbered values.
+//! A program in executable form: a list of nodes over numbered values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use super::schema::Range;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ValueId(pub(super) usize);
 
-/// What is known of a value beforehand.
+/// Facts known about a value before running.
 #[derive(Debug, Clone)]
 pub(super) struct ValueInfo {
     pub(super) name: String,
     pub(super) origin: Origin,
-    /// The sizes of a tensor; none where the file does not tell them.
+    /// Sizes of a tensor; `None` if not in the file.
     pub(super) sizes: Option<Vec<Size>>,
-    /// The sizes that it had where the model was exported; none where one is not known.
+    /// Sizes of the example; `None` if one is unknown.
     pub(super) example: Option<Vec<i64>>,
-    /// The type of a tensor's elements.
+    /// Element type of a tensor.
     pub(super) kind: Option<Kind>,
-    /// The symbol that a number is.
+    /// The symbol of a number.
     pub(super) symbol: Option<Arc<str>>,
     pub(super) is_number: bool,
 }
 
-/// One size of a tensor.
+/// A size of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Size {
     Fixed(i64),
@@ -37,21 +37,21 @@ pub(super) enum Size {
     Computed(Arc<str>),
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The number of the input.
+    /// Index of the input.
     Input(usize),
-    /// The number of the variable.
+    /// Index of the variable.
     Variable(usize),
-    /// The number of the node.
+    /// Index of the node.
     Node(usize),
 }
 
 /// A parameter, buffer or constant.
 #[derive(Debug, Clone)]
 pub(super) struct Variable {
-    /// As in the model's `state_dict`.
+    /// Name in the model's `state_dict`.
     pub(super) name: String,
     pub(super) role: Role,
     pub(super) value: ValueId,
@@ -61,9 +61,9 @@ pub(super) struct Variable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Parameter,
-    /// Kept in the `state_dict`.
+    /// Saved in the `state_dict`.
     Buffer,
-    /// Not kept: constants, and buffers that are not persistent.
+    /// Not saved: constants, and buffers that are not persistent.
     Constant,
 }
 
@@ -78,36 +78,36 @@ pub(super) struct Node {
     pub(super) modes: Modes,
 }
 
-/// Where in the user's model a node was made.
+/// The module in the user's model that made a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Module {
-    /// From the model inwards: path (`layers.0.attn`) and class.
+    /// From outermost to innermost: path (`layers.0.attn`) and class.
     pub(super) stack: Arc<[(String, String)]>,
 }
 
-/// What is switched around a node.
+/// Modes set around a node.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Modes {
     pub(super) no_grad: bool,
-    /// Autocast to this type; one that is not short switches it off.
+    /// Autocast to this type; one that is not half precision switches it off.
     pub(super) autocast: Option<Kind>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum What {
-    /// An operator of libtorch, by its name and overload.
+    /// An operator of libtorch, by name and overload.
     Operator { name: String, overload: String },
-    /// The size of a tensor's dimension.
+    /// Size of a tensor's dimension.
     Size,
-    /// How many elements a tensor has.
+    /// Number of a tensor's elements.
     Count,
-    /// Rows times the matrices of their experts: see [`super::grouped`].
+    /// Products of rows with the matrices of their experts: see [`super::grouped`].
     GroupedMm,
     /// Arithmetic on numbers.
     Scalar(Scalar),
 }
 
-/// Arithmetic on numbers, as Python does it.
+/// Arithmetic on numbers with Python's semantics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scalar {
     Add,
@@ -144,13 +144,13 @@ pub(super) enum Argument {
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
-    /// Sizes, some of which are computed.
+    /// Sizes, some of them computed.
     Sizes(Vec<Result<i64, ValueId>>),
-    /// That of the stage, whichever the file names.
+    /// The stage's device, regardless of the file's.
     Device,
 }
 
-/// A program, read and checked.
+/// A program, read and verified.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) values: Vec<ValueInfo>,
@@ -161,12 +161,12 @@ pub(super) struct Program {
     pub(super) outputs: Vec<ValueId>,
     pub(super) nodes: Vec<Node>,
     pub(super) ranges: HashMap<String, Range>,
-    /// What has a gradient of its own in Python, as far as the file shows it.
+    /// Descriptions of custom gradients in Python, as far as the file shows them.
     pub(super) own_gradients: Vec<String>,
 }
 
 impl Program {
-    /// What the symbols of the inputs' shapes were of the example.
+    /// Returns the example's values of the symbols in the inputs' shapes.
     pub(super) fn symbols(&self) -> HashMap<Arc<str>, i64> {
         let inputs = self.inputs.iter().map(|id| &self.values[id.0]);
         let dimensions = inputs.flat_map(|input| input.sizes.iter().zip(&input.example));
@@ -178,7 +178,7 @@ impl Program {
         dimensions.filter_map(known).collect()
     }
 
-    /// Whether nothing but variables is changed in place: only then is a copy as good as a view.
+    /// Whether only variables are changed in place: only then may a copy replace a view.
     pub(super) fn changes_variables_alone(&self) -> bool {
         self.nodes.iter().all(|node| {
             let changes = node.operator().ends_with('_');
@@ -191,7 +191,7 @@ impl Program {
 }
 
 impl Argument {
-    /// The values that it takes.
+    /// Returns the values in the argument.
     pub(super) fn values(&self) -> Vec<ValueId> {
         match self {
             Self::Value(value) => vec![*value],
@@ -203,7 +203,7 @@ impl Argument {
 }
 
 impl Node {
-    /// The values that it takes.
+    /// Returns the values that the node uses.
     pub(super) fn inputs(&self) -> impl Iterator<Item = ValueId> {
         self.arguments.iter().flat_map(|(_, own)| own.values())
     }
@@ -213,7 +213,7 @@ impl Node {
         Some(&all.find(|(own, _)| own == name)?.1)
     }
 
-    /// The operator's name without `aten::`; empty for arithmetic.
+    /// Returns the operator's name without `aten::`; empty for arithmetic.
     pub(super) fn operator(&self) -> &str {
         match &self.what {
             What::Operator { name, .. } => name.strip_prefix("aten::").unwrap_or(name),
@@ -221,7 +221,7 @@ impl Node {
         }
     }
 
-    /// What it does, for errors.
+    /// Describes the operation, for errors.
     pub(super) fn shown(&self) -> String {
         match &self.what {
             What::Operator { name, overload } if overload.is_empty() => name.clone(),
@@ -233,7 +233,7 @@ impl Node {
         }
     }
 
-    /// Where it is, for errors.
+    /// Describes the place, for errors.
     pub(super) fn place(&self) -> String {
         self.module.place(&self.name)
     }

@@ -1,4 +1,4 @@
-//! From the graph of a file to a [`Program`]: names become numbers, subgraphs are put in place.
+//! Converts the graph of a file to a [`Program`]: resolves names, and inlines subgraphs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::schema::{self, ExportedProgram, Graph, InputSpec, Named, SymInt, Tens
 use super::weights::kind_of;
 use super::{backward, operators};
 
-/// How deep subgraphs may lie in each other.
+/// Limit of nested subgraphs.
 const MAX_DEPTH: usize = 16;
 
-/// Checks a program and makes it one list of nodes.
+/// Checks a program and makes it a single list of nodes.
 ///
 /// # Errors
-/// Whatever is not known, by its place in the model.
+/// An unsupported feature, with its place in the model.
 pub(super) fn read(program: ExportedProgram) -> Result<Program> {
     let verifier = program.verifiers.first().map_or("none", String::as_str);
     if verifier != "TRAINING" {
@@ -99,7 +99,7 @@ impl Reader {
                 arg,
                 tensor_constant_name,
             } => self.variable(&arg, tensor_constant_name, Role::Constant, graph, names),
-            // Its value is in the nodes already.
+            // Its value is already in the nodes.
             InputSpec::ConstantInput { name } => {
                 let _ = name;
                 Ok(())
@@ -141,7 +141,7 @@ impl Reader {
     fn value(&mut self, name: &str, origin: Origin, graph: &Graph) -> Result<ValueId> {
         let meta = graph.tensor_values.get(name);
         let number = graph.sym_int_values.get(name);
-        // One that is not known is refused.
+        // Unknown types are rejected.
         let kind = meta.map(|meta| kind_of(meta, name)).transpose()?;
         let example = |meta: &TensorMeta| meta.sizes.iter().map(SymInt::example).collect();
         self.program.values.push(ValueInfo {
@@ -226,7 +226,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts the nodes of a subgraph in the place of the node that runs it.
+    /// Inlines the nodes of a subgraph in place of the node that runs it.
     fn inline(
         &mut self,
         kind: &str,
@@ -323,9 +323,9 @@ fn own_name(node: &schema::Node) -> String {
     node.name.clone().unwrap_or_else(|| node.target.clone())
 }
 
-/// `nn_module_stack` is `key,path,class` for every module from the model inwards, with `;`
-/// between them. What computes a weight of a module from others (`parametrizations.weight.0`) is
-/// that module's own.
+/// Parses `nn_module_stack`: `key,path,class` for every module from outermost to innermost, separated
+/// by `;`. A submodule that computes a module's weight (`parametrizations.weight.0`) counts as that
+/// module.
 fn module_of(node: &schema::Node) -> Module {
     let text = node.metadata.get("nn_module_stack");
     let text = text.map_or("", String::as_str);
@@ -341,5 +341,5 @@ fn module_of(node: &schema::Node) -> Module {
     }
 }
 
-/// The values that names stand for.
+/// Values by name.
 pub(super) type Table = HashMap<String, ValueId>;

@@ -1,23 +1,23 @@
-//! Recurrent operators: libtorch's kernels trust the shapes of their weights and states.
+//! Checks of recurrent operators: libtorch's kernels trust the shapes of their weights and states.
 //!
-//! `nn.LSTM` and its like check them in Python, so that a program calls the operator with what fits.
-//! A file may say otherwise, and kernels of oneDNN and cuDNN then read and write beyond a tensor.
+//! In Python, `nn.LSTM` and similar modules check them. A file may be inconsistent, and kernels of
+//! oneDNN and cuDNN then read and write out of bounds.
 
 use tch::Tensor;
 
 use super::program::{Argument, Node};
 
-/// What the fixed arguments of a recurrent operator ask of its tensors.
+/// Requirements of a recurrent operator's tensors, from its constant arguments.
 #[derive(Debug)]
 pub(super) struct Recurrent {
-    /// Rows of a weight for each row of the state.
+    /// Rows of a weight per row of the state.
     gates: i64,
     layers: i64,
     directions: i64,
     has_biases: bool,
-    /// The dimension of the input that is the samples; none where it is packed.
+    /// The samples' dimension of the input; `None` if it is packed.
     samples: Option<usize>,
-    /// How many tensors each argument has, in the order in which the operator is given them.
+    /// Number of tensors of each argument, in the operator's order.
     given: Vec<(What, usize)>,
 }
 
@@ -30,10 +30,10 @@ enum What {
 }
 
 impl Recurrent {
-    /// None where the node is another operator.
+    /// Returns the requirements; `None` for other operators.
     ///
     /// # Errors
-    /// An argument that must be fixed is not.
+    /// An argument that must be constant is not.
     pub(super) fn of(node: &Node) -> anyhow::Result<Option<Self>> {
         let gates = match node.operator() {
             "lstm" => 4,
@@ -74,10 +74,10 @@ impl Recurrent {
         }))
     }
 
-    /// Checks the tensors that the operator is about to be given.
+    /// Checks the tensors for the operator.
     ///
     /// # Errors
-    /// One has another shape than the operator will take for granted.
+    /// A tensor has another shape than the operator assumes.
     pub(super) fn check(&self, tensors: &[&Tensor]) -> anyhow::Result<()> {
         let mut rest = tensors.iter().map(|own| own.size());
         let (mut inputs, mut states, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
@@ -110,9 +110,9 @@ impl Recurrent {
         Ok(())
     }
 
-    /// The hidden size and that of what it gives, from its states.
+    /// Returns the hidden size and the output size, from the states.
     fn states(&self, states: &[Vec<i64>], samples: Option<i64>) -> anyhow::Result<(i64, i64)> {
-        // Those of an LSTM are two: what it gives, and its cells.
+        // An LSTM has two states: its output, and its cells.
         let count = if self.gates == 4 { 2 } else { 1 };
         anyhow::ensure!(
             states.len() == count,
@@ -132,7 +132,7 @@ impl Recurrent {
         Ok((states[count - 1][2], states[0][2]))
     }
 
-    /// The shapes of the parameters, layer by layer, direction by direction.
+    /// Returns the shapes of the parameters, by layer and direction.
     fn wanted(
         &self,
         input: i64,
@@ -144,7 +144,7 @@ impl Recurrent {
         let mut wanted = Vec::new();
         let mut width = input;
         for _ in 0..self.layers {
-            // No more than there may be of them, however many layers the file claims.
+            // Limited by the actual number, however many layers the file claims.
             if wanted.len() > count {
                 break;
             }

@@ -1,11 +1,11 @@
-//! Arithmetic on sizes, as Python does it.
+//! Arithmetic on sizes with Python's semantics.
 
 use super::program::Scalar;
 use gpipe_torch::Number;
 
 impl Scalar {
     /// # Errors
-    /// Another number of operands, a division by zero, a number too large, in words.
+    /// The number of operands is wrong, a division is by zero, or a number is too large.
     pub(super) fn apply(self, operands: &[Number]) -> Result<Number, String> {
         let wrong = || format!("{self:?} of {operands:?} has no value");
         match operands {

@@ -1,15 +1,15 @@
-//! What `torch.export.save` writes, as far as it is read: PyTorch's
-//! `torch/_export/serde/schema.py`, version 8.17.
+//! The parts read of the format of `torch.export.save`: PyTorch's `torch/_export/serde/schema.py`,
+//! version 8.17.
 //!
-//! Arguments stay JSON here: which kinds of them are known is said where their place in the
-//! model is known too ([`super::read`]).
+//! Arguments stay JSON here: their supported types are checked where their place in the model is known
+//! too ([`super::read`]).
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The version of the schema that is read.
+/// Supported version of the schema.
 pub(super) const VERSION: (u64, u64) = (8, 17);
 
 #[derive(Debug, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct Version {
     pub(super) minor: u64,
 }
 
-/// Read before all the rest, which another version may have in another form.
+/// Read first, as other versions may differ in the rest.
 #[derive(Debug, Deserialize)]
 pub(super) struct Versioned {
     pub(super) schema_version: Version,
@@ -132,12 +132,12 @@ pub(super) enum SymInt {
 #[derive(Debug, Deserialize, Clone)]
 pub(super) struct SymExpr {
     pub(super) expr_str: String,
-    /// What it was of the example inputs.
+    /// Value for the example inputs.
     #[serde(default)]
     pub(super) hint: Value,
 }
 
-/// `data/weights/*_weights_config.json`, and that of constants.
+/// `data/weights/*_weights_config.json`, and the one of constants.
 #[derive(Debug, Deserialize)]
 pub(super) struct PayloadConfig {
     pub(super) config: BTreeMap<String, Payload>,
@@ -158,7 +158,7 @@ impl SymInt {
         }
     }
 
-    /// Its value where the model was exported; none where the file does not tell it.
+    /// Value at export; `None` if not in the file.
     pub(super) fn example(&self) -> Option<i64> {
         match self {
             Self::AsInt(number) => Some(*number),
@@ -166,7 +166,7 @@ impl SymInt {
         }
     }
 
-    /// The name of the symbol that it is; none where it is computed from symbols.
+    /// Name of the symbol; `None` if it is computed from symbols.
     pub(super) fn symbol(&self) -> Option<&str> {
         let Self::AsExpr(expr) = self else {
             return None;

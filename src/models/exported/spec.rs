@@ -1,4 +1,4 @@
-//! A program as a model of the zoo: what its data looks like, and how it is judged.
+//! Represents a program as a model of the zoo: the shape of its data, and its loss.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,14 @@ use crate::loss_kind::{LossKind, NamedLoss, class_dimensions, is_float};
 use crate::zoo::{Entry, Instance, ModelSpec, Settings, Synthetic, Zoo};
 use gpipe_torch::{LossFn, Values, on_values};
 
-/// The size of a model whose sequences have any number of tokens.
+/// Name of the sequence length of a model with dynamic sequences.
 pub(super) const CONTEXT: &str = "context";
-/// Truths: false and true.
+/// Number of truth values.
 const TRUTHS: i64 = 2;
-/// Whole numbers of which nothing says how large they may be are made up below this: they may be
-/// a mask.
+/// Made-up integers without a known range are below this: they may be a mask.
 const MADE_UP: i64 = 2;
 
-/// Operators that take numbers of classes.
+/// Operators that take class indices.
 const CLASSES: &[&str] = &["cross_entropy_loss", "nll_loss", "nll_loss_nd"];
 
 /// Operators whose first output has the elements of their first input.
@@ -54,7 +53,7 @@ pub(super) fn spec(model: &ExportedModel, loss: Option<NamedLoss>) -> Result<Mod
         };
         Ok(instance(&resized, loss)?)
     };
-    // What is wrong with the program is told as such.
+    // Reports errors of the program directly.
     instance(model, loss)?;
     let name = model.path().display().to_string();
     let entry = Entry::new(&name, make)
@@ -69,7 +68,7 @@ pub(super) fn spec(model: &ExportedModel, loss: Option<NamedLoss>) -> Result<Mod
     spec.map_err(|error| unsupported("the file's name", error.to_string()))
 }
 
-/// The tokens of a sequence, where they are dynamic.
+/// Returns the sequence length, if it is dynamic.
 fn context(model: &ExportedModel) -> Result<Option<i64>> {
     Ok(match (&inputs(model)?[..], &model.dynamic()[..]) {
         ([input], [_]) if input.is_tokens() => input.shape().first().copied(),
@@ -100,12 +99,12 @@ fn no_loss() -> impl LossFn {
     })
 }
 
-/// Whether it is a tensor of one number.
+/// Whether this is a tensor of one float.
 pub(super) fn is_single(value: &ValueInfo) -> bool {
     value.sizes.as_ref().is_some_and(Vec::is_empty) && value.kind.is_some_and(is_float)
 }
 
-/// What each input is, of one sample.
+/// Describes each input of one sample.
 fn inputs(model: &ExportedModel) -> Result<Vec<Synthetic>> {
     let program = &model.own.program;
     let mut batch: Option<(&str, &Size)> = None;
@@ -147,15 +146,15 @@ fn inputs(model: &ExportedModel) -> Result<Vec<Synthetic>> {
     Ok(inputs)
 }
 
-/// The fewest rows of the tables that the numbers of a value are looked up in, or classes that
-/// they are.
+/// Returns the number of rows of the smallest embedding table that is indexed with a value's elements,
+/// or of classes that they are.
 fn looked_up(program: &Program, value: ValueId) -> Option<i64> {
     let (mut same, mut fewest) = (BTreeSet::from([value]), None);
     let is = |same: &BTreeSet<ValueId>, node: &Node, name: &str| {
         let own = node.argument(name);
         matches!(own, Some(Argument::Value(own)) if same.contains(own))
     };
-    // Nodes come after what they take.
+    // Nodes follow the nodes that they use.
     for node in &program.nodes {
         if node.operator() == "embedding" && is(&same, node, "indices") {
             let Some(Argument::Value(table)) = node.argument("weight") else {
@@ -181,7 +180,7 @@ fn looked_up(program: &Program, value: ValueId) -> Option<i64> {
     fewest
 }
 
-/// Whether classes may be in two dimensions of the first output.
+/// Whether the classes may be in two dimensions of the first output.
 pub(super) fn has_two_class_dimensions(program: &Program) -> bool {
     let output = program.outputs.first().map(|id| &program.values[id.0]);
     let shape = output.and_then(|own| own.example.as_ref());
@@ -191,8 +190,8 @@ pub(super) fn has_two_class_dimensions(program: &Program) -> bool {
     })
 }
 
-/// The dimension of classes of an output: the usual one, or the other where that alone leaves a
-/// target for each token of the input.
+/// Returns the class dimension of an output: the usual one, or the other if only that leaves a target
+/// for each token of the input.
 fn class_dimension(output: &[i64], inputs: &[Synthetic], turned: bool) -> usize {
     let [usual, other] = class_dimensions(output.len());
     let tokens = match inputs {
@@ -214,7 +213,7 @@ fn class_dimension(output: &[i64], inputs: &[Synthetic], turned: bool) -> usize 
     if turned { second } else { first }
 }
 
-/// What each target is, of one sample.
+/// Describes each target of one sample.
 fn targets(model: &ExportedModel, inputs: &[Synthetic], loss: LossKind) -> Result<Vec<Synthetic>> {
     let place = || format!("the loss `{loss}`");
     let program = &model.own.program;

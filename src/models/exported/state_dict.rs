@@ -1,4 +1,4 @@
-//! Trained weights under the names that they have in Python.
+//! Trained weights under their Python names.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use super::weights::Stored;
 use crate::loss_kind::is_float;
 use crate::wrapped;
 
-/// Names, shapes and kinds.
+/// Returns names, shapes and types.
 pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
     let one = |name: &str| {
         let stored = own.weights.get(name)?;
@@ -62,7 +62,7 @@ pub(super) fn without(
     own: &Exported,
     mut given: Vec<(String, Tensor)>,
 ) -> anyhow::Result<Vec<(String, Tensor)>> {
-    // A file is read in no order: of several things that are wrong, the same one is told each time.
+    // Files have no order: sort, so that the same one of several errors is reported each time.
     given.sort_by(|(one, _), (other, _)| one.cmp(other));
     let kept: Vec<&str> = own.weights.kept().collect();
     if let Some(prefix) = prefix(own, &given).map(str::to_owned) {
@@ -79,7 +79,7 @@ pub(super) fn without(
         (Ok(one), Ok(other)) => one.is(other),
         _ => false,
     };
-    // Of tied ones, transformers saves one.
+    // transformers saves only one of tied weights.
     let lacks = |name: &&&str| {
         let twin = |other: &&str| there.contains(*other) && same(name, other);
         !there.contains(**name) && !kept.iter().any(twin)
@@ -136,7 +136,7 @@ pub(super) fn missing_prefix<'a>(own: &'a Exported, given: &[(String, Tensor)]) 
     wrapped::prefix(kept.into_iter(), first)
 }
 
-/// Some names, the first few of them.
+/// Lists the first few names.
 fn listed(what: &str, names: &[&str]) -> String {
     const MOST: usize = 6;
     if names.is_empty() {
@@ -150,11 +150,11 @@ fn listed(what: &str, names: &[&str]) -> String {
     }
 }
 
-/// The variables of the pipeline, by the name that each has there, with where the file has them.
+/// Returns the pipeline's variables by name, with their tensors in the file.
 fn homes(own: &Exported) -> Result<Vec<(String, &Stored)>> {
     let mut homes = Vec::new();
     for variable in own.parts.iter().flat_map(|part| &part.variables) {
-        // Another place of use is the same tensor.
+        // A tied variable is the same tensor.
         if let (Some(name), None) = (&variable.name, &variable.tied_to) {
             let stored = own.program.variables[variable.variable].name.as_str();
             homes.push((name.clone(), own.weights.get(stored)?));
@@ -163,7 +163,7 @@ fn homes(own: &Exported) -> Result<Vec<(String, &Stored)>> {
     Ok(homes)
 }
 
-/// Writes tensors as safetensors; a file that is there is replaced.
+/// Writes tensors as safetensors; replaces an existing file.
 pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     let tensors = tensors
         .iter()
@@ -171,7 +171,7 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let told = || format!("{}: cannot be written", path.display());
-    // By its full name: the writer puts a temporary file beside it, for its owner's eyes only.
+    // With the full path: the writer puts a temporary file beside it, readable only for its owner.
     let folder = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -182,7 +182,7 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     fs::set_permissions(&target, beside).with_context(told)
 }
 
-/// The rights that a new file in a folder has.
+/// Returns the permissions of a new file in a folder.
 fn tempfile_mode(folder: &Path) -> std::io::Result<fs::Permissions> {
     let probe = folder.join(format!(".gpipe-rs-{}", std::process::id()));
     let rights = fs::File::create(&probe)?.metadata()?.permissions();
@@ -190,7 +190,7 @@ fn tempfile_mode(folder: &Path) -> std::io::Result<fs::Permissions> {
     Ok(rights)
 }
 
-/// A tensor on the CPU as the bytes of its elements, made when they are written.
+/// A CPU tensor as the bytes of its elements, made while writing.
 struct Bytes {
     tensor: Tensor,
     shape: Vec<usize>,
@@ -232,7 +232,7 @@ impl View for Bytes {
 
     fn data(&self) -> Cow<'_, [u8]> {
         let mut bytes = vec![0; self.data_len()];
-        // On the CPU, in one piece, and the room is what it takes.
+        // The tensor is contiguous on the CPU, and the buffer has its size.
         self.tensor.copy_data_u8(&mut bytes, self.tensor.numel());
         Cow::Owned(bytes)
     }

@@ -1,7 +1,7 @@
-//! Operators whose kernels trust what they are given: it is checked here.
+//! Checks of operators whose kernels trust their arguments.
 //!
-//! Found by calling each operator of libtorch 2.11 with changed shapes and numbers under
-//! `tests/exported/guard.c`. Those that no model's `forward` calls by itself are refused
+//! Found by calling each operator of libtorch 2.11 with modified shapes and numbers under
+//! `tests/exported/guard.c`. Operators that no model's `forward` calls directly are rejected
 //! ([`is_inner`]); these are checked before they run.
 
 use tch::{Kind, Tensor};
@@ -9,14 +9,14 @@ use tch::{Kind, Tensor};
 use super::program::{Argument, Node};
 use super::recurrent::Recurrent;
 
-/// What is checked before an operator runs; numbers are places among the tensors that it is given.
+/// Checks before an operator runs; numbers are indices of the operator's tensors.
 #[derive(Debug)]
 pub(super) enum Trusted {
     Recurrent(Recurrent),
     EmbeddingBag {
         indices: usize,
         offsets: usize,
-        /// Whether the end is the last offset.
+        /// Whether the last offset is the end.
         ends: bool,
     },
     WeightNorm {
@@ -24,15 +24,15 @@ pub(super) enum Trusted {
         g: usize,
         dimension: i64,
     },
-    /// Weights and statistics, whose strides the backward kernel does not look at.
+    /// Weights and statistics, whose strides the backward kernel ignores.
     BatchNorm(Vec<usize>),
 }
 
 impl Trusted {
-    /// None where libtorch checks what the node gives.
+    /// Returns the checks; `None` if libtorch checks the node's arguments.
     ///
     /// # Errors
-    /// An argument that must be fixed is not.
+    /// An argument that must be constant is not.
     pub(super) fn of(node: &Node) -> anyhow::Result<Option<Self>> {
         let needed = |name: &str| {
             place(node, name).ok_or_else(|| anyhow::anyhow!("its {name} is no tensor"))
@@ -64,10 +64,10 @@ impl Trusted {
         }))
     }
 
-    /// Checks the tensors that the operator is about to be given.
+    /// Checks the tensors for the operator.
     ///
     /// # Errors
-    /// The operator would read or write beyond one of them, or divide by zero.
+    /// The operator would read or write out of bounds, or divide by zero.
     pub(super) fn check(&self, tensors: &[&Tensor]) -> anyhow::Result<()> {
         let given = |at: usize| -> anyhow::Result<&Tensor> {
             let own = tensors.get(at).copied();
@@ -97,7 +97,7 @@ impl Trusted {
     }
 }
 
-/// Where an argument is among the tensors that an operator is given.
+/// Returns the index of an argument among an operator's tensors.
 fn place(node: &Node, name: &str) -> Option<usize> {
     let at = node.arguments.iter().position(|(own, _)| own == name)?;
     let is_tensor = matches!(node.arguments[at].1, Argument::Value(_));
@@ -107,7 +107,7 @@ fn place(node: &Node, name: &str) -> Option<usize> {
 
 /// Checks that there is a norm for each part of a weight.
 fn weight_norm(v: &[i64], g: &Tensor, dimension: i64) -> anyhow::Result<()> {
-    // -1 is one norm for all; that is computed by operators that check.
+    // -1 means one norm for all, which is computed by operators that check.
     let Ok(dimension) = usize::try_from(dimension) else {
         return Ok(());
     };
@@ -121,7 +121,7 @@ fn weight_norm(v: &[i64], g: &Tensor, dimension: i64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks where bags of so many indices begin, and end where that is the last offset.
+/// Checks the offsets of bags with so many indices; the last offset may be the end.
 fn bags(count: i64, offsets: &Tensor, ends: bool) -> anyhow::Result<()> {
     if offsets.numel() == 0 {
         return Ok(());
@@ -142,8 +142,8 @@ fn bags(count: i64, offsets: &Tensor, ends: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether an operator is one that libtorch calls behind others, which check what it is given: in a
-/// file its arguments may be any.
+/// Whether libtorch calls this operator only inside others, which check its arguments: in a file, these
+/// may be anything.
 pub(super) fn is_inner(name: &str, overload: &str) -> bool {
     const BEGINNINGS: &[&str] = &[
         "_amp_",
@@ -181,9 +181,9 @@ pub(super) fn is_inner(name: &str, overload: &str) -> bool {
         "quantize",
         "sparse_",
     ];
-    // The plain one takes scales beside sizes, and trusts that they are the same.
+    // The plain one takes scales besides sizes, and trusts that they agree.
     let antialiased = name.starts_with("_upsample_") && name.ends_with("_aa") && overload != "vec";
-    // Changes tensors in place that no name tells.
+    // Changes tensors in place without a sign in its name.
     let writes = overload == "out" || overload.ends_with("_out");
     antialiased
         || writes

@@ -1,4 +1,4 @@
-//! The tensors in an archive: known by their shapes, read one by one.
+//! Tensors of an archive: their metadata, and reading them one by one.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use super::form::{Form, place};
 use super::program::Program;
 use super::schema::{Payload, PayloadConfig, TensorMeta};
 
-/// Types of elements: their number in PyTorch's files, and in libtorch.
+/// Element types: their numbers in PyTorch's files and in libtorch.
 const KINDS: &[(u64, i64, Kind)] = &[
     (1, 0, Kind::Uint8),
     (2, 1, Kind::Int8),
@@ -26,17 +26,17 @@ const KINDS: &[(u64, i64, Kind)] = &[
     (13, 15, Kind::BFloat16),
 ];
 
-/// The type that PyTorch's files call by this number.
+/// Returns the type of a number in PyTorch's files.
 pub(super) fn kind(number: u64) -> Option<Kind> {
     Some(KINDS.iter().find(|own| own.0 == number)?.2)
 }
 
-/// What libtorch calls the type that PyTorch's files call by this number.
+/// Returns libtorch's number of the type with this number in PyTorch's files.
 pub(super) fn number_in_libtorch(number: u64) -> Option<i64> {
     Some(KINDS.iter().find(|own| own.0 == number)?.1)
 }
 
-/// The type of a tensor; `name` is for errors.
+/// Returns the element type of a tensor; `name` is for errors.
 pub(super) fn kind_of(meta: &TensorMeta, name: &str) -> Result<Kind> {
     if meta.layout != 7 {
         return Err(unsupported(
@@ -50,7 +50,7 @@ pub(super) fn kind_of(meta: &TensorMeta, name: &str) -> Result<Kind> {
     })
 }
 
-/// The folder of what is in the `state_dict`.
+/// The folder of the `state_dict`.
 const WEIGHTS: &str = "weights";
 
 /// All tensors of an archive.
@@ -58,23 +58,23 @@ const WEIGHTS: &str = "weights";
 pub(super) struct Weights {
     archive: Archive,
     stored: HashMap<String, Stored>,
-    /// The names of the `state_dict`.
+    /// Names in the `state_dict`.
     kept: BTreeSet<String>,
 }
 
-/// One tensor: part of the bytes of an entry.
+/// A tensor: part of an entry's bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     entry: String,
     pub(super) form: Form,
     offset: i64,
-    /// Elements of the entry.
+    /// Number of elements in the entry.
     elements: i64,
     pub(super) requires_grad: bool,
 }
 
 impl Weights {
-    /// `model` is the program's name in the archive.
+    /// Opens the tensors; `model` is the program's name in the archive.
     pub(super) fn open(archive: Archive, model: &str) -> Result<Self> {
         let (mut stored, mut kept) = (HashMap::new(), BTreeSet::new());
         for folder in [WEIGHTS, "constants"] {
@@ -86,7 +86,7 @@ impl Weights {
                 .map_err(|error| damaged(&name, error.to_string()))?;
             for (own, payload) in config.config {
                 let entry = format!("data/{folder}/{}", payload.path_name);
-                // Objects that are no tensors matter only where the program takes them.
+                // Objects other than tensors matter only if the program uses them.
                 if let Some(one) = Stored::of(&own, entry, &payload, &archive)? {
                     if folder == WEIGHTS {
                         kept.insert(own.clone());
@@ -102,20 +102,20 @@ impl Weights {
         })
     }
 
-    /// The names of the `state_dict`, those that no part of the program uses among them.
+    /// Returns the names in the `state_dict`, including those that the program does not use.
     pub(super) fn kept(&self) -> impl Iterator<Item = &str> {
         self.kept.iter().map(String::as_str)
     }
 
-    /// A sum of all that is in the file.
+    /// Returns a checksum of the file's contents.
     pub(super) fn fingerprint(&self) -> u32 {
         self.archive.fingerprint()
     }
 
-    /// Checks that each variable of a program is in the archive in the form that the program says.
+    /// Checks that each variable of a program is in the archive in the form that the program states.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first variable that is not.
     pub(super) fn check(&self, program: &Program) -> Result<()> {
         program.variables.iter().try_for_each(|variable| {
             let stored = self.get(&variable.name)?;
@@ -128,13 +128,13 @@ impl Weights {
         self.stored.get(name).ok_or_else(missing)
     }
 
-    /// Makes the tensor on the device of `path`. Where tensors are made without elements
+    /// Makes the tensor on the device of `path`. If tensors are made without elements
     /// (`Sequential::variables`), nothing is read.
     pub(super) fn load(&self, name: &str, path: &nn::Path<'_>) -> anyhow::Result<Tensor> {
         self.load_to(name, path.device())
     }
 
-    /// The same on a device.
+    /// Makes the tensor on a device.
     pub(super) fn load_to(&self, name: &str, device: Device) -> anyhow::Result<Tensor> {
         let stored = self.get(name)?;
         let Form {
@@ -143,18 +143,18 @@ impl Weights {
             strides,
         } = &stored.form;
         let made = Tensor::f_empty_strided(sizes, strides, (*kind, device))?;
-        // tch knows no `meta` device, and calls it so.
+        // tch has no `meta` device, and reports this one.
         if made.device() == Device::Mps || stored.numel() == 0 {
             return Ok(made);
         }
-        // The elements as they lie in memory, and in the entry from the offset on: they are filled
-        // piece by piece, so that no second copy is there, however large the tensor is.
+        // The elements in memory order, and in the entry from the offset on: filled piece by piece, so
+        // that there is no second copy, however large the tensor is.
         let span = stored.span();
         let flat = made.f_as_strided([span], [1], 0)?;
         let _no_grad = tch::no_grad_guard();
         self.archive.read_in_pieces(&stored.entry, |at, bytes| {
             let element = kind.elt_size_in_bytes();
-            // Pieces begin and, but for bytes behind the last element, end with whole elements.
+            // Pieces begin and end with whole elements, except for bytes after the last one.
             let first = at as i64 / element as i64;
             let end = first + (bytes.len() / element) as i64;
             let own = first.max(stored.offset)..end.min(stored.offset + span);
@@ -204,7 +204,7 @@ impl Stored {
                 ),
             ));
         }
-        // Kernels of libtorch take a weight whose elements share a place for one that has room for all.
+        // Kernels of libtorch assume that a weight's elements do not overlap in memory.
         if stored.numel() > 0 && !stored.form.is_apart() {
             let Form { sizes, strides, .. } = &stored.form;
             let why = format!("has sizes {sizes:?} and strides {strides:?}: elements share memory");
@@ -213,7 +213,7 @@ impl Stored {
         Ok(Some(stored))
     }
 
-    /// Whether all of its elements lie within the entry, none of them huge numbers of times.
+    /// Whether all elements lie within the entry, and none is repeated excessively.
     fn fits(&self) -> Option<()> {
         let Form { sizes, strides, .. } = &self.form;
         let right = strides.len() == sizes.len() && sizes.len() <= 64;
@@ -231,7 +231,7 @@ impl Stored {
         (count == 0 || (last < self.elements && count <= self.elements)).then_some(())
     }
 
-    /// Elements from its first one to its last one in memory; it has one at least.
+    /// Number of elements from the first to the last in memory; there is at least one.
     fn span(&self) -> i64 {
         let steps = self.form.sizes.iter().zip(&self.form.strides);
         // They fit the entry, and so does their sum.
@@ -242,12 +242,12 @@ impl Stored {
         self.form.sizes.iter().product()
     }
 
-    /// Whether it is the same tensor under another name.
+    /// Whether this is the same tensor under another name.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.entry == other.entry && self.form == other.form && self.offset == other.offset
     }
 
-    /// The entry of the archive that its bytes are in.
+    /// Returns the archive entry with its bytes.
     pub(super) fn entry(&self) -> &str {
         &self.entry
     }

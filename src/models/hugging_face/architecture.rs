@@ -1,4 +1,4 @@
-//! The two kinds of model that both sides have.
+//! The two architectures supported on both sides.
 
 use tch::Tensor;
 
@@ -6,10 +6,10 @@ use super::error::HuggingFaceError;
 use super::tensors::Files;
 use crate::zoo::ModelSpec;
 
-/// The projection onto the vocabulary, where it is not the embedding.
+/// The projection to the vocabulary, unless it is tied to the embedding.
 const HEAD: &str = "lm_head.weight";
 
-/// What `transformers` calls `gpt2` and `llama`.
+/// `transformers`' architectures `gpt2` and `llama`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Architecture {
     Gpt2,
@@ -27,7 +27,7 @@ impl Architecture {
         })
     }
 
-    /// What the zoo calls it.
+    /// Name in the zoo.
     pub(super) fn entry(self) -> &'static str {
         match self {
             Self::Gpt2 => "gpt",
@@ -35,7 +35,7 @@ impl Architecture {
         }
     }
 
-    /// What names begin with, except where weights were saved without a head.
+    /// Prefix of names, except in weights saved without a head.
     pub(super) fn prefix(self) -> &'static str {
         match self {
             Self::Gpt2 => "transformer.",
@@ -43,7 +43,7 @@ impl Architecture {
         }
     }
 
-    /// The token embedding, which may be the projection onto the vocabulary too.
+    /// The token embedding, which may also be the projection to the vocabulary.
     fn embedding(self) -> &'static str {
         match self {
             Self::Gpt2 => "embed.wte",
@@ -51,7 +51,7 @@ impl Architecture {
         }
     }
 
-    /// Refuses tensors that would be lost: all but those that follow from others.
+    /// Rejects tensors that would be lost: all except those that follow from others.
     pub(super) fn check_rest(
         self,
         files: &mut Files,
@@ -76,7 +76,8 @@ impl Architecture {
     }
 }
 
-/// Masks and frequencies that older versions saved, though sizes decide them.
+/// Whether this is a mask or frequencies that older versions saved, although they follow from the
+/// sizes.
 fn follows(name: &str) -> bool {
     [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"]
         .iter()

@@ -1,4 +1,4 @@
-//! What goes beside the weights of a language model: what its tokens stand for.
+//! Tokenizer files beside the weights of a language model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ use super::error::HuggingFaceError;
 use super::folder::{self, CONFIG, TOKENIZER, TOKENIZER_CONFIG};
 use super::vocabulary;
 
-/// Says how to generate: among other things where to stop.
+/// Settings of generation, such as end-of-text tokens.
 const GENERATION: &str = "generation_config.json";
-/// Files of a tokenizer besides [`TOKENIZER`], which Python reads and this library carries along.
+/// Files of a tokenizer besides [`TOKENIZER`], which Python reads and this library copies.
 const OTHERS: [&str; 5] = [
     TOKENIZER_CONFIG,
     GENERATION,
@@ -20,7 +20,7 @@ const OTHERS: [&str; 5] = [
     "added_tokens.json",
     "chat_template.jinja",
 ];
-/// What the end of a text is called where nothing says so.
+/// Common names of the end-of-text token, if none is configured.
 const ENDS: [&str; 6] = [
     "<|endoftext|>",
     "</s>",
@@ -30,17 +30,16 @@ const ENDS: [&str; 6] = [
     "<eos>",
 ];
 
-/// A `tokenizer.json` with the files that belong to it, as text.
+/// A `tokenizer.json` and its companion files, as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerFiles {
-    /// Their text by their names.
+    /// Contents of the files by name.
     files: BTreeMap<String, String>,
     ids: TokenIds,
 }
 
-/// Tokens that mean something to whoever generates, as `config.json` has them: a number, a list
-/// of them, or null.
+/// Special tokens as in `config.json`: a number, a list of numbers, or null.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenIds {
@@ -50,12 +49,12 @@ pub(super) struct TokenIds {
 }
 
 impl TokenizerFiles {
-    /// Reads a `tokenizer.json` (the file, or the folder that it is in) with what is beside it.
+    /// Reads a `tokenizer.json` (the file, or its folder) and its companion files.
     ///
-    /// *Returns* none where there is no such file.
+    /// *Returns* `None` if there is no such file.
     ///
     /// # Errors
-    /// [`HuggingFaceError::File`]: a file cannot be read, is not JSON or is no tokenizer.
+    /// [`HuggingFaceError::File`]: a file cannot be read, is not JSON or is not a tokenizer.
     pub fn read(path: &Path) -> Result<Option<Self>, HuggingFaceError> {
         let (folder, file) = if path.is_dir() {
             (path.to_owned(), path.join(TOKENIZER))
@@ -95,7 +94,7 @@ impl TokenizerFiles {
         Ok(Some(own))
     }
 
-    /// The tokenizer of a model with one token a character, its place in `vocabulary`.
+    /// Makes the tokenizer of a character model: a token is a character's index in `vocabulary`.
     pub fn of_characters(vocabulary: &[char]) -> Self {
         let tokenizer = vocabulary::write(vocabulary);
         Self {
@@ -104,20 +103,19 @@ impl TokenizerFiles {
         }
     }
 
-    /// The text of the `tokenizer.json`.
+    /// Returns the contents of the `tokenizer.json`.
     pub fn tokenizer(&self) -> &str {
         self.files.get(TOKENIZER).map_or("", String::as_str)
     }
 
-    /// The characters of a tokenizer that has one token for each, in the order of their numbers;
-    /// none of any other.
+    /// Returns the characters of a character tokenizer, in order; `None` for other tokenizers.
     pub fn characters(&self) -> Option<Vec<char>> {
         let tokenizer = serde_json::from_str(self.tokenizer()).ok()?;
         vocabulary::read(&tokenizer)
     }
 
-    /// Tokens that end a text: what `generation_config.json` says, or else `config.json`, or what
-    /// the tokenizer calls so.
+    /// Returns the end-of-text tokens: from `generation_config.json`, else from `config.json`, else
+    /// from the tokenizer.
     pub fn ends(&self) -> Vec<i64> {
         let generation = self.json(GENERATION);
         let own = &generation["eos_token_id"];
@@ -132,7 +130,7 @@ impl TokenizerFiles {
         &self.ids
     }
 
-    /// All files, with those that Python needs.
+    /// Returns all files, including those that Python needs.
     pub(super) fn files(&self) -> BTreeMap<String, String> {
         let mut files = self.files.clone();
         files.entry(TOKENIZER_CONFIG.to_owned()).or_insert_with(|| {
@@ -148,8 +146,7 @@ impl TokenizerFiles {
             .unwrap_or_default()
     }
 
-    /// The token that the tokenizer's own files name as the end, or that has a name which many
-    /// give it.
+    /// Returns the end token named in the tokenizer's own files, or one with a common name.
     fn named_end(&self, tokenizer: &Value) -> Option<i64> {
         let config = self.json(TOKENIZER_CONFIG);
         let own = &config["eos_token"];
@@ -164,7 +161,7 @@ impl TokenizerFiles {
         own.into_iter().chain(ENDS).find_map(number)
     }
 
-    /// What an added token is called.
+    /// Returns the name of an added token.
     fn content(&self, id: i64) -> Option<String> {
         let tokenizer = self.json(TOKENIZER);
         let mut added = tokenizer["added_tokens"].as_array()?.iter();

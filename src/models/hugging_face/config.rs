@@ -1,4 +1,4 @@
-//! `config.json`: the sizes of a model in `transformers`' words.
+//! `config.json`: the sizes of a model in the terms of `transformers`.
 
 mod fields;
 mod gpt2;
@@ -11,20 +11,20 @@ use super::beside::TokenIds;
 use crate::zoo::Settings;
 use fields::Fields;
 
-/// Sizes of a model of ours, by name.
+/// Sizes of a zoo model, by name.
 type Sizes = Vec<(&'static str, f64)>;
 
-/// How all others are trained.
+/// How to train all other models.
 const OTHERWISE: &str = "any other model of transformers is trained from a .pt2: in Python, export a module \
                          that returns its logits, and name the file with --model";
 
-/// The models that are read.
+/// Supported models.
 const KNOWN: &str = "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"";
 
-/// What the model is there, with the tokens that mean something to whoever generates.
+/// Returns the configuration of a model, with its special tokens.
 ///
 /// # Errors
-/// No model there has such settings: which.
+/// `transformers` has no model with these settings.
 pub(super) fn write(
     architecture: Architecture,
     sizes: &Settings,
@@ -48,10 +48,10 @@ pub(super) fn write(
     Ok(config)
 }
 
-/// The model and its settings, as `key=value`.
+/// Returns the model and its settings, as `key=value`.
 ///
 /// # Errors
-/// The model, or something that it does, is not one of ours.
+/// The model, or one of its features, is not supported.
 pub(super) fn read(config: &Value) -> Result<(Architecture, Vec<String>), String> {
     let fields = Fields::new(config);
     let Some(kind) = config["model_type"].as_str() else {
@@ -68,7 +68,7 @@ pub(super) fn read(config: &Value) -> Result<(Architecture, Vec<String>), String
     Ok((architecture, settings.into_iter().map(setting).collect()))
 }
 
-/// The model of a kind and its sizes, where all that it does is computed here.
+/// Returns the model of a kind and its sizes, if all its features are supported.
 fn computed(kind: &str, fields: &Fields<'_>) -> Result<(Architecture, Sizes), String> {
     let read = match (kind, llama::Family::of(kind)) {
         ("gpt2", _) => (Architecture::Gpt2, gpt2::read(fields)?),

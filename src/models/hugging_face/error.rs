@@ -1,4 +1,4 @@
-//! What can be wrong with weights from elsewhere.
+//! Errors of reading and writing foreign weights.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::zoo::ZooError;
 use gpipe_torch::TorchError;
 
-/// Why weights could not be written or read.
+/// An error of writing or reading weights.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HuggingFaceError {
@@ -25,18 +25,18 @@ pub enum HuggingFaceError {
     File {
         /// The file.
         path: PathBuf,
-        /// Error of the list.
+        /// The problem.
         why: String,
     },
-    /// The model of a `config.json` is none of ours.
+    /// The model of a `config.json` is not supported.
     #[error("{}: {rule}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// What it must say.
+        /// The required value.
         rule: String,
     },
-    /// A parameter is not there.
+    /// A parameter is missing.
     #[error(
         "there is no tensor `{name}`{}",
         file.as_ref().map_or_else(String::new, |file| format!(" in {}", file.display()))
@@ -44,20 +44,20 @@ pub enum HuggingFaceError {
     Missing {
         /// The parameter.
         name: String,
-        /// Where it was looked for, if in a file.
+        /// The file that was searched, if any.
         file: Option<PathBuf>,
     },
-    /// A parameter has another shape than the model's.
+    /// A parameter's shape differs from the model's.
     #[error("`{name}` has shape {shape:?}, but the model's sizes make it {wanted:?}")]
     Shape {
         /// The tensor.
         name: String,
-        /// In the file.
+        /// Shape in the file.
         shape: Vec<i64>,
-        /// By the sizes.
+        /// Shape by the model's sizes.
         wanted: Vec<i64>,
     },
-    /// The file has a tensor that the model has no place for.
+    /// The file has a tensor that the model does not.
     #[error("{}: the model has no place for `{name}`: {why}", path.display())]
     Extra {
         /// The file.
@@ -67,13 +67,13 @@ pub enum HuggingFaceError {
         /// Why that matters.
         why: String,
     },
-    /// No model has these sizes.
+    /// The sizes are invalid.
     #[error(transparent)]
     Sizes(#[from] ZooError),
     /// The model cannot be described.
     #[error("{0:#}")]
     Model(anyhow::Error),
-    /// libtorch refused.
+    /// An error of libtorch.
     #[error(transparent)]
     Torch(#[from] TorchError),
 }

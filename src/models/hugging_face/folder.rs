@@ -1,4 +1,4 @@
-//! The files of a model: weights, `config.json`, perhaps a tokenizer.
+//! Files of a model: weights, `config.json`, possibly a tokenizer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -21,20 +21,20 @@ const INDEX: &str = "model.safetensors.index.json";
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-/// The largest JSON file that is read: vocabularies have some megabytes.
+/// Size limit of a JSON file: vocabularies have some megabytes.
 const MAX_JSON: u64 = 256 << 20;
 
-/// Where a model lies.
+/// Location of a model.
 #[derive(Debug)]
 pub(super) struct Folder {
-    /// As it was asked for.
+    /// The path as given.
     path: PathBuf,
     parent: PathBuf,
-    /// The one file of weights that was named.
+    /// The named file of weights, if one was named.
     file: Option<PathBuf>,
 }
 
-/// A JSON file that was read.
+/// A parsed JSON file.
 #[derive(Debug)]
 pub(super) struct Json {
     pub(super) path: PathBuf,
@@ -65,12 +65,12 @@ impl Folder {
         })
     }
 
-    /// What it is called in errors.
+    /// Returns the path for errors.
     pub(super) fn shown(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// The sizes.
+    /// Reads the configuration.
     pub(super) fn config(&self) -> Result<Json, HuggingFaceError> {
         let path = self.parent.join(CONFIG);
         let value = read_json(&path)?.ok_or_else(|| {
@@ -86,7 +86,7 @@ impl Folder {
         TokenizerFiles::read(&self.parent.join(TOKENIZER))
     }
 
-    /// The weights: the file that was named, the one there is, or all of an index.
+    /// Opens the weights: the named file, the only one, or all of an index.
     pub(super) fn tensors(&self) -> Result<Files, HuggingFaceError> {
         if let Some(file) = &self.file {
             return Files::open(std::slice::from_ref(file));
@@ -105,7 +105,7 @@ impl Folder {
         let mut names: Vec<&str> = places.values().filter_map(Value::as_str).collect();
         names.sort_unstable();
         names.dedup();
-        // A name with a path in it could be any file of the machine.
+        // A name with a path could be any file of the machine.
         let plain = |name: &&str| Path::new(name).file_name().is_some_and(|own| own == *name);
         if let Some(odd) = names.iter().find(|name| !plain(name)) {
             return Err(wrong(
@@ -118,7 +118,7 @@ impl Folder {
     }
 }
 
-/// What a model on the hub may be called: `gpt2`, `org/name`.
+/// Returns the path as a model's name on the hub, if it can be one: `gpt2`, `org/name`.
 fn hub_name(path: &Path) -> Option<&str> {
     let name = path.to_str()?;
     let part = |part: &str| {
@@ -130,7 +130,7 @@ fn hub_name(path: &Path) -> Option<&str> {
     (!is_file && name.split('/').count() <= 2 && name.split('/').all(part)).then_some(name)
 }
 
-/// How a model on the hub comes here.
+/// Explains how to download a model from the hub.
 fn downloaded(name: &str) -> String {
     let folder = name.rsplit('/').next().unwrap_or(name);
     format!("{}: name that folder here", download(name, folder))
@@ -143,8 +143,7 @@ fn download(name: &str, folder: &str) -> String {
     )
 }
 
-/// What to do with a name of the hub where the name of a model was asked for; none where it
-/// cannot be one.
+/// Returns advice for a hub name given as a model; `None` if it cannot be one.
 pub fn hub_hint(path: &Path) -> Option<String> {
     let name = hub_name(path)?;
     let (_, folder) = name.split_once('/')?;
@@ -189,9 +188,9 @@ pub(super) fn write(
         .into_iter()
         .map(|(name, tensor)| Ok((name, Bytes::new(&tensor)?)))
         .collect::<Result<_, HuggingFaceError>>()?;
-    // Without this, transformers takes the file for one of another library.
+    // Without this, transformers assumes another library's file.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    // In the folder by its full name: the writer puts a temporary file beside it.
+    // With the full path, as the writer puts a temporary file beside it.
     let target = folder.join(file.file_name().unwrap_or_default());
     safetensors::serialize_to_file(weights, Some(metadata), &target)
         .map_err(|error| wrong(&target, format!("cannot be written: {error}")))?;
@@ -201,14 +200,14 @@ pub(super) fn write(
             .map_err(|error| wrong(&path, format!("cannot be written: {error}")))?;
         written.push(path);
     }
-    // The writer's temporary file was for its owner's eyes only.
+    // The writer's temporary file was readable only for its owner.
     fs::metadata(&written[1])
         .and_then(|config| fs::set_permissions(&written[0], config.permissions()))
         .map_err(|error| wrong(&written[0], format!("cannot be shared: {error}")))?;
     Ok(written)
 }
 
-/// The folder that a file is in; never the empty path, which no system takes for one.
+/// Returns a file's folder; never the empty path, which is invalid for the system.
 pub(super) fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -216,24 +215,24 @@ pub(super) fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether two files say the same: to the letter, or as JSON.
+/// Whether two files are equal as text or as JSON.
 fn same(one: &str, other: &str) -> bool {
     let value = |text| serde_json::from_str::<Value>(text).ok();
     one == other || value(one).is_some_and(|one| Some(one) == value(other))
 }
 
-/// A JSON file, or none where there is none.
+/// Reads a JSON file; `None` if it does not exist.
 fn read_json(path: &Path) -> Result<Option<Value>, HuggingFaceError> {
     let text = read_text(path)?;
     text.map(|text| parse(path, &text)).transpose()
 }
 
-/// What a file's JSON says.
+/// Parses a file's JSON.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Value, HuggingFaceError> {
     serde_json::from_str(text).map_err(|error| wrong(path, format!("is no JSON: {error}")))
 }
 
-/// The text of a file, or none where there is none.
+/// Reads a text file; `None` if it does not exist.
 pub(super) fn read_text(path: &Path) -> Result<Option<String>, HuggingFaceError> {
     let unreadable = |error: std::io::Error| wrong(path, format!("cannot be read: {error}"));
     let bytes = match fs::metadata(path) {
@@ -256,8 +255,7 @@ pub(super) fn wrong(path: &Path, why: impl Into<String>) -> HuggingFaceError {
     }
 }
 
-/// A tensor on the CPU as the bytes of its elements, which are made when they are
-/// written: one tensor's at a time.
+/// A CPU tensor as the bytes of its elements, made while writing: for one tensor at a time.
 struct Bytes {
     tensor: Tensor,
     shape: Vec<usize>,
@@ -286,7 +284,7 @@ impl View for Bytes {
 
     fn data(&self) -> Cow<'_, [u8]> {
         let mut bytes = vec![0; self.data_len()];
-        // On the CPU, in one piece, and the room is what it takes.
+        // The tensor is contiguous on the CPU, and the buffer has its size.
         self.tensor.copy_data_u8(&mut bytes, self.tensor.numel());
         Cow::Owned(bytes)
     }

@@ -1,10 +1,9 @@
-//! Weights between this library and Hugging Face's `transformers`.
+//! Converts weights between this library and Hugging Face's `transformers`.
 //!
-//! The zoo's model `gpt` computes what `transformers`' `GPT2LMHeadModel` does, and its `llama`
-//! what `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` and `Qwen3ForCausalLM` do;
-//! only names and, for GPT-2, the layout of matrices differ.
-//! [`export`] writes a folder that `from_pretrained` reads, [`import`] reads one; no bit
-//! of a weight changes on the way.
+//! The zoo's model `gpt` computes the same as `transformers`' `GPT2LMHeadModel`, and its `llama` the
+//! same as `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` and `Qwen3ForCausalLM`; only
+//! names and, for GPT-2, the layout of matrices differ. [`export`] writes a folder for
+//! `from_pretrained`, [`import`] reads one; no bit of a weight changes.
 //!
 //! ```
 //! use gpipe::models::{hugging_face, zoo::Zoo};
@@ -47,40 +46,39 @@ use gpipe_torch::Variable;
 pub use beside::TokenizerFiles;
 pub use error::HuggingFaceError;
 
-/// A model that was read.
+/// An imported model.
 #[derive(Debug)]
 pub struct Imported {
     /// The model, with the sizes of the weights.
     pub spec: ModelSpec,
     /// Every parameter by its name in the model, on the CPU, in single precision.
     pub weights: Vec<(String, Tensor)>,
-    /// The characters that tokens stand for, where the tokenizer beside the weights has
-    /// one token a character, as [`export`] writes it.
+    /// The characters of tokens, if the tokenizer beside the weights has one token per character, as
+    /// [`export`] writes it.
     pub vocabulary: Option<Vec<char>>,
-    /// The tokenizer beside the weights, of whatever kind.
+    /// The tokenizer beside the weights, of any kind.
     pub tokenizer: Option<TokenizerFiles>,
-    /// What stands before every name in the file and was left out, where the `state_dict` of a
-    /// wrapper was saved: `module.` of `DistributedDataParallel`, `_orig_mod.` of `torch.compile`.
+    /// The removed prefix of all names in the file, if a wrapper's `state_dict` was saved: `module.` of
+    /// `DistributedDataParallel`, `_orig_mod.` of `torch.compile`.
     pub prefix: Option<String>,
 }
 
-/// Whether `transformers` has a counterpart of the model, so that [`export`] writes its weights.
+/// Whether `transformers` has a counterpart of the model, so that [`export`] can write its weights.
 pub fn has(spec: &ModelSpec) -> bool {
     Architecture::of(spec).is_ok()
 }
 
-/// Writes weights as `transformers` names them, with the `config.json` that it needs
-/// beside them; and, for models of characters, a tokenizer.
+/// Writes weights with `transformers`' names, with the `config.json` that it needs and, for character
+/// models, a tokenizer.
 ///
-/// `path` is a folder, which is made if it is not there, or the name of a
-/// `.safetensors` file. A file that is there is replaced in one go; a `config.json` of
-/// another model is not.
+/// `path` is a folder, created if missing, or the name of a `.safetensors` file. An existing file is
+/// replaced atomically; a `config.json` of another model is not.
 ///
-/// *Returns* the files that were written, the weights first.
+/// *Returns* the files written, the weights first.
 ///
 /// # Errors
-/// [`HuggingFaceError`]: the model is neither a `gpt` nor a `llama`, a parameter is not
-/// among `weights`, a file cannot be written.
+/// [`HuggingFaceError`]: the model is neither a `gpt` nor a `llama`, a parameter is missing in
+/// `weights`, or a file cannot be written.
 pub fn export(
     path: &Path,
     spec: &ModelSpec,
@@ -91,8 +89,8 @@ pub fn export(
     export_with(path, spec, weights, tokenizer.as_ref())
 }
 
-/// [`export`] with the files of a tokenizer beside the weights, as [`import`] or
-/// [`TokenizerFiles::read`] found them: not a letter of them is changed.
+/// Like [`export`], with the files of a tokenizer from [`import`] or [`TokenizerFiles::read`], written
+/// unchanged.
 ///
 /// # Errors
 /// As [`export`].
@@ -123,15 +121,14 @@ pub fn export_with(
     folder::write(path, theirs, &config, tokenizer)
 }
 
-/// Reads a model from a folder with `config.json` and `model.safetensors` (or the shards
-/// that `model.safetensors.index.json` names), or from a `.safetensors` file with a
-/// `config.json` beside it.
+/// Reads a model from a folder with `config.json` and `model.safetensors` (or the shards in
+/// `model.safetensors.index.json`), or from a `.safetensors` file with a `config.json` beside it.
 ///
-/// Weights in half precision are widened, which loses nothing.
+/// Weights in half precision are widened without loss.
 ///
 /// # Errors
-/// [`HuggingFaceError`]: a file is missing or damaged, the model computes something that
-/// neither `gpt` nor `llama` does, a parameter is missing or has another shape.
+/// [`HuggingFaceError`]: a file is missing or damaged, the model has features that neither `gpt` nor
+/// `llama` has, or a parameter is missing or has another shape.
 pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
     let folder = Folder::open(path)?;
     let config = folder.config()?;
@@ -153,8 +150,8 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
     })
 }
 
-/// Reads the weights of a model whose sizes are known, from a folder or a `.safetensors`
-/// file as [`import`] does, but without its `config.json`.
+/// Reads the weights of a model of known sizes, from a folder or a `.safetensors` file like [`import`],
+/// without a `config.json`.
 ///
 /// # Errors
 /// As [`import`].
@@ -164,7 +161,7 @@ pub fn weights(path: &Path, spec: &ModelSpec) -> Result<Vec<(String, Tensor)>, H
     Ok(weights)
 }
 
-/// The weights, and what was left out before every name.
+/// The weights, and the removed prefix of names.
 type Read = (Vec<(String, Tensor)>, Option<String>);
 
 fn read(
@@ -199,7 +196,7 @@ fn read(
     Ok((weights, prefix))
 }
 
-/// The parameters of a model, those that are tied once.
+/// Returns the parameters of a model, tied ones once.
 fn variables(spec: &ModelSpec) -> Result<Vec<Variable>, HuggingFaceError> {
     let all = spec.build().distinct_variables();
     all.map_err(HuggingFaceError::Model)

@@ -1,14 +1,14 @@
-//! What parameters are called, there and here.
+//! Names of parameters in `transformers` and in the zoo.
 
 use tch::{TchError, Tensor};
 
 use super::architecture::Architecture;
 
-/// A parameter's name over there, and whether the matrix stands the other way round.
+/// Name of a parameter in `transformers`, and whether its matrix is transposed.
 ///
-/// GPT-2's linear layers are one-dimensional convolutions there, `[inputs, outputs]`.
-/// Llama's are `[outputs, inputs]` on both sides, and so are the pairs of its rotary
-/// embedding half a head apart: nothing is permuted.
+/// GPT-2's linear layers are one-dimensional convolutions in `transformers`, `[inputs, outputs]`.
+/// Llama's are `[outputs, inputs]` on both sides, and its rotary embedding pairs elements half a head
+/// apart on both: nothing is permuted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Theirs {
     pub(super) name: String,
@@ -16,7 +16,7 @@ pub(super) struct Theirs {
 }
 
 impl Architecture {
-    /// What one of our parameters is over there.
+    /// Returns the `transformers` counterpart of a parameter.
     pub(super) fn theirs(self, ours: &str) -> Theirs {
         let (layer, rest) = ours.split_once('.').unwrap_or((ours, ""));
         let name = match (self, layer) {
@@ -32,7 +32,7 @@ impl Architecture {
 }
 
 impl Theirs {
-    /// A tensor between the two layouts; the way is the same both ways.
+    /// Converts a tensor between the two layouts, in either direction.
     pub(super) fn turned(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
         if self.turn && tensor.dim() == 2 {
             return tensor.f_transpose(0, 1)?.f_contiguous();
@@ -40,7 +40,7 @@ impl Theirs {
         Ok(tensor.shallow_clone())
     }
 
-    /// The same of a shape.
+    /// Converts a shape between the two layouts.
     pub(super) fn shape(&self, shape: &[i64]) -> Vec<i64> {
         let mut shape = shape.to_vec();
         if self.turn {

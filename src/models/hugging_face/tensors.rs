@@ -1,4 +1,4 @@
-//! Safetensors files, read a tensor at a time.
+//! Safetensors files, read one tensor at a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,16 +12,16 @@ use super::error::HuggingFaceError;
 use crate::wrapped;
 use gpipe_partitioner::files;
 
-/// The largest header that is read, as the format has it.
+/// Limit of the header's length in the format.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// One file: where its tensors lie.
+/// A file, and the offsets of its tensors.
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
     file: File,
     header: Metadata,
-    /// Where the first tensor begins.
+    /// Offset of the first tensor.
     start: u64,
 }
 
@@ -29,11 +29,11 @@ struct Shard {
 #[derive(Debug)]
 pub(super) struct Files {
     shards: Vec<Shard>,
-    /// What stands before every name in the files, and is left out here.
+    /// Prefix of all names in the files, removed here.
     prefix: String,
-    /// Those that nobody has taken, with the number of their file.
+    /// Tensors not yet taken, with the index of their file.
     left: BTreeMap<String, usize>,
-    /// Those that somebody has.
+    /// Tensors taken.
     taken: BTreeMap<String, usize>,
 }
 
@@ -58,12 +58,12 @@ impl Files {
         })
     }
 
-    /// Leaves out what a wrapper of PyTorch put before every name, where `name` is one of the model's
-    /// own; *returns* what that is. The name's `base` may be missing from it.
+    /// Removes the prefix that a wrapper of PyTorch put before every name, where `name` is one of the
+    /// model's own; *returns* the prefix. The name's `base` may be missing from it.
     pub(super) fn unwrap_names(&mut self, name: &str, base: &str) -> Option<&str> {
         let names = || self.left.keys().map(String::as_str);
         let short = name.strip_prefix(base).unwrap_or(name);
-        // Neither the model nor its base alone is a wrapped one.
+        // Neither the model nor its base alone is wrapped.
         if names().any(|own| own == name || own == short) {
             return None;
         }
@@ -76,8 +76,7 @@ impl Files {
         Some(&self.prefix)
     }
 
-    /// A tensor in single precision, which then counts as taken; `prefix` may be missing
-    /// from its name.
+    /// Takes a tensor in single precision; `prefix` may be missing from its name.
     pub(super) fn take(
         &mut self,
         name: &str,
@@ -94,12 +93,12 @@ impl Files {
         Ok(Some(tensor))
     }
 
-    /// The names of those that nobody has taken.
+    /// Returns the names of tensors not taken.
     pub(super) fn rest(&self) -> Vec<String> {
         self.left.keys().cloned().collect()
     }
 
-    /// The error about a tensor that nobody takes.
+    /// The error about a tensor that the model does not use.
     pub(super) fn extra(&self, name: &str, why: &str) -> HuggingFaceError {
         let number = self.left.get(name).or_else(|| self.taken.get(name));
         let path = number.map(|&number| self.shards[number].path.clone());

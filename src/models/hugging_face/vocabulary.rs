@@ -1,10 +1,10 @@
-//! `tokenizer.json` of a model with one token a character.
+//! `tokenizer.json` of character models.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// A tokenizer that maps each character to its place in `vocabulary`.
+/// Makes a tokenizer that maps each character to its index in `vocabulary`.
 pub(super) fn write(vocabulary: &[char]) -> Value {
     let number = |(number, character): (usize, &char)| (character.to_string(), json!(number));
     let vocab: Map<String, Value> = vocabulary.iter().enumerate().map(number).collect();
@@ -26,7 +26,7 @@ pub(super) fn write(vocabulary: &[char]) -> Value {
     })
 }
 
-/// What `transformers` needs to know of a tokenizer; `end` is the token that ends a text.
+/// Makes the tokenizer's configuration for `transformers`; `end` is the end-of-text token.
 pub(super) fn config(end: Option<&str>) -> Value {
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -38,8 +38,7 @@ pub(super) fn config(end: Option<&str>) -> Value {
     config
 }
 
-/// The characters of a tokenizer that has one token for each, in the order of their
-/// numbers; none of any other tokenizer.
+/// Returns the characters of a character tokenizer, in order; `None` for other tokenizers.
 pub(super) fn read(tokenizer: &Value) -> Option<Vec<char>> {
     let model = &tokenizer["model"];
     if model["type"] != "WordLevel" {

@@ -13,11 +13,11 @@ pub(super) struct Attention {
     key: nn::Linear,
     value: nn::Linear,
     out: nn::Linear,
-    /// Of the query's and of the key's heads.
+    /// Norms of the query's and the key's heads.
     norms: Option<[RmsNorm; 2]>,
     heads: i64,
     kv_heads: i64,
-    /// Features of a head.
+    /// Features per head.
     head: i64,
     rope: (f64, RopeScaling),
     window: Option<i64>,

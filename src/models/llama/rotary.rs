@@ -1,13 +1,13 @@
-//! Rotary positions.
+//! Rotary position embeddings.
 
 use std::f64::consts::TAU;
 
 use tch::{Device, Kind, TchError, Tensor};
 
-/// How a rotary embedding is stretched for texts that are longer than those it was trained on.
+/// Scaling of a rotary embedding for texts longer than those of training.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     #[default]
     None,
     /// Every position is divided by a factor.
@@ -17,24 +17,25 @@ pub enum RopeScaling {
         /// The factor.
         factor: f64,
     },
-    /// Long wavelengths are multiplied by a factor, short ones are not, and those between in part.
+    /// Long wavelengths are multiplied by a factor, short ones are kept, and those between are
+    /// interpolated.
     ///
     /// *Source*: Llama 3.1, Grattafiori et al. 2024.
     Llama3 {
-        /// Of the longest.
+        /// Factor of the longest wavelengths.
         factor: f64,
-        /// Wavelengths above `original_context / low_freq_factor` are multiplied by all of it.
+        /// Wavelengths above `original_context / low_freq_factor` are multiplied by the full factor.
         low_freq_factor: f64,
         /// Wavelengths below `original_context / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// Tokens of a sequence before the stretching.
+        /// Sequence length before scaling.
         original_context: f64,
     },
 }
 
 /// Cosine and sine of each position's angles, `[time, head]`.
 ///
-/// *Source*: Su et al. 2021; the two members of a pair lie half a head apart.
+/// *Source*: Su et al. 2021; the two members of a pair are half a head apart.
 #[derive(Debug)]
 pub(super) struct Rotary {
     cos: Tensor,
@@ -42,7 +43,7 @@ pub(super) struct Rotary {
 }
 
 impl Rotary {
-    /// Those of `time` positions from `past` on.
+    /// Computes them for `time` positions from `past` on.
     pub(super) fn new(
         (past, time): (i64, i64),
         head: i64,
@@ -50,8 +51,8 @@ impl Rotary {
         device: Device,
     ) -> Result<Self, TchError> {
         let options = (Kind::Float, device);
-        // In the very operations of transformers: at the thousandth position, a last bit of a
-        // frequency is a fourth digit of an angle.
+        // With exactly the operations of transformers: at the thousandth position, a frequency's last
+        // bit affects an angle's fourth digit.
         let exponents =
             Tensor::f_arange_start_step(0, head, 2, options)?.f_div_scalar(head as f64)?;
         let frequencies = Tensor::f_pow_scalar(theta, &exponents)?.f_reciprocal()?;
@@ -73,7 +74,7 @@ impl Rotary {
 }
 
 impl RopeScaling {
-    /// The frequencies, stretched.
+    /// Scales the frequencies.
     fn apply(self, frequencies: Tensor) -> Result<Tensor, TchError> {
         match self {
             Self::None => Ok(frequencies),
@@ -86,7 +87,7 @@ impl RopeScaling {
             } => {
                 let waves = frequencies.f_reciprocal()?.f_mul_scalar(TAU)?;
                 let stretched = frequencies.f_div_scalar(factor)?;
-                // 0 at the longest wavelength that is stretched in part, 1 at the shortest.
+                // 0 at the longest interpolated wavelength, 1 at the shortest.
                 let share = waves.f_reciprocal()?.f_mul_scalar(context)?;
                 let share = share.f_sub_scalar(low)?.f_div_scalar(high - low)?;
                 let rest = share.f_neg()?.f_add_scalar(1.0)?;

@@ -1,4 +1,4 @@
-//! A kind of model: its sizes, its presets, and how to make one.
+//! Entries of the zoo: a kind of model, with its sizes, presets and constructor.
 
 use std::fmt;
 use std::path::Path;
@@ -15,16 +15,16 @@ type Data = dyn Fn(&Settings, Option<&Path>, &SampleOptions) -> anyhow::Result<O
     + Send
     + Sync;
 
-/// A model of given sizes, with what it takes and how its output is judged.
+/// A model of given sizes, with its inputs and its loss.
 #[derive(Debug, Clone)]
 pub struct Instance {
     pub(super) model: Sequential,
     pub(super) inputs: Vec<Synthetic>,
     pub(super) targets: Vec<Synthetic>,
     pub(super) loss: SharedLoss,
-    /// The loss, where it is one with a name.
+    /// The loss, if it has a name.
     pub(super) named: Option<NamedLoss>,
-    /// Other losses that it may be judged by, and the targets of each.
+    /// Alternative losses, with the targets of each.
     pub(super) others: Vec<(LossKind, Synthetic)>,
     pub(super) sees_later_tokens: bool,
     pub(super) caches: bool,
@@ -32,12 +32,12 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// A model of one input and one target.
+    /// Makes a model of one input and one target.
     pub fn new(model: Sequential, input: Synthetic, target: Synthetic, loss: impl LossFn) -> Self {
         Self::of_several(model, vec![input], vec![target], loss)
     }
 
-    /// A model of any number of inputs and targets.
+    /// Makes a model of any number of inputs and targets.
     pub fn of_several(
         model: Sequential,
         inputs: Vec<Synthetic>,
@@ -57,7 +57,7 @@ impl Instance {
         }
     }
 
-    /// A model that is judged by a loss with a name.
+    /// Makes a model with a named loss.
     pub(crate) fn judged_by(
         model: Sequential,
         inputs: Vec<Synthetic>,
@@ -67,22 +67,22 @@ impl Instance {
         Self::of_several(model, inputs, targets, loss).named(loss)
     }
 
-    /// The same with another loss for the same targets.
+    /// Replaces the loss, for the same targets.
     pub(super) fn named(mut self, loss: NamedLoss) -> Self {
         self.named = Some(loss);
         self.loss = SharedLoss::new(loss);
         self
     }
 
-    /// Says that the model may be judged by this loss too, by which its first output has such a
-    /// target: [`ModelSpec::judged_by`](super::ModelSpec::judged_by), `--loss` of the command.
+    /// Adds an alternative loss of the first output, with its target: see
+    /// [`ModelSpec::judged_by`](super::ModelSpec::judged_by), and `--loss` of the command.
     #[must_use]
     pub fn or_judged_by(mut self, loss: LossKind, target: Synthetic) -> Self {
         self.others.push((loss, target));
         self
     }
 
-    /// The same, judged by another loss that it names.
+    /// Returns the model with one of its alternative losses.
     pub(super) fn by(&self, loss: NamedLoss) -> Option<Self> {
         let mut others = self.others.iter();
         let (_, target) = others.find(|(kind, _)| *kind == loss.kind())?;
@@ -91,22 +91,23 @@ impl Instance {
         Some(other)
     }
 
-    /// Says from which file it is.
+    /// Sets the file of an exported model.
     pub(crate) fn exported(mut self, model: ExportedModel) -> Self {
         self.exported = Some(model);
         self
     }
 
-    /// Says that each position of a sequence sees those after it, as in an encoder: it
-    /// is then not trained to tell the next token of a text, which it could copy.
+    /// Declares that each position of a sequence sees later ones, as in an encoder: the model is then
+    /// not trained to predict the next token of a text, which it could copy.
     #[must_use]
     pub fn sees_later_tokens(mut self) -> Self {
         self.sees_later_tokens = true;
         self
     }
 
-    /// Says that its layers heed [`Context::past`](gpipe_torch::Context::past): tokens may come one after
-    /// the other ([`Pipeline::decode`](gpipe_torch::Pipeline::decode)), with the outputs of all at once.
+    /// Declares that the layers use [`Context::past`](gpipe_torch::Context::past): tokens may be given
+    /// one after another ([`Pipeline::decode`](gpipe_torch::Pipeline::decode)), with the same outputs
+    /// as all at once.
     #[doc(alias = "KV cache")]
     #[must_use]
     pub fn caches(mut self) -> Self {
@@ -115,7 +116,7 @@ impl Instance {
     }
 }
 
-/// A named choice of sizes, such as `gpt2-xl`.
+/// A named set of sizes, such as `gpt2-xl`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preset {
     name: String,
@@ -123,12 +124,12 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// What it is called.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The sizes that differ from the defaults.
+    /// Returns the sizes that differ from the defaults.
     pub fn values(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
         self.values
             .iter()
@@ -136,7 +137,7 @@ impl Preset {
     }
 }
 
-/// A kind of model that can be named.
+/// A named kind of model.
 ///
 /// ```
 /// use gpipe::models::zoo::{Entry, Instance, Synthetic, Zoo, class_cross_entropy};
@@ -169,7 +170,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A model called `name`, made by `make` from a value for each of its sizes.
+    /// Makes an entry called `name`; `make` builds the model from its sizes.
     pub fn new<F>(name: &str, make: F) -> Self
     where
         F: Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync + 'static,
@@ -185,28 +186,28 @@ impl Entry {
         }
     }
 
-    /// Says in a few words what it is.
+    /// Sets a short description.
     #[must_use]
     pub fn about(mut self, about: &str) -> Self {
         about.clone_into(&mut self.about);
         self
     }
 
-    /// Says where the architecture comes from.
+    /// Sets the source of the architecture.
     #[must_use]
     pub fn source(mut self, source: &str) -> Self {
         source.clone_into(&mut self.source);
         self
     }
 
-    /// Adds a size that is a whole number from 1.
+    /// Adds a size that is an integer from 1.
     #[must_use]
     pub fn count(mut self, name: &str, default: i64, about: &str) -> Self {
         self.sizes.push(Size::count(name, default, about));
         self
     }
 
-    /// Adds a size that is a number of layers: a whole number from 1 to 4096.
+    /// Adds a size that is a number of layers: an integer from 1 to 4096.
     #[must_use]
     pub fn layers(mut self, name: &str, default: i64, about: &str) -> Self {
         self.sizes.push(Size::layers(name, default, about));
@@ -220,31 +221,31 @@ impl Entry {
         self
     }
 
-    /// Adds a size that is a whole number from 1, or 0, its default, for there being none.
+    /// Adds a size that is an integer from 1, or 0, the default, for none.
     #[must_use]
     pub fn optional_count(mut self, name: &str, about: &str) -> Self {
         self.sizes.push(Size::optional_count(name, about));
         self
     }
 
-    /// Adds a size that is a number above 0.
+    /// Adds a size that is a positive number.
     #[must_use]
     pub fn positive(mut self, name: &str, default: f64, about: &str) -> Self {
         self.sizes.push(Size::positive(name, default, about));
         self
     }
 
-    /// Adds something that is (1) or is not (0).
+    /// Adds a switch that is on (1) or off (0).
     #[must_use]
     pub fn switch(mut self, name: &str, default: bool, about: &str) -> Self {
         self.sizes.push(Size::switch(name, default, about));
         self
     }
 
-    /// Adds a named choice of sizes; those that it does not name keep their defaults.
+    /// Adds a preset of sizes; others keep their defaults.
     ///
     /// # Panics
-    /// It names a size that was not added before.
+    /// A size was not added before.
     #[must_use]
     pub fn preset(mut self, name: &str, values: &[(&str, f64)]) -> Self {
         for (size, _) in values {
@@ -261,10 +262,9 @@ impl Entry {
         self
     }
 
-    /// Gives the model a data source of its own, for the command: `data` is given the sizes, the
-    /// path of `--data` where there is one, and what is asked for of samples, for
-    /// [`Samples::of`]. Where it gives none, the path is one of any model's, or the data is made
-    /// up.
+    /// Sets the model's own data source, for the command: `data` is given the sizes, the path of
+    /// `--data` if present, and the sample options, for [`Samples::of`]. If it returns `None`, the path
+    /// is read as for any model, or the data is made up.
     ///
     /// ```
     /// use gpipe::data::{Dataset, Made, SampleOptions, Samples};
@@ -296,7 +296,7 @@ impl Entry {
         self
     }
 
-    /// What the model brings to learn from, if anything.
+    /// Returns the model's own samples, if any.
     pub(super) fn own_samples(
         &self,
         settings: &Settings,
@@ -309,38 +309,38 @@ impl Entry {
         }
     }
 
-    /// The name of the model with default sizes.
+    /// Returns the name of the model with default sizes.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is, in a few words.
+    /// Returns the short description.
     pub fn description(&self) -> &str {
         &self.about
     }
 
-    /// Where the architecture comes from.
+    /// Returns the source of the architecture.
     pub fn origin(&self) -> &str {
         &self.source
     }
 
-    /// What can be chosen.
+    /// Returns the sizes.
     pub fn sizes(&self) -> &[Size] {
         &self.sizes
     }
 
-    /// Named choices.
+    /// Returns the presets.
     pub fn presets(&self) -> &[Preset] {
         &self.presets
     }
 
-    /// Its name and those of its presets.
+    /// Returns the names of the entry and its presets.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let presets = self.presets.iter().map(Preset::name);
         std::iter::once(self.name()).chain(presets)
     }
 
-    /// That each name of a size can stand before a `=` and, with dashes, be a flag.
+    /// Checks that each size's name is valid before a `=` and, with dashes, as a flag.
     pub(super) fn check_size_names(&self) -> Result<(), ZooError> {
         let bad = |size: &Size, rule: &str| ZooError::SizeName {
             model: self.name.clone(),

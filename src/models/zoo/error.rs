@@ -1,21 +1,21 @@
-//! What a caller of the zoo can get wrong.
+//! Errors of callers of the zoo.
 
 use gpipe_partitioner::words::{instead, meant};
 use thiserror::Error;
 
-/// Why there is no such model.
+/// An error of selecting a model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ZooError {
-    /// No entry and no preset is called so.
+    /// No entry and no preset has this name.
     #[error(
         "there is no model `{name}`{}",
         instead(near.as_deref(), &format!("there are {}", names.join(", ")))
     )]
     UnknownModel {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The name that it is with a slip.
+        /// A similar name, if there is one.
         near: Option<String>,
         /// All names.
         names: Vec<String>,
@@ -28,9 +28,9 @@ pub enum ZooError {
     UnknownSize {
         /// The model.
         model: String,
-        /// What was asked for.
+        /// The requested size.
         size: String,
-        /// The size that it is with a slip, or that another model calls so.
+        /// A similar size, or the counterpart of another model's size.
         near: Option<String>,
         /// All sizes of the model.
         sizes: Vec<String>,
@@ -38,25 +38,25 @@ pub enum ZooError {
     /// A setting that is not of the form `key=value`.
     #[error("`{setting}` is no setting: write a size and its value, such as `layers=4`")]
     NoSetting {
-        /// What was given.
+        /// The given setting.
         setting: String,
     },
-    /// A value that the size cannot have.
+    /// A value that is invalid for the size.
     #[error("`{size}={value}`: {rule}")]
     BadValue {
         /// The size.
         size: String,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What it must be.
+        /// The rule for valid values.
         rule: String,
     },
-    /// Each size is in range, but they do not go together.
+    /// Each size is valid, but their combination is not.
     #[error("the model `{model}` cannot have these sizes: {source:#}")]
     Sizes {
         /// The model.
         model: String,
-        /// Why not.
+        /// The reason.
         r#source: anyhow::Error,
     },
     /// The name belongs to another model.
@@ -65,14 +65,14 @@ pub enum ZooError {
         /// The name.
         name: String,
     },
-    /// A size that cannot be called so.
+    /// A size has an invalid name.
     #[error("the model `{model}` cannot have a size `{size}`: {rule}")]
     SizeName {
         /// The model.
         model: String,
         /// The size.
         size: String,
-        /// What its name must be.
+        /// The rule for names.
         rule: String,
     },
 }
@@ -97,7 +97,7 @@ impl ZooError {
     }
 }
 
-/// What models call the same, each in its own way.
+/// Sizes that correspond between models.
 const SAME: [&[&str]; 4] = [
     &["layers", "depth", "blocks3"],
     &["d_model", "hidden", "width", "filters"],
@@ -105,7 +105,7 @@ const SAME: [&[&str]; 4] = [
     &["context", "image", "inputs"],
 ];
 
-/// The size that the model has for another model's `size`, or else the one that it is with a slip.
+/// Returns the model's counterpart of another model's `size`, or else a similar name.
 fn size_meant<'a>(size: &str, sizes: &'a [String]) -> Option<&'a str> {
     let mut sizes = sizes.iter().map(String::as_str);
     let groups = SAME.iter().filter(|group| group.contains(&size));

@@ -1,18 +1,18 @@
-//! What a sequence of tokens takes to train on.
+//! Training cost of a sequence of tokens.
 
 use super::ModelSpec;
 use gpipe_torch::Variable;
 
-/// Of each weight and token: a product and a sum in the forward, twice that in the backward.
+/// Per weight and token: a product and a sum in the forward, twice that in the backward.
 const PER_WEIGHT: f64 = 6.0;
-/// Of attention, of each block, feature, token and token that it sees: the scores and the
-/// weighted sum, forward and backward.
+/// For attention, per block, feature, token and attended token: scores and weighted sum, forward and
+/// backward.
 const PER_PAIR: f64 = 12.0;
 
 impl ModelSpec {
-    /// Floating-point operations of a sequence of so many tokens, forward and backward and
-    /// nothing twice: of every weight matrix but those of the first layer, which only looks up,
-    /// and of attention over the whole sequence (Chowdhery et al. 2022, appendix B).
+    /// Returns the floating-point operations of a sequence of so many tokens, forward and backward
+    /// without recomputing: of every weight matrix except those of the first layer, which is only a
+    /// lookup, and of attention over the whole sequence (Chowdhery et al. 2022, appendix B).
     ///
     /// # Errors
     /// A layer cannot be built.

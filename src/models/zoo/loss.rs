@@ -1,4 +1,4 @@
-//! How outputs are judged.
+//! Loss functions of the zoo.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use tch::{TchError, Tensor};
 use crate::loss_kind::{NOTHING_IGNORED, out_of_range};
 use gpipe_torch::{Loss, LossFn, Values};
 
-/// A loss function whose type is forgotten: what [`ModelSpec::loss`](super::ModelSpec::loss)
-/// gives, and what a training step takes.
+/// A type-erased loss function, as returned by [`ModelSpec::loss`](super::ModelSpec::loss) and accepted
+/// by a training step.
 #[derive(Clone)]
 pub struct SharedLoss(Arc<dyn LossFn>);
 
@@ -34,14 +34,13 @@ impl LossFn for SharedLoss {
 /// Mean cross-entropy in nats.
 ///
 /// Every target counts, so that the loss of a mini-batch does not depend on its micro-batches: -100,
-/// which PyTorch leaves out, is no class.
-/// [`NamedLoss::ignore_index`](crate::NamedLoss::ignore_index) leaves targets out, and gives
-/// each micro-batch the weight of those that are left.
+/// which PyTorch ignores, is not a class. [`NamedLoss::ignore_index`](crate::NamedLoss::ignore_index)
+/// ignores targets, and weights each micro-batch by the remaining ones.
 ///
 /// *Shapes*: logits `[samples, classes]`, targets `[samples]` of integers.
 ///
 /// # Errors
-/// Shapes that do not fit; on the CPU, a target that is no class.
+/// The shapes do not match; on the CPU, a target is not a class.
 pub fn class_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
     let none = None::<Tensor>;
     let loss =
@@ -57,7 +56,7 @@ pub fn token_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, 
     class_cross_entropy(&logits.f_view([-1, vocab])?, &targets.f_reshape([-1])?)
 }
 
-/// Mean binary cross-entropy of every element in nats, the output before its sigmoid.
+/// Mean binary cross-entropy of every element in nats; outputs are logits.
 ///
 /// *Shapes*: both the same, targets from 0 to 1.
 pub fn binary_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {

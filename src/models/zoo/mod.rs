@@ -1,9 +1,9 @@
 //! Models by name: for command lines, profiles and benchmarks.
 //!
-//! A [`Zoo`] holds [`Entry`]s; each knows its sizes with their defaults, named sets
-//! of sizes (presets), and how to make an [`Instance`]: the model as a
-//! [`Sequential`](gpipe_torch::Sequential), what its inputs and targets look like, and its loss function.
-//! [`Zoo::spec`] resolves a name and `key=value` settings to a [`ModelSpec`]:
+//! A [`Zoo`] holds [`Entry`]s; each has its sizes with their defaults, presets of sizes, and a
+//! constructor of an [`Instance`]: the model as a [`Sequential`](gpipe_torch::Sequential), a
+//! description of its inputs and targets, and its loss function. [`Zoo::spec`] resolves a name and
+//! `key=value` settings to a [`ModelSpec`]:
 //!
 //! ```
 //! use gpipe::models::zoo::Zoo;
@@ -35,19 +35,19 @@ pub use synthetic::{Fill, Synthetic};
 
 use std::sync::Arc;
 
-/// Models that can be named.
+/// A collection of named models.
 #[derive(Debug, Clone, Default)]
 pub struct Zoo {
     entries: Vec<Arc<Entry>>,
 }
 
 impl Zoo {
-    /// No models.
+    /// Makes an empty zoo.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The models that come with the library.
+    /// Makes a zoo of the built-in models.
     pub fn builtin() -> Self {
         let mut zoo = Self::new();
         for entry in builtin::entries() {
@@ -59,9 +59,8 @@ impl Zoo {
     /// Adds a model.
     ///
     /// # Errors
-    /// [`ZooError::Taken`]: its name, or that of one of its presets, is another's.
-    /// [`ZooError::SizeName`]: a size has a name that cannot become a flag, or that
-    /// another size of the entry has.
+    /// [`ZooError::Taken`]: its name, or that of a preset, already exists. [`ZooError::SizeName`]: a
+    /// size has a name that cannot become a flag, or a duplicate name.
     pub fn add(&mut self, entry: Entry) -> Result<(), ZooError> {
         let mut names: Vec<&str> = self.names().collect();
         for name in entry.names() {
@@ -77,30 +76,29 @@ impl Zoo {
         Ok(())
     }
 
-    /// The models, in the order in which they were added.
+    /// Returns the models, in the order of adding.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.entries.iter().map(Arc::as_ref)
     }
 
-    /// All names that [`Zoo::spec`] knows: each entry's, then those of its presets.
+    /// Returns all names that [`Zoo::spec`] knows: each entry's, followed by its presets'.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().flat_map(|entry| entry.names())
     }
 
-    /// The first model that is not built in: in a program of one's own it is the one that is
-    /// meant where none is named.
+    /// Returns the first model that is not built in: the default model of a custom program.
     pub fn first_own(&self) -> Option<&str> {
         let builtin = Self::builtin();
         let own = |name: &&str| !builtin.names().any(|builtin| builtin == *name);
         self.names().find(own)
     }
 
-    /// A model by the name of an entry (default sizes) or of a preset, with settings
-    /// `key=value` on top of it.
+    /// Returns a model by the name of an entry (default sizes) or of a preset, with settings
+    /// `key=value` applied.
     ///
     /// # Errors
-    /// [`ZooError`]: no such model or size (what it may be with a slip is suggested), a value
-    /// out of range, sizes that do not go together.
+    /// [`ZooError`]: there is no such model or size (a similar one is suggested), a value is out of
+    /// range, or sizes conflict.
     pub fn spec<I>(&self, name: &str, settings: I) -> Result<ModelSpec, ZooError>
     where
         I: IntoIterator<Item: AsRef<str>>,

@@ -1,16 +1,15 @@
-//! The sizes of a model, and their values.
+//! Sizes of models, and their values.
 
 use std::fmt;
 
 use super::ZooError;
 
-/// The largest count: beyond it no model fits a machine, and products of sizes would
-/// overflow.
+/// Limit of counts: beyond it no model fits a machine, and products of sizes would overflow.
 const MAX_COUNT: i64 = 16_777_216;
-/// The most layers of a kind: each is an entry in a list even before it is built.
+/// Limit of layers of a kind: each is a list entry even before it is built.
 const MAX_LAYERS: i64 = 4096;
 
-/// Something about a model that can be chosen.
+/// A configurable size of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Size {
     name: String,
@@ -21,11 +20,11 @@ pub struct Size {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizeKind {
-    /// A whole number from 1 to this.
+    /// An integer from 1 to this.
     Count(i64),
-    /// A whole number from 0, which stands for there being none, to the largest count.
+    /// An integer from 0, which means none, to the largest count.
     OptionalCount,
-    /// A number above 0.
+    /// A positive number.
     Positive,
     /// A number from 0 to below 1.
     Probability,
@@ -87,22 +86,22 @@ impl Size {
         }
     }
 
-    /// What stands before the `=`.
+    /// Returns the name, as before the `=`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The value where nothing else is said.
+    /// Returns the default.
     pub fn default_value(&self) -> f64 {
         self.default
     }
 
-    /// Whether it is a whole number.
+    /// Whether it is an integer.
     pub fn is_count(&self) -> bool {
         !matches!(self.kind, SizeKind::Probability | SizeKind::Positive)
     }
 
-    /// What it is, for people.
+    /// Returns a description.
     pub fn about(&self) -> &str {
         &self.about
     }
@@ -144,7 +143,7 @@ impl Size {
     }
 }
 
-/// Every size of a model with its value, in the order in which the entry has them.
+/// All sizes of a model with their values, in the entry's order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     values: Vec<(String, f64)>,
@@ -158,7 +157,7 @@ impl Settings {
         }
     }
 
-    /// Sets one from `key=value`.
+    /// Sets a size from `key=value`.
     pub(super) fn set(
         &mut self,
         model: &str,
@@ -189,10 +188,10 @@ impl Settings {
         }
     }
 
-    /// The value of a size.
+    /// Returns the value of a size.
     ///
     /// # Panics
-    /// The entry has no such size: a mistake in the entry, not of its caller.
+    /// The entry has no such size: an error in the entry, not of its caller.
     pub fn value(&self, name: &str) -> f64 {
         match self.values.iter().find(|(own, _)| own == name) {
             Some((_, value)) => *value,
@@ -200,7 +199,7 @@ impl Settings {
         }
     }
 
-    /// The value of a count.
+    /// Returns the value of a count.
     ///
     /// # Panics
     /// As [`Settings::value`].
@@ -208,7 +207,7 @@ impl Settings {
         self.value(name) as i64
     }
 
-    /// The value of a count of things.
+    /// Returns the value of a count as `usize`.
     ///
     /// # Panics
     /// As [`Settings::value`].
@@ -216,7 +215,7 @@ impl Settings {
         self.value(name) as usize
     }
 
-    /// The value of a count that there may be none of.
+    /// Returns the value of an optional count.
     ///
     /// # Panics
     /// As [`Settings::value`].
@@ -232,7 +231,7 @@ impl Settings {
         self.value(name) != 0.0
     }
 
-    /// All sizes and values.
+    /// Returns all sizes and values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
         self.values
             .iter()
@@ -240,7 +239,7 @@ impl Settings {
     }
 }
 
-/// `layers=12 d_model=768`
+/// Formats as `layers=12 d_model=768`.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (name, value)) in self.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A model of the zoo with all its sizes chosen.
+//! Models of the zoo with all sizes chosen.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use crate::exported::{ExportedError, ExportedModel};
 use crate::loss_kind::{LossKind, NamedLoss};
 use gpipe_torch::{RandomScope, Sequential, TorchError, Values};
 
-/// A model by name with all its sizes: everything that training or profiling it needs.
+/// A named model with all its sizes: everything needed for training or profiling it.
 ///
-/// Making one is cheap: nothing is built, no memory for weights is taken.
+/// Making one is cheap: nothing is built, and no memory for weights is allocated.
 #[derive(Debug, Clone)]
 pub struct ModelSpec {
     entry: Arc<Entry>,
@@ -43,43 +43,43 @@ impl ModelSpec {
         })
     }
 
-    /// The name it was asked for by: of an entry, or of a preset.
+    /// Returns the requested name: of an entry or of a preset.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kind of model.
+    /// Returns the kind of model.
     pub fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// All sizes.
+    /// Returns all sizes.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The model: names and builders of its layers, which are not built yet.
+    /// Returns the model: names and builders of its layers, not built yet.
     pub fn build(&self) -> Sequential {
         self.instance.model.clone()
     }
 
-    /// What one sample's inputs are.
+    /// Describes the inputs of one sample.
     pub fn inputs(&self) -> &[Synthetic] {
         &self.instance.inputs
     }
 
-    /// What one sample's targets are.
+    /// Describes the targets of one sample.
     pub fn targets(&self) -> &[Synthetic] {
         &self.instance.targets
     }
 
-    /// Made-up inputs and targets of `batch` samples on the CPU.
+    /// Makes up inputs and targets of `batch` samples on the CPU.
     ///
-    /// *Determinism*: the same for the same sizes, batch and seed. No other generator
-    /// is used or touched.
+    /// *Determinism*: the same for the same sizes, batch and seed. No other generator is used or
+    /// changed.
     ///
     /// # Errors
-    /// libtorch refuses, for lack of memory say.
+    /// libtorch fails, for example for lack of memory.
     pub fn sample(&self, batch: usize, seed: u64) -> Result<(Values, Values), TorchError> {
         let _seeded = RandomScope::open(seed)?;
         let draw = |all: &[Synthetic]| -> Result<Values, TorchError> {
@@ -90,11 +90,10 @@ impl ModelSpec {
         Ok((draw(self.inputs())?, draw(self.targets())?))
     }
 
-    /// The samples that the model brings itself ([`Entry::data`]), where it does so: of a path, or
-    /// without one.
+    /// Returns the model's own samples ([`Entry::data`]), with or without a path, if it has any.
     ///
     /// # Errors
-    /// Those of the entry's own function.
+    /// Those of the entry's function.
     pub fn own_samples(
         &self,
         path: Option<&std::path::Path>,
@@ -103,24 +102,24 @@ impl ModelSpec {
         self.entry.own_samples(&self.settings, path, options)
     }
 
-    /// The loss function.
+    /// Returns the loss function.
     pub fn loss(&self) -> SharedLoss {
         self.instance.loss.clone()
     }
 
-    /// The loss function, where it is one that has a name: that of a program that PyTorch
-    /// exported, or of [`ModelSpec::judged_by`].
+    /// Returns the loss function, if it has a name: that of an exported program, or of
+    /// [`ModelSpec::judged_by`].
     pub fn named_loss(&self) -> Option<NamedLoss> {
         self.instance.named
     }
 
-    /// The losses that the model may be judged by besides its own.
+    /// Returns the alternative losses.
     pub fn other_losses(&self) -> impl Iterator<Item = LossKind> {
         self.instance.others.iter().map(|(kind, _)| *kind)
     }
 
-    /// The same model, judged by another loss than its own, with the targets of that one. None
-    /// where the model does not [name it](Instance::or_judged_by), or cannot be judged by it.
+    /// Returns the model with another loss, and its targets. `None` if the model does not [offer
+    /// it](Instance::or_judged_by).
     ///
     /// ```
     /// use gpipe::models::LossKind;
@@ -143,8 +142,8 @@ impl ModelSpec {
         })
     }
 
-    /// The same, where targets of this number count nothing to its loss: that which has a name, or that of
-    /// classes which it may be judged by.
+    /// Returns the model with a loss that ignores targets of this number: its named loss, or its
+    /// alternative loss of classes.
     #[must_use]
     pub fn ignoring(&self, index: i64) -> Self {
         let ignoring = |loss: NamedLoss| loss.ignore_index(index);
@@ -158,18 +157,19 @@ impl ModelSpec {
         judged.unwrap_or_else(|| self.clone())
     }
 
-    /// Whether its targets are classes, which nobody has to say of it.
+    /// Whether its targets are classes by default.
     pub fn learns_classes(&self) -> bool {
         matches!(self.targets(), [target] if matches!(target.fill(), Fill::Classes(_)))
     }
 
-    /// The same, where its output may have the classes in another dimension than the usual one.
+    /// Returns the model with the classes in the other possible dimension of its output, if there is
+    /// one.
     pub fn turned(&self) -> Option<Self> {
         self.exported()?.turned(self.named_loss()?)
     }
 
-    /// The same for samples of these shapes, one for each input, where it is a program with dynamic
-    /// sizes: see [`ExportedModel::resized`].
+    /// Returns the model for samples of these shapes, one for each input, if it is a program with
+    /// dynamic sizes: see [`ExportedModel::resized`].
     pub fn resized(&self, items: &[&[i64]]) -> Result<Self, ExportedError> {
         match self.exported() {
             Some(model) => model.resized(items)?.spec(self.named_loss()),
@@ -177,23 +177,24 @@ impl ModelSpec {
         }
     }
 
-    /// Whether each position of a sequence sees those after it.
+    /// Whether each position of a sequence sees later ones.
     pub fn sees_later_tokens(&self) -> bool {
         self.instance.sees_later_tokens
     }
 
-    /// Whether tokens may come one after the other ([`Pipeline::decode`](gpipe_torch::Pipeline::decode)):
-    /// its layers keep what they need of those before.
+    /// Whether tokens may be given one after another
+    /// ([`Pipeline::decode`](gpipe_torch::Pipeline::decode)): its layers cache what they need of
+    /// earlier ones.
     pub fn caches(&self) -> bool {
         self.instance.caches
     }
 
-    /// The file that it is from, where it is a program that PyTorch exported.
+    /// Returns the file of an exported program.
     pub fn exported(&self) -> Option<&ExportedModel> {
         self.instance.exported.as_ref()
     }
 
-    /// How many parameters it has, tied ones counted once; takes no memory for them.
+    /// Returns the number of parameters, tied ones counted once, without allocating them.
     ///
     /// # Errors
     /// A layer cannot be built.

@@ -1,26 +1,24 @@
-//! Data of the right shape, made from nothing.
+//! Made-up data of given shapes.
 
 use tch::{Device, Kind, Tensor};
 
 use gpipe_torch::TorchError;
 
-/// What the elements of a made-up tensor are.
+/// The elements of a made-up tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
     /// Floats from N(0, 1).
     Normal,
     /// Floats, uniform in [0, 1).
     Uniform,
-    /// Integers (`i64`), uniform from 0 to below the number, which are all that there are: classes
-    /// or tokens.
+    /// Integers (`i64`), uniform from 0 to below this number, which is the number of classes or tokens.
     Classes(i64),
-    /// Integers (`i64`) of any size, such as counts; made-up ones are uniform from 0 to below the
+    /// Integers (`i64`) of any size, such as counts; made-up ones are uniform from 0 to below this
     /// number.
     Integers(i64),
 }
 
-/// A tensor that can be made up: its shape without the samples' dimension, and what
-/// is in it.
+/// Description of a made-up tensor: its shape without the samples' dimension, and its elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Synthetic {
     shape: Vec<i64>,
@@ -29,7 +27,7 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// Floats from N(0, 1).
+    /// Makes floats from N(0, 1).
     pub fn normal(shape: impl Into<Vec<i64>>) -> Self {
         Self {
             shape: shape.into(),
@@ -38,7 +36,7 @@ impl Synthetic {
         }
     }
 
-    /// Floats, uniform in [0, 1).
+    /// Makes floats, uniform in [0, 1).
     pub fn uniform(shape: impl Into<Vec<i64>>) -> Self {
         Self {
             shape: shape.into(),
@@ -47,7 +45,7 @@ impl Synthetic {
         }
     }
 
-    /// Integers from 0 to below `classes`: labels, or tokens.
+    /// Makes integers from 0 to below `classes`: labels, or tokens.
     pub fn classes(shape: impl Into<Vec<i64>>, classes: i64) -> Self {
         Self {
             shape: shape.into(),
@@ -56,7 +54,7 @@ impl Synthetic {
         }
     }
 
-    /// Integers of any size, such as counts; made-up ones are from 0 to below `below`.
+    /// Makes integers of any size, such as counts; made-up ones are from 0 to below `below`.
     pub fn integers(shape: impl Into<Vec<i64>>, below: i64) -> Self {
         Self {
             shape: shape.into(),
@@ -65,35 +63,35 @@ impl Synthetic {
         }
     }
 
-    /// The same with elements of this kind.
+    /// Sets the element type.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// The shape of one sample.
+    /// Returns the shape of one sample.
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
-    /// Whether it is a sequence of tokens: one of numbers that are all known, and no truths.
+    /// Whether this is a sequence of tokens: one dimension of numbers with a known range, not booleans.
     pub fn is_tokens(&self) -> bool {
         let known = matches!(self.fill, Fill::Classes(_)) && self.kind != Kind::Bool;
         known && self.shape.len() == 1
     }
 
-    /// What the elements are.
+    /// Returns the elements.
     pub fn fill(&self) -> Fill {
         self.fill
     }
 
-    /// The kind of the elements.
+    /// Returns the element type.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// `batch` samples on the CPU, from this thread's generator.
+    /// Makes up `batch` samples on the CPU, with this thread's generator.
     pub(super) fn draw(&self, batch: usize) -> Result<Tensor, TorchError> {
         let shape: Vec<i64> = std::iter::once(batch as i64)
             .chain(self.shape.iter().copied())

@@ -24,7 +24,7 @@ pub struct ShardOf {
 }
 
 impl ShardOf {
-    /// The tensors that all copies of a stage have.
+    /// Refers to the tensors that all copies of a stage have.
     pub fn stage(stage: usize) -> Self {
         Self { stage, replica: 0 }
     }
@@ -69,7 +69,7 @@ impl Pipeline {
         Ok(shards.filter(has_something).collect())
     }
 
-    /// What the next step's random layers draw from.
+    /// Returns the random state of the next step's layers.
     pub fn draws(&self) -> Draws {
         Draws {
             seed: self.seed,

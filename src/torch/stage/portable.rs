@@ -52,7 +52,7 @@ impl Role {
 /// A tensor by its role and the name of the parameter or buffer.
 #[derive(Debug)]
 pub struct Portable {
-    /// What the tensor is to the parameter or buffer.
+    /// Role of the tensor for the parameter or buffer.
     pub role: Role,
     /// Name of the parameter or buffer.
     pub name: String,

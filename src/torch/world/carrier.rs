@@ -5,8 +5,8 @@
 //! waits for them in the order in which that device sends (module `arrivals`), so that it never
 //! waits for one while another is there. Which way a message goes is its group's affair.
 //!
-//! What a GPU has may go to another process's GPU by itself (module `channels`); its header goes as
-//! any other. What leaves a GPU by either way is sent by threads of their own (module `departures`).
+//! GPU values may go directly to another process's GPU (module `channels`); their headers go like any
+//! other. Values that leave a GPU by either way are sent by separate threads (module `departures`).
 //!
 //! All processes make the same calls. Each value carries a mark of the call in which it was sent, and
 //! each vote its name, so that nobody takes what belongs to another call.

@@ -1,4 +1,4 @@
-//! Writes checkpoints while training goes on.
+//! Writes checkpoints while training continues.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,12 +22,11 @@ use gpipe_torch::fail_point::fail_point;
 use gpipe_torch::world::World;
 use gpipe_torch::{Optimizer, Pipeline};
 
-/// Saves a run in a folder, again and again.
+/// Writer of a run's checkpoints in a folder.
 ///
-/// [`Checkpointer::save`] copies everything on the stages' own threads, which is
-/// all that training waits for; the copies are written while it goes on. At every
-/// moment, whatever happens to the process, the machine or the disk, the last
-/// checkpoint that was whole is there to be loaded.
+/// [`Checkpointer::save`] copies everything on the stages' own threads, which is all that training
+/// waits for; the copies are written in the background. At every moment, whatever happens to the
+/// process, the machine or the disk, the last complete checkpoint can be loaded.
 ///
 /// ```
 /// use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
@@ -55,19 +54,19 @@ use gpipe_torch::{Optimizer, Pipeline};
 pub struct Checkpointer {
     to: Target,
     non_finite: bool,
-    /// No other run writes there.
+    /// Prevents other runs from writing there.
     lock: Arc<Lock>,
     writing: Option<Writing>,
 }
 
 type Written = Result<Option<Saved>, CheckpointError>;
 
-/// A checkpoint that is being written.
+/// A checkpoint being written.
 struct Writing {
     work: Work,
-    /// Of one that is held back: whether it is to be published. Dropped, it is.
+    /// For a held-back checkpoint: whether to publish it. Dropping the sender publishes it.
     approval: Option<Sender<bool>>,
-    /// Closed once this process's own part is written.
+    /// Closed when this process's part is written.
     part: Receiver<()>,
 }
 
@@ -77,23 +76,22 @@ enum Work {
 }
 
 impl Checkpointer {
-    /// For checkpoints in `folder`, which is made if it does not exist. What
-    /// processes left there that were killed while they wrote is cleaned up.
-    /// The three newest checkpoints are kept; see [`Checkpointer::keep`].
+    /// Makes a writer of checkpoints in `folder`, which is created if missing. Leftovers of killed
+    /// processes are removed. The three newest checkpoints are kept; see [`Checkpointer::keep`].
     ///
     /// # Errors
-    /// The folder cannot be made or written to, or another process writes there.
+    /// The folder cannot be created or written to, or another process is writing there.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         Self::open(folder.into(), Together::alone())
     }
 
-    /// For checkpoints that all processes of a world write together, each the stages that it
-    /// has. Rank 0 locks the folder, and cleans it up; it must be one that all processes see. In
-    /// a world of one it is the same as [`Checkpointer::new`].
+    /// Makes a writer of checkpoints that all processes of a world write together, each for its own
+    /// stages. Rank 0 locks and cleans the folder, which all processes must share. In a world of one,
+    /// this equals [`Checkpointer::new`].
     ///
     /// All processes must call this, and then [`save`](Checkpointer::save) and
-    /// [`finish`](Checkpointer::finish), in the same order, and each of them returns the same in
-    /// all: where one process cannot write, all return its error, which names it, and can go on.
+    /// [`finish`](Checkpointer::finish), in the same order. Each call returns the same in all
+    /// processes: if one cannot write, all return its error, which names it, and can continue.
     ///
     /// ```
     /// use gpipe::checkpoint::Checkpointer;
@@ -134,7 +132,7 @@ impl Checkpointer {
             Err(error) => (None, Err(error)),
         };
         together.agree(seen)?;
-        // Where this process has none, that was the error.
+        // If this process has no lock, it failed above.
         let Some(lock) = lock else {
             return Err(CheckpointError::None { folder });
         };
@@ -157,42 +155,39 @@ impl Checkpointer {
         })
     }
 
-    /// Keeps the `keep` newest checkpoints, and at least one: an old one is removed
-    /// after a new one has become whole. Checkpoints of later steps than the new
-    /// one's, from before the run was taken up again at an earlier step, are removed
-    /// with them.
+    /// Keeps the `keep` newest checkpoints, at least one: an old one is removed after a new one is
+    /// complete. Checkpoints of later steps than the new one's, written before the run was resumed at
+    /// an earlier step, are removed too.
     #[must_use]
     pub fn keep(mut self, keep: usize) -> Self {
         self.to.keep = keep.max(1);
         self
     }
 
-    /// Has the checkpoint of this step stay beside the newest ones, however old it becomes; one
-    /// that was spared before is as any other. Of several processes all must call this.
+    /// Keeps the checkpoint of this step regardless of its age; any other is not spared any more. In a
+    /// world, all processes must call this.
     pub fn spare(&mut self, step: impl Into<Option<u64>>) {
         self.to.spared = step.into();
     }
 
-    /// Saves parameters too that are NaN or infinite, and what an optimizer remembers of
-    /// them: for models in which such numbers have a meaning, or to look into what went
-    /// wrong. Without this they are an error, and the checkpoints from before stay.
+    /// Also saves parameters and optimizer state that are NaN or infinite: for models in which these
+    /// are meaningful, or to investigate a failure. By default they are an error, and older checkpoints
+    /// stay.
     #[must_use]
     pub fn allow_non_finite(mut self) -> Self {
         self.non_finite = true;
         self
     }
 
-    /// Copies parameters, buffers, accumulated gradients, what `optimizer`
-    /// remembers and what random layers draw from, on every stage's own thread; has
-    /// them written on other threads, and returns.
+    /// Copies parameters, buffers, accumulated gradients, the state of `optimizer` and the random state
+    /// of layers on every stage's own thread, starts writing them in the background, and returns.
     ///
-    /// If the checkpoint before is still being written, this waits for it: there is
-    /// never more than one copy in the host's memory.
+    /// If the previous checkpoint is still being written, waits for it: there is at most one copy in
+    /// host memory.
     ///
     /// # Errors
-    /// The checkpoint before could not be written: nothing has been copied then, and
-    /// the next call saves again. The folder is [lost](CheckpointError::Lost). A stage's
-    /// thread is gone.
+    /// The previous checkpoint could not be written (nothing has been copied, and the next call saves
+    /// again), the folder is [lost](CheckpointError::Lost), or a stage's thread has ended.
     pub fn save(
         &mut self,
         pipe: &mut Pipeline,
@@ -202,9 +197,9 @@ impl Checkpointer {
         self.begin(pipe, optimizer, extras, None)
     }
 
-    /// The same, held back: what was saved is written, but older checkpoints stay the
-    /// newest until [`Checkpointer::approve`] or [`Checkpointer::finish`]; with
-    /// [`Checkpointer::discard`] they do for good.
+    /// Like `save`, but held back: the checkpoint is written, but older ones stay the newest until
+    /// [`Checkpointer::approve`] or [`Checkpointer::finish`]; after [`Checkpointer::discard`] they stay
+    /// for good.
     pub(crate) fn save_held(
         &mut self,
         pipe: &mut Pipeline,
@@ -228,7 +223,7 @@ impl Checkpointer {
     ) -> Result<(), CheckpointError> {
         self.finish()?;
         let step = extras.step;
-        // Else who trains on and who writes would both wait for the other for ever.
+        // Otherwise a training process and a writing one could wait for each other forever.
         pipe.agree(&format!("a checkpoint of step {step}"), None)?;
         let copied = self.copy(pipe, optimizer, extras);
         self.start(step, copied, approved)
@@ -258,8 +253,8 @@ impl Checkpointer {
         })
     }
 
-    /// Has what was copied written. Other processes must hear of it where that failed, and all
-    /// of them return it at the same place: with what else may fail now.
+    /// Starts writing the copy. In a world, a failed copy must reach the other processes, so that all
+    /// return the error at the same call, along with later errors.
     pub(super) fn start(
         &mut self,
         step: u64,
@@ -268,7 +263,7 @@ impl Checkpointer {
     ) -> Result<(), CheckpointError> {
         let is_alone = self.to.together.is_alone();
         let copied = if is_alone { Ok(copied?) } else { copied };
-        // Without anybody left to say no it is a yes.
+        // If the sender is gone, the checkpoint is approved.
         let approved = move || approved.is_none_or(|approved| approved.recv().unwrap_or(true));
         let (written, part) = mpsc::channel();
         let to = self.to.clone();
@@ -293,33 +288,32 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Has the checkpoint that is held back, if there is one, take its place.
+    /// Publishes the held-back checkpoint, if there is one.
     pub(crate) fn approve(&mut self) {
         if let Some(writing) = &mut self.writing {
             writing.approval = None;
         }
     }
 
-    /// Drops the checkpoint that is held back, if there is one, and waits until it is gone.
+    /// Drops the held-back checkpoint, if there is one, and waits until it is removed.
     ///
     /// # Errors
     /// It could not be written, or one that was not held back could not.
     pub(crate) fn discard(&mut self) -> Result<Option<Saved>, CheckpointError> {
         if let Some(approval) = self.writing.as_mut().and_then(|own| own.approval.take()) {
-            // A writer that is gone publishes nothing either.
+            // If the writer is gone, nothing is published either.
             let _ = approval.send(false);
         }
         self.finish()
     }
 
-    /// What has become of the last [`Checkpointer::save`], if that is known by now;
-    /// does not wait. Tells it once. Of several processes one knows earlier than another: they
-    /// hear here of what is written, and of what has failed by [`Checkpointer::finish`] and the
-    /// next [`Checkpointer::save`], all in the same call.
+    /// Returns the result of the last [`Checkpointer::save`], if known by now, and only once; does not
+    /// wait. In a world, processes may learn of success at different times; failures are returned by
+    /// [`Checkpointer::finish`] and the next [`Checkpointer::save`], in the same call in all.
     ///
     /// # Errors
-    /// The checkpoint could not be written. The folder is [lost](CheckpointError::Lost),
-    /// also where nothing is being written.
+    /// The checkpoint could not be written, or the folder is [lost](CheckpointError::Lost), even if
+    /// nothing is being written.
     pub fn check(&mut self) -> Result<Option<Saved>, CheckpointError> {
         let is_alone = self.to.together.is_alone();
         if self.is_over() {
@@ -339,16 +333,16 @@ impl Checkpointer {
         Ok(None)
     }
 
-    /// Whether the last one is written, or has failed.
+    /// Whether the last checkpoint is written, or has failed.
     pub(super) fn is_over(&self) -> bool {
         self.writing.as_ref().is_some_and(Writing::is_over)
     }
 
-    /// Waits until the last checkpoint is written. Tells it once.
+    /// Waits until the last checkpoint is written, and returns its result once.
     ///
     /// # Errors
-    /// The checkpoint could not be written; [`CheckpointError::NotFinite`]: it would be of
-    /// weights that nothing can be trained from.
+    /// The checkpoint could not be written, or [`CheckpointError::NotFinite`]: its weights cannot be
+    /// trained from.
     pub fn finish(&mut self) -> Result<Option<Saved>, CheckpointError> {
         self.approve();
         self.take()
@@ -370,11 +364,11 @@ impl Checkpointer {
         if !self.to.together.is_alone() {
             return written;
         }
-        // Whatever the disk said then, this is why.
+        // A lost folder is the reason, whatever error the disk gave.
         written.or_else(|error| self.lock.check().and(Err(error)))
     }
 
-    /// The folder of checkpoints.
+    /// Returns the folder of checkpoints.
     pub fn folder(&self) -> &Path {
         &self.to.folder
     }
@@ -389,15 +383,15 @@ impl Writing {
     }
 }
 
-/// What is being written is written to the end. Of several processes those that only write a part
-/// wait for no more than that: rank 0 may be waiting for them in a step.
+/// Finishes writing. In a world, processes other than rank 0 only wait for their own part: rank 0 may
+/// be waiting for them in a step.
 impl Drop for Checkpointer {
     fn drop(&mut self) {
         if self.to.together.leads() {
-            // Whoever wants to know calls `finish`.
+            // The result is available from `finish`.
             let _ = self.finish();
         } else if let Some(writing) = &self.writing {
-            // It says that by closing the channel.
+            // Closing the channel signals the end.
             let _ = writing.part.recv();
         }
     }
@@ -414,7 +408,7 @@ impl std::fmt::Debug for Checkpointer {
     }
 }
 
-/// Makes the folder, and has its name on the disk.
+/// Creates the folder and syncs its name to the disk.
 fn make(folder: &Path) -> Result<(), CheckpointError> {
     let failed = |error| CheckpointError::write("create", folder, error);
     fs::create_dir_all(folder).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! Which checkpoint is taken: by one process, or by several that must take the same.
+//! Selects a checkpoint: in one process, or the same one in several.
 //!
-//! Rank 0 looks what there is and names one; every process opens and verifies its part of it, and
-//! says how that went; rank 0 takes it or goes on to an older one, and tells what came of it.
+//! Rank 0 lists the checkpoints and names one; every process opens and verifies its part, and reports
+//! the result; rank 0 takes it or tries an older one, and tells the decision.
 
 use std::path::{Path, PathBuf};
 
@@ -14,38 +14,38 @@ use super::open::{Checkpoint, Listed};
 use super::together::Together;
 use super::told::Told;
 
-/// So many checkpoints that are no good are looked at before it is believed that none of
-/// them was only removed meanwhile.
+/// Number of invalid checkpoints tried before concluding that they are damaged, rather than removed
+/// meanwhile.
 const MOST_LOOKS: usize = 100;
 
-/// Who looks for a checkpoint, where, and for which.
+/// A search for a checkpoint.
 pub(super) struct Search<'a> {
     pub(super) folder: &'a Path,
     pub(super) together: Together,
     pub(super) needs: Needs,
-    /// Whether the newest will do only, or an older one as well that is intact.
+    /// Whether only the newest is acceptable, rather than an older intact one.
     pub(super) newest: bool,
-    /// What else it must be.
+    /// Additional condition.
     pub(super) good: &'a dyn Fn(&Checkpoint) -> Result<(), CheckpointError>,
-    /// Called between looking what there is and opening it.
+    /// Called between listing and opening.
     pub(super) listed: &'a mut dyn FnMut(),
 }
 
-/// What rank 0 says to the others.
+/// A message from rank 0 to the others.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Word {
     /// Open the checkpoint of this name.
     Open(String),
-    /// Take the last one; this is what is wrong with newer ones.
+    /// Take the last one; these are the errors of newer ones.
     Take(Vec<Told>),
 }
 
-/// What is wrong with the newer ones.
+/// Errors of the newer checkpoints.
 type Wrong = Vec<CheckpointError>;
 
 impl Search<'_> {
-    /// The checkpoint that all take.
+    /// Returns the checkpoint that all processes take.
     pub(super) fn run(mut self) -> Result<(Checkpoint, Wrong), CheckpointError> {
         if !self.together.leads() {
             return self.follow();
@@ -61,13 +61,13 @@ impl Search<'_> {
         taken.ok_or_else(|| none(self.folder))
     }
 
-    /// In rank 0.
+    /// The search in rank 0.
     fn find(&mut self) -> Result<(Checkpoint, Wrong), CheckpointError> {
         let (mut taken, mut wrong) = (None, Vec::new());
         self.each(&mut |opened| {
             match opened {
                 Ok(checkpoint) => taken = Some(checkpoint),
-                // Nobody is there who could open an older one.
+                // A lost process cannot open an older one either.
                 Err(error) if error.lost().is_some() => {
                     wrong.clear();
                     wrong.push(error);
@@ -86,9 +86,8 @@ impl Search<'_> {
         }
     }
 
-    /// Opens the checkpoints of a folder, newest first, until one is `taken`. Where one has
-    /// been removed or replaced since the folder was looked at, as those who write newer ones
-    /// do, it looks again.
+    /// Opens the checkpoints of a folder, newest first, until one is `taken`. If one was removed or
+    /// replaced since listing, as a writer of newer ones does, lists again.
     fn each(
         &mut self,
         taken: &mut dyn FnMut(Result<Checkpoint, CheckpointError>) -> bool,
@@ -115,7 +114,7 @@ impl Search<'_> {
         Ok(all)
     }
 
-    /// Has all open one; gives that of rank 0 where all could.
+    /// Opens a checkpoint in all processes; returns rank 0's if all succeed.
     fn open(&self, path: &Path) -> Result<Checkpoint, CheckpointError> {
         let name = path.file_name().unwrap_or_default();
         let word = Word::Open(name.to_string_lossy().into_owned());
@@ -136,7 +135,7 @@ impl Search<'_> {
         own.ok_or_else(|| none(self.folder))
     }
 
-    /// This process's part of one, and the checksum of its manifest.
+    /// Opens this process's part, and returns the manifest's checksum.
     fn own(&self, path: &Path) -> (Option<Checkpoint>, Result<String, CheckpointError>) {
         let opened = Checkpoint::open_part(path, &self.together, &self.needs);
         match opened.and_then(|own| (self.good)(&own).map(|()| own)) {
@@ -148,7 +147,7 @@ impl Search<'_> {
         }
     }
 
-    /// In the other ranks: what rank 0 says.
+    /// Follows rank 0's messages in the other ranks.
     fn follow(&self) -> Result<(Checkpoint, Wrong), CheckpointError> {
         let mut last = None;
         loop {
@@ -167,7 +166,7 @@ impl Search<'_> {
         }
     }
 
-    /// The path of a checkpoint that rank 0 names: nowhere but in the folder.
+    /// Returns the path of a checkpoint named by rank 0, always within the folder.
     fn path(&self, name: &str) -> PathBuf {
         let name = Path::new(name).file_name().unwrap_or_default();
         self.folder.join(name)

@@ -1,4 +1,4 @@
-//! The few things that writing a checkpoint asks of a file system.
+//! File system operations of writing a checkpoint.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,21 +6,20 @@ use std::path::Path;
 
 use super::error::CheckpointError;
 
-/// Everything that a checkpoint changes on a disk goes through here, so that a test
-/// can stop it, or let it fail, at every single operation.
+/// Every change of a checkpoint on disk goes through this trait, so that a test can interrupt it, or
+/// make it fail, at every single operation.
 pub(super) trait Disk: Send + Sync {
-    /// Makes a folder that does not exist.
+    /// Creates a new folder.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
-    /// Makes a file that does not exist, for writing.
+    /// Creates a new file for writing.
     fn create(&self, path: &Path) -> io::Result<Box<dyn Durable>>;
-    /// What is in a folder (which files, that is) is safe from a loss of power
-    /// when this returns.
+    /// Syncs a folder's entries to the disk.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
     /// Renames within a folder.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a folder with all that is in it.
+    /// Removes a folder recursively.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
-    /// That the folder of checkpoints is still the one that was asked for.
+    /// Checks that the folder of checkpoints is still the original one.
     ///
     /// # Errors
     /// [`CheckpointError::Lost`].
@@ -29,13 +28,13 @@ pub(super) trait Disk: Send + Sync {
     }
 }
 
-/// A file that is being written.
+/// A file being written.
 pub(super) trait Durable: Write + Send {
-    /// All that was written is safe from a loss of power when this returns.
+    /// Syncs the file to the disk.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file system.
+/// The real file system.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RealDisk;
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint, and what to do about it.
+//! Errors of checkpoints, with advice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,16 @@ use thiserror::Error;
 use gpipe_torch::Role;
 use gpipe_torch::world::Lost;
 
-/// Why a checkpoint was not written, or cannot be used.
+/// An error of writing or using a checkpoint.
 ///
-/// Whatever it is, training goes on from where it was, and checkpoints that were
-/// whole before are whole still.
+/// In any case, training can continue, and complete checkpoints stay complete.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// A file or folder cannot be written.
     #[error("cannot {action} {}: {source}; {}", .path.display(), advice(.source))]
     Write {
-        /// What was to be done: `write`, `create`, `rename`, …
+        /// The failed action: `write`, `create`, `rename`, …
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -34,7 +33,7 @@ pub enum CheckpointError {
         /// The folder of checkpoints.
         folder: PathBuf,
     },
-    /// The folder is not the one any more that this process has locked.
+    /// The folder is not the one that this process locked.
     #[error(
         "{}: the folder that this process wrote its checkpoints into has been removed, moved or \
          replaced, or its file .lock has: nothing more is written there; give each run a folder of \
@@ -44,7 +43,7 @@ pub enum CheckpointError {
         /// The folder of checkpoints.
         folder: PathBuf,
     },
-    /// There are weights that training cannot go on from.
+    /// Weights are NaN or infinite.
     #[error(
         "{}: {what} `{name}` is not finite: some of its numbers are NaN or infinite, and nothing can \
          be trained from them", .path.display()
@@ -52,7 +51,7 @@ pub enum CheckpointError {
     NotFinite {
         /// The shard.
         path: PathBuf,
-        /// What it is: a parameter, or what an optimizer remembers of one.
+        /// Kind of the tensor: a parameter, or optimizer state.
         what: &'static str,
         /// The parameter.
         name: String,
@@ -65,19 +64,19 @@ pub enum CheckpointError {
         /// Error of the system.
         r#source: io::Error,
     },
-    /// There is nothing to go on from.
+    /// There is no checkpoint.
     #[error("{}: no checkpoint here (a folder named like step-00000100)", .folder.display())]
     None {
         /// The folder of checkpoints.
         folder: PathBuf,
     },
-    /// A file of the checkpoint is not there.
+    /// A file of the checkpoint is missing.
     #[error("{}: the file is missing, so the checkpoint is incomplete; use another one", .path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// A file has another size than the manifest says.
+    /// A file's size differs from the manifest.
     #[error(
         "{}: the file has {found} bytes, but the manifest says {expected}: it was cut off, or \
          replaced; use another checkpoint", .path.display()
@@ -85,12 +84,12 @@ pub enum CheckpointError {
     Size {
         /// The file.
         path: PathBuf,
-        /// Bytes that the manifest says.
+        /// Size in the manifest.
         expected: u64,
-        /// Bytes that there are.
+        /// Actual size.
         found: u64,
     },
-    /// A file's content is not what was written.
+    /// A file's checksum is wrong.
     #[error(
         "{}: the checksum is wrong: the file has been damaged or changed since it was written; \
          use another checkpoint", .path.display()
@@ -99,15 +98,15 @@ pub enum CheckpointError {
         /// The file.
         path: PathBuf,
     },
-    /// A file is something else than a part of this checkpoint.
+    /// A file is not part of this checkpoint.
     #[error("{}: not a file of this checkpoint: {why}", .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Error of the list.
+        /// The reason.
         why: String,
     },
-    /// A manifest of another version of the format.
+    /// The manifest has another version of the format.
     #[error(
         "{}: a checkpoint of version {found}, but this program reads version {known}; use the \
          program that wrote it, or a newer one", .path.display()
@@ -120,15 +119,15 @@ pub enum CheckpointError {
         /// The version that can be read.
         known: u64,
     },
-    /// The checkpoint is another model's or another optimizer's.
+    /// The checkpoint is of another model or optimizer.
     #[error("{}: the checkpoint does not fit: {why}", .path.display())]
     Fit {
-        /// The shard, or the folder where something is in none of the shards.
+        /// The shard, or the folder if a tensor is in no shard.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         why: String,
     },
-    /// A tensor has a type of numbers that safetensors files do not know.
+    /// A tensor has a type that safetensors files do not support.
     #[error("`{name}` has numbers of type {kind}, which a checkpoint cannot hold")]
     Kind {
         /// The parameter or buffer.
@@ -141,13 +140,13 @@ pub enum CheckpointError {
     Broken {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// What the thread said.
+        /// Message of the thread.
         why: String,
     },
-    /// The pipeline could not do its part.
+    /// The pipeline failed.
     #[error(transparent)]
     Pipeline(#[from] gpipe_torch::Error),
-    /// Processes that write together do not see one folder.
+    /// Processes that write together do not share a folder.
     #[error(
         "{}: all processes must write their checkpoints to one folder, and {why}; choose one on a \
          file system that all hosts share", .folder.display()
@@ -155,36 +154,36 @@ pub enum CheckpointError {
     NotShared {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// Who does not see what.
+        /// The mismatch.
         why: String,
     },
-    /// One of several processes failed: all return this.
+    /// One of several processes failed; all return this error.
     #[error("rank {rank} on `{host}`: {error}")]
     Elsewhere {
         /// The lowest rank that failed.
         rank: usize,
         /// Its host.
         host: String,
-        /// What it has met: see [`CheckpointError::cause`].
+        /// Its error: see [`CheckpointError::cause`].
         error: Box<CheckpointError>,
     },
-    /// What another process has met, in its words.
+    /// Another process's error, as text.
     #[error("{why}")]
     Told {
-        /// Its error.
+        /// Text of the error.
         why: String,
-        /// As [`CheckpointError::is_damage`] says of it.
+        /// Its [`CheckpointError::is_damage`].
         damage: bool,
-        /// As [`CheckpointError::is_wrong_use`] says of it.
+        /// Its [`CheckpointError::is_wrong_use`].
         wrong_use: bool,
     },
-    /// A process is lost, and what it had to do for the checkpoint with it.
+    /// A process is lost, along with its part of the checkpoint.
     #[error(transparent)]
     World(#[from] Lost),
 }
 
 impl CheckpointError {
-    /// Whether the checkpoint itself is no good, so that an older one may help.
+    /// Whether the checkpoint itself is invalid, so that an older one may help.
     pub fn is_damage(&self) -> bool {
         matches!(
             self.cause(),
@@ -198,7 +197,7 @@ impl CheckpointError {
         )
     }
 
-    /// What happened, in whichever process.
+    /// Returns the original error, of whichever process.
     pub fn cause(&self) -> &Self {
         match self {
             Self::Elsewhere { error, .. } => error.cause(),
@@ -206,7 +205,7 @@ impl CheckpointError {
         }
     }
 
-    /// Who is lost, if that is why.
+    /// Returns the lost process, if that is the reason.
     pub fn lost(&self) -> Option<&Lost> {
         match self {
             Self::World(lost) => Some(lost),
@@ -214,8 +213,7 @@ impl CheckpointError {
         }
     }
 
-    /// Whether the caller asked for something that cannot be, rather than something
-    /// failed on the way.
+    /// Whether the caller's request was invalid, as opposed to a failure at run time.
     pub fn is_wrong_use(&self) -> bool {
         match self.cause() {
             Self::None { .. }

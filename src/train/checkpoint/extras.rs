@@ -1,11 +1,10 @@
-//! What goes into a checkpoint beside tensors.
+//! Contents of a checkpoint other than tensors.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What the rest of a program needs to go on: how far it is, with what settings,
-/// and whatever its parts want kept.
+/// State that a program needs to resume: the step, the configuration, and the states of its parts.
 ///
 /// ```
 /// use gpipe::checkpoint::Extras;
@@ -18,16 +17,16 @@ use serde_json::Value;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Extras {
-    /// Steps that the run has done: what the checkpoint's folder is named after.
+    /// Completed steps, which also name the checkpoint's folder.
     pub step: u64,
-    /// The settings of the run as TOML; empty where there are none.
+    /// The run's configuration as TOML, or empty.
     pub config: String,
-    /// What parts of the program want kept, by their names.
+    /// States of parts of the program, by name.
     pub parts: BTreeMap<String, Value>,
 }
 
 impl Extras {
-    /// For a run that has done `step` steps.
+    /// Makes extras of a run after `step` steps.
     pub fn new(step: u64) -> Self {
         Self {
             step,
@@ -35,21 +34,21 @@ impl Extras {
         }
     }
 
-    /// With the run's settings.
+    /// Sets the configuration.
     #[must_use]
     pub fn config(mut self, toml: impl Into<String>) -> Self {
         self.config = toml.into();
         self
     }
 
-    /// With what one part of the program wants kept.
+    /// Adds the state of a part.
     #[must_use]
     pub fn part(mut self, name: impl Into<String>, state: impl Into<Value>) -> Self {
         self.parts.insert(name.into(), state.into());
         self
     }
 
-    /// What a part wanted kept.
+    /// Returns the state of a part.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.parts.get(name)
     }

@@ -1,4 +1,4 @@
-//! Every operation on the disk fails once, and the process dies at every one.
+//! Tests in which every disk operation fails once, and the process dies at every one.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,18 +16,18 @@ use super::{Checkpoint, CheckpointError, Extras, folder};
 use gpipe_torch::pipeline::{Draws, ShardOf};
 use gpipe_torch::{Portable, Role};
 
-/// What happens at one operation.
+/// A fault at one operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fault {
-    /// The disk is full for this one.
+    /// The disk is full at this operation.
     Full,
-    /// The process is dead from then on: nothing is done any more.
+    /// The process dies here: no further operation is executed.
     Dead,
     /// The process is killed.
     Killed,
 }
 
-/// A disk on which the operation of a number goes wrong, halfway through.
+/// A disk on which one operation, by its number, fails halfway.
 #[derive(Debug, Clone)]
 pub(super) struct Faulty {
     fault: Fault,
@@ -51,7 +51,7 @@ impl Faulty {
         number == self.at || (self.fault == Fault::Dead && number > self.at)
     }
 
-    /// Whether the fault has not come yet.
+    /// Whether the fault has not occurred yet.
     pub(super) fn spared(&self) -> bool {
         self.done.load(Ordering::SeqCst) <= self.at
     }
@@ -133,7 +133,7 @@ impl Durable for FaultyFile {
     }
 }
 
-/// Two stages of a model whose values tell the save that they are from.
+/// Two stages of a model, with values that identify the save.
 pub(super) fn copied(step: u64, value: f64) -> Copied {
     let stage = |name: &str| {
         vec![Portable {
@@ -156,7 +156,7 @@ pub(super) fn copied(step: u64, value: f64) -> Copied {
     }
 }
 
-/// By a process alone.
+/// A target of a single process.
 fn target(disk: impl Disk + 'static, folder: &Path, keep: usize) -> Target {
     Target {
         disk: Arc::new(disk),
@@ -183,7 +183,7 @@ fn value(checkpoint: &Checkpoint) -> f64 {
     weights[0].1.double_value(&[0])
 }
 
-/// A folder with checkpoints of these steps, whose values are the steps.
+/// A folder with checkpoints of these steps, with the steps as values.
 pub(super) fn folder_with(steps: &[u64]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for &step in steps {
@@ -192,7 +192,7 @@ pub(super) fn folder_with(steps: &[u64]) -> tempfile::TempDir {
     folder
 }
 
-/// All that is listed is whole; the steps and the newest one's value.
+/// Checks that all listed checkpoints are complete; returns the steps and the newest one's value.
 pub(super) fn state(folder: &Path) -> (Vec<u64>, f64) {
     let listed = Checkpoint::list(folder).unwrap();
     let steps = listed.iter().map(|one| one.step).collect();
@@ -214,8 +214,8 @@ pub(super) fn names(folder: &Path) -> Vec<String> {
 
 pub(super) const NEW: f64 = 77.0;
 
-/// Saves `step` onto checkpoints of `before`, with a fault at every operation in turn;
-/// `after` is what is left when all went well.
+/// Saves `step` onto checkpoints of `before`, with a fault at every operation in turn; `after` are the
+/// steps left on success.
 fn with_faults(before: &[u64], step: u64, keep: usize, after: &[u64]) {
     for fault in [Fault::Full, Fault::Dead] {
         let mut at = 0;
@@ -249,8 +249,7 @@ fn with_faults(before: &[u64], step: u64, keep: usize, after: &[u64]) {
     }
 }
 
-/// Clean-up that dies at every operation loses nothing, and once it comes through
-/// leaves nothing but checkpoints.
+/// A clean-up that dies at every operation loses nothing, and once completed leaves only checkpoints.
 fn recovered(path: &Path, what: &str) {
     let expected = state(path);
     for at in 0.. {
@@ -322,8 +321,7 @@ fn a_read_only_folder_is_named_with_what_to_do() {
     assert_eq!(state(folder.path()), (vec![1], 1.0));
 }
 
-/// A checkpoint of weights that were NaN was whole, became the newest, and had the good
-/// ones removed.
+/// A checkpoint of NaN weights once counted as complete, and replaced the good ones.
 #[test]
 fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
     for ruined in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
@@ -336,7 +334,7 @@ fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
         assert_eq!(state(folder.path()), (vec![1], 1.0));
         assert_eq!(names(folder.path()), ["step-00000001"]);
 
-        // What the optimizer remembers is gone on from too; a buffer may be a mask.
+        // Optimizer state is checked too; buffers may be masks.
         let of = |role: Role| {
             let mut copied = copied(2, ruined);
             for one in copied.stages.iter_mut().flat_map(|(_, stage)| stage) {
@@ -357,7 +355,7 @@ fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
     }
 }
 
-/// Weights may be finite and yet ruined: that shows in the next step alone.
+/// Weights may be finite and yet ruined, which only the next step shows.
 #[test]
 fn what_is_not_approved_of_leaves_the_older_ones_as_they_were() {
     let folder = folder_with(&[1, 2]);

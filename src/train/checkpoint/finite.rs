@@ -1,11 +1,10 @@
-//! Numbers that are NaN or infinite, told from their bytes.
+//! Detects NaN and infinities in the bytes of tensors.
 
 use tch::Kind;
 
-/// Whether these little-endian numbers hold neither NaN nor an infinity. Whole numbers
-/// cannot hold either.
+/// Whether these little-endian numbers have neither NaN nor infinities. Integers have neither.
 pub(super) fn all_finite(kind: Kind, bytes: &[u8]) -> bool {
-    // NaN and infinities are the numbers whose exponent has all its bits set.
+    // NaN and infinities have all exponent bits set.
     match kind {
         Kind::Half => halves(bytes, 0x7c00),
         Kind::BFloat16 => halves(bytes, 0x7f80),
@@ -13,7 +12,7 @@ pub(super) fn all_finite(kind: Kind, bytes: &[u8]) -> bool {
         Kind::Float | Kind::ComplexFloat => words(bytes),
         Kind::Double => doubles(bytes),
         Kind::Float8e5m2 => bytes.iter().all(|byte| byte & 0x7c != 0x7c),
-        // These two have no infinity, and few NaNs.
+        // These two types have no infinity, and few NaNs.
         Kind::Float8e4m3fn => bytes.iter().all(|byte| byte & 0x7f != 0x7f),
         Kind::Float8e4m3fnuz => bytes.iter().all(|byte| *byte != 0x80),
         _ => true,
@@ -43,8 +42,8 @@ fn doubles(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether no number is one of those. Looks at all of them: without a branch in the loop
-/// it is vector instructions, which take no time beside a checksum of the same bytes.
+/// Whether no number is NaN or infinite. Checks all without a branch in the loop, so that it is
+/// vectorized and negligible beside a checksum of the same bytes.
 fn none<const WIDTH: usize>(
     numbers: &[[u8; WIDTH]],
     is_one: impl Fn(&[u8; WIDTH]) -> bool,
@@ -66,13 +65,13 @@ mod tests {
         bytes
     }
 
-    /// The numbers that libtorch says are finite, of every type that shards can hold.
+    /// Agrees with libtorch for every type that shards support.
     #[test]
     fn it_is_what_libtorch_calls_finite() {
         let numbers = [0.0, -1.5, 448.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
         for kind in label::kinds() {
             for number in numbers {
-                // Whole numbers of NaN are undefined.
+                // Converting NaN to integers is undefined.
                 let float = Tensor::ones([1], (kind, Device::Cpu)).is_floating_point();
                 if !float || (kind == Kind::Float8e4m3fnuz && number == 448.0) {
                     continue;

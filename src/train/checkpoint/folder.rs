@@ -1,11 +1,11 @@
-//! A folder of checkpoints: which are there, and what killed processes left behind.
+//! Lists a folder of checkpoints, and cleans up after killed processes.
 //!
 //! | name | is |
 //! |---|---|
-//! | `step-00000100` | a whole checkpoint |
-//! | `.writing-step-00000100` | one that is being written, or whose writer was killed |
-//! | `.replaced-step-00000100` | the whole one that stood in the place of a newer one of the same step; counts where the newer one is not there |
-//! | `.removing-step-00000100` | one that is being removed |
+//! | `step-00000100` | a complete checkpoint |
+//! | `.writing-step-00000100` | one being written, or left by a killed writer |
+//! | `.replaced-step-00000100` | the previous one of that step; valid if there is no newer one |
+//! | `.removing-step-00000100` | one being removed |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,18 +19,18 @@ pub(super) const WRITING: &str = ".writing-";
 pub(super) const REPLACED: &str = ".replaced-";
 pub(super) const REMOVING: &str = ".removing-";
 
-/// The name of the checkpoint of a step.
+/// Returns the name of a step's checkpoint.
 pub(super) fn name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The step of a checkpoint of this name.
+/// Parses the step of a checkpoint's name.
 pub(super) fn step_of(own: &str) -> Option<u64> {
     let step = own.strip_prefix("step-")?.parse().ok()?;
     (name(step) == own).then_some(step)
 }
 
-/// The whole checkpoints of a folder by their steps; none where there is no folder.
+/// Returns the complete checkpoints of a folder by step; empty if there is no folder.
 pub(super) fn list(folder: &Path) -> Result<BTreeMap<u64, PathBuf>, CheckpointError> {
     let names = names(folder)?;
     let found = |prefix: &'static str| {
@@ -45,8 +45,8 @@ pub(super) fn list(folder: &Path) -> Result<BTreeMap<u64, PathBuf>, CheckpointEr
     Ok(all)
 }
 
-/// Removes what killed processes left, and puts back what they had moved aside.
-/// Nobody may be writing there.
+/// Removes leftovers of killed processes, and restores checkpoints that they had moved aside. No other
+/// process may be writing there.
 pub(super) fn recover(disk: &dyn Disk, folder: &Path) -> Result<(), CheckpointError> {
     let names = names(folder)?;
     for name in &names {
@@ -70,7 +70,7 @@ pub(super) fn recover(disk: &dyn Disk, folder: &Path) -> Result<(), CheckpointEr
     sync(disk, folder)
 }
 
-/// Removes a folder with all that is in it, if it is there.
+/// Removes a folder recursively, if it exists.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), CheckpointError> {
     match disk.remove_folder(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -80,13 +80,13 @@ pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), CheckpointError
     }
 }
 
-/// What was renamed in the folder stays so.
+/// Syncs renames in the folder to the disk.
 pub(super) fn sync(disk: &dyn Disk, folder: &Path) -> Result<(), CheckpointError> {
     let synced = disk.sync_folder(folder);
     synced.map_err(|error| CheckpointError::write("write", folder, error))
 }
 
-/// Names of folders; those that are no text are none of ours.
+/// Returns the names of folders; names that are not valid text are skipped.
 fn names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
     let failed = |source| CheckpointError::Read {
         path: folder.to_owned(),

@@ -1,4 +1,4 @@
-//! Reading shards: first what is in them, with everything verified, then tensors.
+//! Reads shards: first their verified contents, then tensors.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -20,10 +20,10 @@ use gpipe_torch::{Portable, Role};
 /// Types and shapes of a shard's tensors.
 pub(super) type Header = BTreeMap<(Role, String), Form>;
 
-/// The longest header that is read, as in the safetensors crate.
+/// Limit of the header's length, as in the safetensors crate.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Reads a shard once, in pieces, and believes nothing before its checksum is right.
+/// Reads a shard once, in pieces, and trusts nothing until its checksum is verified.
 pub(super) fn verify(shard: &ShardFile) -> Result<Header, CheckpointError> {
     let (path, entry) = (&*shard.path, &shard.entry);
     let failed = |error| CheckpointError::read(path, error);
@@ -36,9 +36,8 @@ pub(super) fn verify(shard: &ShardFile) -> Result<Header, CheckpointError> {
     parsed(&text, path, entry)
 }
 
-/// What a shard says that it holds, of which nothing is verified: for those who need to know
-/// whether they need it. Where that is not what the format allows, all of it is read, which tells
-/// what is wrong.
+/// Reads a shard's header without verification, to decide whether the shard is needed. If the header is
+/// invalid, the whole shard is verified, which finds the error.
 pub(super) fn glance(shard: &ShardFile) -> Result<Header, CheckpointError> {
     let (path, entry) = (&*shard.path, &shard.entry);
     let text = text(&mut shard.bytes()?, entry);
@@ -46,7 +45,7 @@ pub(super) fn glance(shard: &ShardFile) -> Result<Header, CheckpointError> {
     parsed(&text, path, entry).or_else(|_| verify(shard))
 }
 
-/// The header with its length before it, or as much of it as there can be.
+/// Reads the header with its length, as far as possible.
 fn text(bytes: &mut impl Read, entry: &ShardEntry) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     if entry.bytes >= 8 {
@@ -73,7 +72,7 @@ fn parsed(text: &[u8], path: &Path, entry: &ShardEntry) -> Result<Header, Checkp
     header(json, room, path, entry)
 }
 
-/// The tensors of a shard, verified again: the file may have been changed since.
+/// Reads the tensors of a shard and verifies them again, as the file may have changed.
 pub(super) fn tensors(shard: &ShardFile) -> Result<Vec<Portable>, CheckpointError> {
     let mut all = Vec::new();
     each(shard, |role, name, view| {
@@ -87,7 +86,7 @@ pub(super) fn tensors(shard: &ShardFile) -> Result<Vec<Portable>, CheckpointErro
     Ok(all)
 }
 
-/// That all is finite that [must be](must_be_finite).
+/// Checks that all values are finite that [must be](must_be_finite).
 pub(super) fn check_finite(shard: &ShardFile) -> Result<(), CheckpointError> {
     each(shard, |role, name, view| {
         let kind = label::kind(view.dtype());
@@ -99,7 +98,7 @@ pub(super) fn check_finite(shard: &ShardFile) -> Result<(), CheckpointError> {
     })
 }
 
-/// Gives each tensor of a shard to a job, when the checksum has been found right.
+/// Passes each tensor of a shard to a job, once the checksum is verified.
 fn each(
     shard: &ShardFile,
     mut job: impl FnMut(Role, String, &TensorView<'_>) -> Result<(), CheckpointError>,
@@ -129,7 +128,7 @@ fn check_sum(sum: &blake3::Hasher, path: &Path, entry: &ShardEntry) -> Result<()
     })
 }
 
-/// What a header says, if that is what the format allows and fills the file.
+/// Parses a header, if it is valid and fills the file.
 fn header(
     text: &[u8],
     room: u64,

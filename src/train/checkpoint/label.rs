@@ -1,14 +1,14 @@
-//! What tensors are called in shards, and types of numbers in both worlds.
+//! Names of tensors in shards, and conversion of types.
 
 use safetensors::Dtype;
 use tch::Kind;
 
 use gpipe_torch::Role;
 
-/// Before the number of the replica that has a tensor alone.
+/// Prefix of a replica's number, for tensors of a single replica.
 const OF_REPLICA: &str = "replica-";
 
-/// The name of a tensor in a shard.
+/// Returns the name of a tensor in a shard.
 pub(super) fn label(role: &Role, name: &str) -> String {
     match role {
         Role::Parameter => format!("parameters/{name}"),
@@ -20,7 +20,7 @@ pub(super) fn label(role: &Role, name: &str) -> String {
     }
 }
 
-/// What [`label`] was made from.
+/// Parses the result of [`label`].
 pub(super) fn parse(label: &str) -> Option<(Role, &str)> {
     let (folder, name) = label.split_once('/')?;
     match folder {
@@ -38,14 +38,14 @@ pub(super) fn parse(label: &str) -> Option<(Role, &str)> {
         _ => {
             let replica = folder.strip_prefix(OF_REPLICA)?.parse().ok()?;
             let (own, name) = parse(name)?;
-            // Of a replica there is none in another.
+            // Replicas are not nested.
             let plain = !matches!(own, Role::Replica(..));
             plain.then(|| (Role::Replica(replica, Box::new(own)), name))
         }
     }
 }
 
-/// Both names of each type that shards can hold.
+/// Both names of each type that shards support.
 const TYPES: [(Kind, Dtype); 14] = [
     (Kind::Bool, Dtype::BOOL),
     (Kind::Uint8, Dtype::U8),
@@ -73,7 +73,7 @@ pub(super) fn kind(dtype: Dtype) -> Option<Kind> {
     found.map(|(kind, _)| *kind)
 }
 
-/// All types that shards can hold.
+/// All types that shards support.
 #[cfg(test)]
 pub(super) fn kinds() -> impl Iterator<Item = Kind> {
     TYPES.iter().map(|(own, _)| *own)

@@ -1,4 +1,4 @@
-//! Who may write to a folder of checkpoints: the process that holds its lock.
+//! Write access to a folder of checkpoints: by the process that holds its lock.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -11,17 +11,17 @@ use super::disk::{Disk, Durable};
 use super::error::CheckpointError;
 use gpipe_partitioner::files;
 
-/// In a folder of checkpoints.
+/// Name of the lock file in a folder of checkpoints.
 pub(super) const FILE: &str = ".lock";
-/// So often a folder is removed between making its lock file and locking it, before that
-/// is taken for another process at work.
+/// Number of times that a folder may be removed between creating its lock file and locking it, before
+/// another process is assumed to be at work.
 const ATTEMPTS: usize = 16;
 
-/// A locked file; unlocked when it is dropped.
+/// A locked file, unlocked when dropped.
 ///
-/// The lock is on the file, and everything else goes by names: where the folder has been
-/// removed, moved or replaced, those names are nothing's, or another run's, and the lock
-/// protects nothing. So [`Lock::is_held`] also asks for the name.
+/// The lock is on the file, but everything else uses names: if the folder has been removed, moved or
+/// replaced, the names lead nowhere, or to another run, and the lock protects nothing. So
+/// [`Lock::is_held`] also checks the name.
 #[derive(Debug)]
 pub(super) struct Lock {
     folder: PathBuf,
@@ -29,10 +29,10 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Locks a folder, which exists.
+    /// Locks an existing folder.
     ///
     /// # Errors
-    /// Another process has done so, or the file cannot be made.
+    /// Another process has locked it, or the file cannot be created.
     pub(super) fn take(folder: &Path) -> Result<Self, CheckpointError> {
         for _ in 0..ATTEMPTS {
             let file = locked(folder)?;
@@ -47,8 +47,8 @@ impl Lock {
         Err(in_use(folder))
     }
 
-    /// Writes into the lock file what the other processes of a world must find there. *Returns*
-    /// what that is: another text each time.
+    /// Writes a unique text to the lock file, which the other processes of a world must find there.
+    /// *Returns* the text.
     pub(super) fn sign(&self, host: &str) -> Result<String, CheckpointError> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.unwrap_or_default().as_nanos();
@@ -63,7 +63,7 @@ impl Lock {
         Ok(text)
     }
 
-    /// The lock of a folder that another process, `who`, holds and has [signed](Lock::sign).
+    /// Returns the lock of a folder that another process, `who`, holds and has [signed](Lock::sign).
     ///
     /// # Errors
     /// There is no such folder, or it is another one.
@@ -73,8 +73,8 @@ impl Lock {
             why,
         };
         let path = folder.join(FILE);
-        // Clients of a network file system remember for a while that something is not there; a
-        // look into the folder above has them ask again.
+        // Clients of network file systems cache missing entries for a while; listing the parent folder
+        // refreshes the cache.
         if !path.exists() {
             let _ = fs::read_dir(folder.join("..")).map(Iterator::count);
             let _ = fs::read_dir(folder).map(Iterator::count);
@@ -100,8 +100,8 @@ impl Lock {
         })
     }
 
-    /// Whether the folder's lock file is still the one that is locked. A file system that
-    /// cannot tell at the moment is no reason to believe that it is not.
+    /// Whether the folder's lock file is still the locked one. A file system that cannot tell at the
+    /// moment does not count against that.
     pub(super) fn is_held(&self) -> bool {
         match (fs::metadata(self.folder.join(FILE)), self.file.metadata()) {
             (Ok(there), Ok(own)) => same(&there, &own),
@@ -138,7 +138,7 @@ fn locked(folder: &Path) -> Result<File, CheckpointError> {
     let file = opened.map_err(|error| CheckpointError::write("create", &path, error))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(in_use(folder)),
-        // Not every file system can lock.
+        // Not every file system supports locks.
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
             Err(CheckpointError::write("lock", &path, error))
         }
@@ -152,8 +152,8 @@ fn in_use(folder: &Path) -> CheckpointError {
     }
 }
 
-/// A disk that is changed only while a lock is held: a process whose folder has been
-/// replaced meanwhile must not write into, or prune, the checkpoints of another run.
+/// A disk that is changed only while a lock is held: a process whose folder was replaced must not write
+/// to, or prune, another run's checkpoints.
 pub(super) struct Locked<D> {
     pub(super) disk: D,
     pub(super) lock: Arc<Lock>,

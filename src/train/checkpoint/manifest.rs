@@ -1,7 +1,7 @@
-//! `manifest.json`: what belongs to a checkpoint.
+//! `manifest.json`: the contents of a checkpoint.
 //!
-//! The last field is the BLAKE3 checksum of all bytes of the file before it, so
-//! that a manifest that was changed anywhere is known as such before it is believed.
+//! The last field is the BLAKE3 checksum of all bytes before it, so that any change of a manifest is
+//! detected before it is used.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -17,20 +17,20 @@ use gpipe_torch::pipeline::{Draws, ShardOf};
 
 pub(super) const FILE: &str = "manifest.json";
 
-/// The version that is written, and the only one that is read.
+/// The version written, and the only one read.
 pub(super) const VERSION: u64 = 1;
-/// In the names of files that hold what another replica than the first has alone.
+/// Part of the names of files for tensors of a single replica other than the first.
 const OF_REPLICA: &str = "-replica-";
 
 const FORMAT: &str = "gpipe checkpoint";
 
-/// No manifest is larger; nothing larger is read.
+/// Size limit of a manifest.
 pub(super) const MOST_BYTES: u64 = 256 << 20;
 
-/// More steps than any run does.
+/// Upper bound of the number of steps.
 const MOST_STEPS: u64 = 1 << 53;
 
-/// Begin and end of the last field.
+/// Beginning and end of the last field.
 const SEAL: (&[u8], &[u8]) = (b",\n  \"blake3\": \"", b"\"\n}\n");
 const DIGITS: usize = 2 * blake3::OUT_LEN;
 
@@ -39,7 +39,7 @@ const DIGITS: usize = 2 * blake3::OUT_LEN;
 pub(super) struct Manifest {
     format: String,
     version: u64,
-    /// Steps that the run has done.
+    /// Completed steps.
     pub(super) step: u64,
     pub(super) random: Random,
     pub(super) libtorch: String,
@@ -49,7 +49,7 @@ pub(super) struct Manifest {
     pub(super) shards: Vec<ShardEntry>,
 }
 
-/// State of random layers.
+/// Random state of layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Random {
@@ -63,12 +63,12 @@ pub(super) struct Random {
 pub(super) struct ShardEntry {
     pub(super) file: String,
     pub(super) bytes: u64,
-    /// In lower-case hexadecimal digits.
+    /// In lowercase hexadecimal digits.
     pub(super) blake3: String,
     pub(super) tensors: u64,
 }
 
-/// What is looked at before the rest: other versions have other fields.
+/// Fields checked first: other versions have other fields.
 #[derive(Deserialize)]
 struct Kind {
     format: String,
@@ -92,10 +92,10 @@ impl Manifest {
         }
     }
 
-    /// The file's text, sealed.
+    /// Returns the file's contents, sealed.
     pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
-        // The closing brace comes after the seal.
+        // The closing brace follows the seal.
         bytes.truncate(bytes.trim_ascii_end().len() - 1);
         bytes.truncate(bytes.trim_ascii_end().len());
         let sum = blake3::hash(&bytes).to_hex();
@@ -105,13 +105,13 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Reads a file's text.
+    /// Parses a file.
     ///
     /// # Errors
-    /// It is not what somebody sealed, is of another version, or says what cannot be.
+    /// The seal is broken, the version is another one, or the contents are invalid.
     pub(super) fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, CheckpointError> {
         let sealed = unsealed(bytes, path)?;
-        // The seal stands in the place of the brace.
+        // The seal replaces the brace.
         let text = [sealed, b"}"].concat();
         let wrong = |error: serde_json::Error| {
             CheckpointError::foreign(path, format!("not a manifest: {error}"))
@@ -172,7 +172,7 @@ impl Manifest {
     }
 }
 
-/// The parts by their names; a name that stands twice is an error, as of every other field.
+/// Reads the parts by name; duplicate names are an error, as for other fields.
 fn parts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Value>, D::Error> {
     struct Parts;
 
@@ -198,8 +198,8 @@ fn parts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Value>, 
     from.deserialize_map(Parts)
 }
 
-/// The name of the file that holds a stage's tensors, or those that its copy in another replica
-/// than the first has alone.
+/// Returns the name of the file of a stage's tensors, or of those of a single replica other than the
+/// first.
 pub(super) fn shard_file(ShardOf { stage, replica }: ShardOf) -> String {
     match replica {
         0 => format!("stage-{stage}.safetensors"),
@@ -207,12 +207,12 @@ pub(super) fn shard_file(ShardOf { stage, replica }: ShardOf) -> String {
     }
 }
 
-/// Whether a file is named as the one that holds a stage's tensors is.
+/// Whether a file's name is that of a stage's tensors.
 pub(super) fn is_of_stage(file: &str) -> bool {
     !file.contains(OF_REPLICA)
 }
 
-/// Whether a name leads to a shard in the manifest's own folder and nowhere else.
+/// Whether a name is that of a shard in the manifest's own folder.
 fn is_plain(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.ends_with(".safetensors")
@@ -221,7 +221,7 @@ fn is_plain(name: &str) -> bool {
         && !name.starts_with('.')
 }
 
-/// What the seal was put under, if it is unbroken.
+/// Returns the bytes before the seal, if it is unbroken.
 fn unsealed<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8], CheckpointError> {
     let without_end = bytes.strip_suffix(SEAL.1);
     let found = without_end.and_then(|rest| rest.split_at_checked(rest.len().checked_sub(DIGITS)?));

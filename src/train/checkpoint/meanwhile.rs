@@ -1,4 +1,4 @@
-//! What other processes do to a folder while a checkpoint is read or written there.
+//! Tests of changes by other processes while a checkpoint is read or written.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use super::faults::{NEW, copied, folder_with, names, write};
 use super::lock::{self, Lock, Locked};
 use super::{Checkpoint, CheckpointError, folder};
 
-/// The trainer had removed what had been found to be the newest: a false alarm of a file
-/// that is missing.
+/// The trainer removed the checkpoint just found to be the newest, which was reported as a missing
+/// file.
 #[test]
 fn what_is_removed_between_looking_and_opening_is_looked_for_again() {
     let folder = folder_with(&[1]);
@@ -27,12 +27,12 @@ fn what_is_removed_between_looking_and_opening_is_looked_for_again() {
     let newest = Checkpoint::newest_of(path, &mut trains).unwrap();
     assert_eq!(newest.extras().step, 4);
 
-    // One that stays is no good by itself.
+    // One that persists is invalid.
     fs::remove_file(path.join("step-00000004/stage-1.safetensors")).unwrap();
     let error = Checkpoint::newest_of(path, &mut || ()).unwrap_err();
     assert!(matches!(error, CheckpointError::Missing { .. }), "{error}");
 
-    // Nor does it look for ever.
+    // The search is finite.
     let mut looks = 0;
     let mut removes = || {
         looks += 1;
@@ -43,7 +43,7 @@ fn what_is_removed_between_looking_and_opening_is_looked_for_again() {
     assert!(looks >= 10, "{looks}");
 }
 
-/// A disk on which the folder becomes another run's before the operation of a number.
+/// A disk on which the folder is replaced with another run's before one operation, by its number.
 struct Replaced {
     disk: Locked<RealDisk>,
     folder: PathBuf,
@@ -80,8 +80,8 @@ impl Disk for Replaced {
     }
 }
 
-/// All paths are names: a process whose folder had been removed wrote into the next run's
-/// of that name, and pruned its checkpoints.
+/// Paths are just names: a process whose folder had been removed wrote to the next run's folder of that
+/// name, and pruned its checkpoints.
 #[test]
 fn a_folder_that_has_become_another_runs_is_left_alone() {
     for at in 0.. {
@@ -92,7 +92,7 @@ fn a_folder_that_has_become_another_runs_is_left_alone() {
             write(RealDisk, folder, 9, copied(step as u64, step)).unwrap();
             fs::write(folder.join(lock::FILE), "").unwrap();
         }
-        // What the other one is writing has the same name as what is written here.
+        // The other run is writing a checkpoint of the same name.
         fs::create_dir(other.join(".writing-step-00000006")).unwrap();
         let before = names(&other);
         let lock = Arc::new(Lock::take(&own).unwrap());

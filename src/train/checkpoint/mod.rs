@@ -1,10 +1,9 @@
-//! Checkpoints: a run's state on the disk, whole at every moment, and back.
+//! Checkpoints: a run's state on disk, complete at every moment.
 //!
-//! A checkpoint is a folder: one safetensors file a stage, and `manifest.json`,
-//! which has their sizes and checksums, its own checksum, and all that is no tensor.
-//! It is written by a [`Checkpointer`], from copies, while training goes on, and
-//! read as a [`Checkpoint`], which believes no byte that it has not verified, and
-//! fits into any partition. The book's page on checkpoints has every field.
+//! A checkpoint is a folder with one safetensors file per stage, and `manifest.json` with their sizes
+//! and checksums, its own checksum, and everything that is not a tensor. A [`Checkpointer`] writes it
+//! from copies while training continues. A [`Checkpoint`] reads it, uses only verified bytes, and fits
+//! any partition. The book's page on checkpoints documents every field.
 
 mod checkpointer;
 mod choose;

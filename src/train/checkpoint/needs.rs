@@ -1,4 +1,4 @@
-//! Which shards of a checkpoint a process verifies, and so reads.
+//! Which shards of a checkpoint a process reads and verifies.
 
 use std::collections::BTreeSet;
 
@@ -9,26 +9,26 @@ use super::together::Together;
 use super::write::all_at_once;
 use gpipe_torch::{Pipeline, Role};
 
-/// What one of several processes needs of a checkpoint that they open together: those shards it
-/// verifies. Of the others it reads the headers alone.
+/// The shards that one of several processes verifies when they open a checkpoint together; of the
+/// others it reads only the headers.
 ///
-/// Where any process finds its part damaged, all know it. What a process restores from it
-/// verifies again, whichever it is.
+/// If any process finds its part damaged, all learn of it. Whatever a process restores is verified
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Needs {
-    /// An equal share, so that all together verify every byte once: where nothing is known yet
-    /// of what each will need.
+    /// An equal share, so that together all processes verify every byte once; for when their needs are
+    /// unknown.
     Share,
-    /// The shards that hold these parameters and buffers.
+    /// The shards with these parameters and buffers.
     Names(BTreeSet<String>),
 }
 
 impl Needs {
-    /// The parameters and buffers that a pipeline has in this process.
+    /// Returns the parameters and buffers of a pipeline in this process.
     ///
     /// # Errors
-    /// A stage's thread is gone.
+    /// A stage's thread has ended.
     pub fn of(pipe: &mut Pipeline) -> Result<Self, CheckpointError> {
         let (parameters, buffers) = (pipe.parameters()?, pipe.buffers()?);
         let all = parameters.into_iter().chain(buffers);
@@ -37,7 +37,7 @@ impl Needs {
 }
 
 impl Needs {
-    /// The shards that are needed.
+    /// Returns the needed shards.
     pub(super) fn shards<'a>(
         &'a self,
         together: &Together,
@@ -57,7 +57,7 @@ fn holds(header: &Header, names: &BTreeSet<String>) -> bool {
     header.keys().any(|(_, name)| names.contains(name))
 }
 
-/// What is in all shards, those verified that are needed; a process by itself verifies all.
+/// Reads the headers of all shards and verifies the needed ones; a single process verifies all.
 pub(super) fn headers(
     files: &[ShardFile],
     together: &Together,
@@ -84,7 +84,8 @@ fn named(files: &[ShardFile], names: &BTreeSet<String>) -> Result<Vec<Header>, C
             missing.remove(name.as_str());
         }
     }
-    // Another model's; or a damaged header has hidden them, which only that shard's sum tells.
+    // Either the model is another one, or a damaged header hides a name, which only the shard's
+    // checksum tells.
     let verifies_all = !missing.is_empty();
     all_at_once(files.iter().zip(headers), |(file, header)| {
         if verifies_all || holds(&header, names) {

@@ -1,4 +1,4 @@
-//! A checkpoint that is there, and has been verified.
+//! Verified checkpoints.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -19,46 +19,46 @@ use gpipe_torch::Role;
 use gpipe_torch::pipeline::Draws;
 use gpipe_torch::world::World;
 
-/// A checkpoint whose every byte has been verified; of one that several processes have open, what
-/// each [needs](Needs). Its files stay open, so that it can be
-/// used also when whoever writes newer ones has removed it.
+/// A checkpoint with every byte verified; opened by several processes, each verifies what it
+/// [needs](Needs). Its files stay open, so that it can be used even after a writer of newer ones has
+/// removed it.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     path: PathBuf,
     extras: Extras,
     draws: Draws,
     shards: Vec<(ShardFile, Header)>,
-    /// The manifest's checksum.
+    /// Checksum of the manifest.
     sum: String,
-    /// Who else has it open, and what this process has verified.
+    /// The other processes, and what this one has verified.
     together: Together,
     needs: Needs,
 }
 
-/// A checkpoint that a folder seems to hold.
+/// A checkpoint listed in a folder, not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// Steps that its run had done, as its name says.
+    /// Completed steps, from its name.
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
 }
 
 impl Checkpoint {
-    /// The checkpoint in a folder such as `checkpoints/step-00000100`.
+    /// Opens a checkpoint in a folder such as `checkpoints/step-00000100`.
     ///
-    /// All of its files are read, and believed only when sizes and checksums are
-    /// those of the manifest and the manifest's own checksum is right.
+    /// All of its files are read and compared with the sizes and checksums in the manifest, whose own
+    /// checksum is verified first.
     ///
     /// # Errors
-    /// A file is missing, cut off, damaged, of something else or of another version;
-    /// which, and what to do.
+    /// A file is missing, truncated, damaged, foreign or of another version; the error names it and
+    /// says what to do.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         Self::open_part(&path.into(), &Together::alone(), &Needs::Share)
     }
 
-    /// The same, of which this process verifies its part only.
+    /// Opens a checkpoint, of which this process verifies its part.
     pub(super) fn open_part(
         path: &Path,
         together: &Together,
@@ -84,17 +84,17 @@ impl Checkpoint {
         })
     }
 
-    /// The newest checkpoint of a folder of checkpoints, also while others are written
-    /// there, and old ones removed.
+    /// Opens the newest checkpoint of a folder, even while others are written there and old ones
+    /// removed.
     ///
     /// # Errors
-    /// There is none, or it is no good: see [`Checkpoint::open`]. Then
-    /// [`Checkpoint::newest_intact`] finds an older one.
+    /// There is none, or it is invalid: see [`Checkpoint::open`]. Then [`Checkpoint::newest_intact`]
+    /// finds an older one.
     pub fn newest(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         Self::newest_of(folder.as_ref(), &mut || ())
     }
 
-    /// `listed` is called between looking what there is and opening it.
+    /// Calls `listed` between listing and opening.
     pub(super) fn newest_of(
         folder: &Path,
         listed: &mut dyn FnMut(),
@@ -110,17 +110,17 @@ impl Checkpoint {
         search.run().map(|(newest, _)| newest)
     }
 
-    /// The newest checkpoint that is intact, and what is wrong with each newer one.
+    /// Returns the newest intact checkpoint, and the errors of newer ones.
     ///
     /// # Errors
-    /// There is no checkpoint. Where none is intact: what is wrong with the newest.
+    /// There is no checkpoint; or, if none is intact, the error of the newest.
     pub fn newest_intact(
         folder: impl AsRef<Path>,
     ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
         Self::newest_that(folder.as_ref(), |_| Ok(()))
     }
 
-    /// The same of those that are `good` besides.
+    /// Like [`Checkpoint::newest_intact`], with the additional condition `good`.
     pub(crate) fn newest_that(
         folder: &Path,
         good: impl Fn(&Self) -> Result<(), CheckpointError>,
@@ -136,11 +136,11 @@ impl Checkpoint {
         search.run()
     }
 
-    /// The newest checkpoint of a folder, for all processes of a world: each verifies what it
+    /// Opens the newest checkpoint of a folder in all processes of a world: each verifies what it
     /// [needs](Needs), and all take it or none. All must call this, in the same order.
     ///
     /// # Errors
-    /// As of [`Checkpoint::newest`], in all the same, with the rank that has found it;
+    /// As [`Checkpoint::newest`], the same in all processes, with the rank that found it;
     /// [`CheckpointError::World`].
     pub fn newest_in_world(
         folder: impl AsRef<Path>,
@@ -151,11 +151,11 @@ impl Checkpoint {
         found.map(|(newest, _)| newest)
     }
 
-    /// The newest checkpoint of which every process of a world finds its part intact, and what is
-    /// wrong with each newer one: as [`Checkpoint::newest_in_world`].
+    /// Returns the newest checkpoint whose parts are intact in every process of a world, and the errors
+    /// of newer ones: see [`Checkpoint::newest_in_world`].
     ///
     /// # Errors
-    /// As of [`Checkpoint::newest_intact`], in all the same; [`CheckpointError::World`].
+    /// As [`Checkpoint::newest_intact`], the same in all processes; [`CheckpointError::World`].
     pub fn newest_intact_in_world(
         folder: impl AsRef<Path>,
         world: &World,
@@ -164,8 +164,7 @@ impl Checkpoint {
         Self::search_in_world(folder.as_ref(), world, needs, false, &|_| Ok(()))
     }
 
-    /// The same of those that are `good` besides, as each process sees it; `newest` says that
-    /// no older one will do.
+    /// Searches with the additional condition `good` in each process; `newest` accepts no older one.
     pub(crate) fn search_in_world(
         folder: &Path,
         world: &World,
@@ -184,37 +183,37 @@ impl Checkpoint {
         search.run()
     }
 
-    /// All checkpoints of a folder, oldest first, without a look inside.
+    /// Lists all checkpoints of a folder, oldest first, without opening them.
     ///
     /// # Errors
-    /// The folder cannot be read. One that does not exist has no checkpoints.
+    /// The folder cannot be read. A folder that does not exist has no checkpoints.
     pub fn list(folder: impl AsRef<Path>) -> Result<Vec<Listed>, CheckpointError> {
         let all = folder::list(folder.as_ref())?.into_iter();
         Ok(all.map(|(step, path)| Listed { step, path }).collect())
     }
 
-    /// Its folder.
+    /// Returns the checkpoint's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was saved beside tensors.
+    /// Returns the saved data other than tensors.
     pub fn extras(&self) -> &Extras {
         &self.extras
     }
 
-    /// Stages of the pipeline that wrote it: a shard each, and one more for each replica that has
-    /// something of the stage alone.
+    /// Returns the number of stages of the pipeline that wrote it: a shard each, and one more for each
+    /// replica with its own tensors of the stage.
     pub fn stages(&self) -> usize {
         let files = self.shards.iter().map(|(file, _)| &file.entry.file);
         files.filter(|file| manifest::is_of_stage(file)).count()
     }
 
-    /// Parameters and buffers by name, as [`Pipeline::load`](gpipe_torch::Pipeline::load)
-    /// takes them: for use without the optimizer.
+    /// Reads parameters and buffers by name, for [`Pipeline::load`](gpipe_torch::Pipeline::load): for
+    /// use without the optimizer.
     ///
     /// # Errors
-    /// The files have been changed since they were verified.
+    /// The files have changed since they were verified.
     pub fn weights(&self) -> Result<Vec<(String, Tensor)>, CheckpointError> {
         let mut all = Vec::new();
         for (file, _) in &self.shards {
@@ -228,12 +227,11 @@ impl Checkpoint {
         Ok(all)
     }
 
-    /// That training can go on from it: no parameter is NaN or infinite, nor what the
-    /// optimizer remembers of it. Reads all of it once more; one of several processes what it
-    /// [needs](Needs).
+    /// Checks that no parameter or optimizer state is NaN or infinite. Reads everything once more; one
+    /// of several processes reads what it [needs](Needs).
     ///
     /// # Errors
-    /// [`CheckpointError::NotFinite`]: which. The files have been changed since they were
+    /// [`CheckpointError::NotFinite`] names the tensor, or the files have changed since they were
     /// verified.
     pub fn check_finite(&self) -> Result<(), CheckpointError> {
         let mut own = self.needs.shards(&self.together, &self.shards);
@@ -257,7 +255,7 @@ impl Checkpoint {
     }
 }
 
-/// The manifest and its checksum.
+/// Reads the manifest and its checksum.
 fn read_manifest(folder: &Path) -> Result<(Manifest, String), CheckpointError> {
     let path = folder.join(manifest::FILE);
     let failed = |error| CheckpointError::read(&path, error);
@@ -286,7 +284,7 @@ fn read_manifest(folder: &Path) -> Result<(Manifest, String), CheckpointError> {
     }
 }
 
-/// Refuses a tensor that stands twice.
+/// Rejects duplicate tensors.
 fn check_names(shards: &[(ShardFile, Header)]) -> Result<(), CheckpointError> {
     let mut seen = std::collections::BTreeSet::new();
     for (file, header) in shards {

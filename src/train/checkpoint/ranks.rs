@@ -1,5 +1,4 @@
-//! Checkpoints of several processes, which here are threads with a store, or processes that are
-//! killed.
+//! Tests of checkpoints by several processes: threads with a store, or processes that are killed.
 
 mod checkpointer;
 mod fail;
@@ -23,7 +22,7 @@ use gpipe_torch::{Portable, Role};
 
 const STAGES: usize = 5;
 
-/// A stage's parameter, and what an optimizer remembers of it: bits that tell stage and step.
+/// A stage's parameter and optimizer state, with bits that identify stage and step.
 fn stage(number: usize, step: u64) -> Vec<Portable> {
     let value = (step * 100 + number as u64) as f64;
     let one = |role, value: f64, size: i64| Portable {
@@ -37,7 +36,7 @@ fn stage(number: usize, step: u64) -> Vec<Portable> {
     ]
 }
 
-/// Those stages of so many that `mine` says.
+/// The stages that `mine` selects.
 fn copied(step: u64, mine: impl Fn(usize) -> bool) -> Copied {
     let stages = (0..STAGES).filter(|number| mine(*number));
     Copied {
@@ -63,21 +62,21 @@ fn target(disk: impl Disk + 'static, folder: &Path, keep: usize, together: &Toge
     }
 }
 
-/// The checkpoint of a step with all stages, by a process alone.
+/// Writes the checkpoint of a step with all stages in a single process.
 fn write_alone(folder: &Path, step: u64) {
     let to = target(RealDisk, folder, 9, &Together::alone());
     let copied = copied(step, |_| true);
     super::write::write(&to, step, Ok(copied), None, || true).unwrap();
 }
 
-/// The same by several, stage by stage in turn.
+/// Writes the checkpoint of a step in several processes, stages in turn.
 fn write_together(to: &Target, step: u64) -> Result<Option<Saved>, CheckpointError> {
     let (rank, size) = (to.together.rank(), to.together.size());
     let copied = copied(step, |stage| stage % size == rank);
     super::write::write(to, step, Ok(copied), None, || true)
 }
 
-/// The files of a folder and their bytes, but for those that change every time.
+/// The files of a folder and their bytes, except those that always differ.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(folder).unwrap();
     let mut all: Vec<_> = entries
@@ -91,7 +90,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// That the newest checkpoint is whole, and of one step all through. *Returns* that.
+/// Checks that the newest checkpoint is complete, with all parts of one step. *Returns* the step.
 fn newest(folder: &Path) -> u64 {
     let newest = super::Checkpoint::newest(folder).unwrap();
     let step = newest.extras().step;

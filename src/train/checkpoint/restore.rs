@@ -1,4 +1,4 @@
-//! From a checkpoint back into a pipeline, however that is cut.
+//! Restores a pipeline of any partition from a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,24 +13,23 @@ use gpipe_torch::pipeline::{Fitting, Form, LocalState};
 use gpipe_torch::{Optimizer, Pipeline, Role};
 
 impl Checkpoint {
-    /// Has `pipe` and `optimizer` go on from this checkpoint.
+    /// Restores `pipe` and `optimizer` from this checkpoint.
     ///
-    /// The pipeline may have another partition, other devices, another schedule or
-    /// other micro-batches than the one that was saved. With the same micro-batches
-    /// and threads per stage on the same kind of device, what follows has the same
-    /// bits as if nothing had been interrupted. What random layers draw from is
-    /// the checkpoint's too, so the pipeline's own seed does not matter.
+    /// The pipeline may have another partition, other devices, another schedule or other micro-batches
+    /// than the saved one. With the same micro-batches and threads per stage on the same kind of
+    /// device, training continues with the same bits as without interruption. The random state of
+    /// layers comes from the checkpoint too, so the pipeline's own seed does not matter.
     ///
-    /// Where several processes have it open, all must call this: each reads the shards that hold
-    /// something of the stages that `pipe` has in it, and all return the same.
+    /// If several processes have the checkpoint open, all must call this: each reads the shards with
+    /// tensors of its stages of `pipe`, and all return the same.
     ///
-    /// The optimizer must be of the same kind, with the same groups. Learning rates
-    /// and other numbers stay its own.
+    /// The optimizer must be of the same kind, with the same groups. It keeps its own learning rates
+    /// and other settings.
     ///
     /// # Errors
-    /// [`CheckpointError::Fit`] where the model or the optimizer is another one:
-    /// nothing has been changed then. A file that was changed since it was
-    /// verified, or a device that runs out of memory, may leave a part restored.
+    /// [`CheckpointError::Fit`] if the model or the optimizer is another one: nothing has been changed
+    /// then. If a file has changed since it was verified, or a device runs out of memory, a part may
+    /// have been restored.
     pub fn restore(
         &self,
         pipe: &mut Pipeline,
@@ -46,7 +45,7 @@ impl Checkpoint {
         let local = pipe.check_local(self.local());
         let local = local.map_err(|why| CheckpointError::fit(self.path(), why));
         self.together().tell(|| self.check_fit(&all?).and(local))?;
-        // Where this process has none, that was the error.
+        // If this process has no model, it failed above.
         let put = model.map_or(Ok(()), |model| self.put(&model, pipe, optimizer));
         self.together().agree(put)?;
         let gone_on = pipe.go_on(self.draws());
@@ -55,7 +54,7 @@ impl Checkpoint {
             .agree(gone_on.map_err(CheckpointError::from))
     }
 
-    /// Gives the stages of this process what is their own.
+    /// Loads the tensors of this process's stages.
     fn put(
         &self,
         model: &Fitting,
@@ -74,13 +73,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// What it says of local steps; none where replicas did not train alone.
+    /// Returns the saved state of local steps; `None` if replicas did not train independently.
     fn local(&self) -> Option<LocalState> {
         let saved = self.extras().get(LOCAL_PART)?;
         serde_json::from_value(saved.clone()).ok()
     }
 
-    /// How the checkpoint fits the stages of this process.
+    /// Compares the checkpoint with the stages of this process.
     fn fits(&self, model: &Fitting) -> Result<Fits, CheckpointError> {
         let mut missing: BTreeSet<&(Role, String)> = model.forms.keys().collect();
         let mut own = String::new();
@@ -100,7 +99,7 @@ impl Checkpoint {
         Ok(Fits { own, missing })
     }
 
-    /// That every tensor has its place in some process, and every process what it needs.
+    /// Checks that every tensor has a place in some process, and every process finds what it needs.
     fn check_fit(&self, all: &[Fits]) -> Result<(), CheckpointError> {
         let mut place = 0;
         for (ShardFile { path, .. }, header) in self.shards() {
@@ -122,23 +121,23 @@ impl Checkpoint {
     }
 }
 
-/// The part of the extras that says where replicas are that train alone.
+/// The part of the extras with the state of local steps.
 pub(super) const LOCAL_PART: &str = "local_steps";
 
-/// How a checkpoint fits the stages of one process.
+/// The match of a checkpoint with the stages of one process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Fits {
-    /// A digit for each tensor of the checkpoint, in the order of the shards and of their labels:
-    /// `1` where it belongs here.
+    /// A digit per tensor of the checkpoint, in the order of shards and labels: `1` if it belongs to
+    /// this process.
     own: String,
-    /// What is not in the checkpoint.
+    /// A tensor that is missing in the checkpoint.
     missing: Option<String>,
 }
 
 const OTHER_MODEL: &str =
     ": it is another model's; build the model with the sizes it was saved with";
 
-/// Whose tensor this is: a parameter's or a buffer's.
+/// Returns the parameter or buffer that a tensor belongs to.
 fn owner(role: &Role, name: &str) -> (Role, String) {
     let role = match role.plain() {
         Role::Buffer => Role::Buffer,
@@ -156,7 +155,7 @@ fn check_form(
     let Some((own_kind, own_shape)) = model.get(&owner(role, name)) else {
         return Ok(false);
     };
-    // What an optimizer remembers need not have the parameter's form.
+    // Optimizer state may differ from the parameter in shape and type.
     if matches!(role.plain(), Role::Optimizer(_)) || (kind, shape) == (own_kind, own_shape) {
         return Ok(true);
     }

@@ -1,8 +1,7 @@
-//! A shard: a stage's tensors in one safetensors file.
+//! Shards: a stage's tensors in one safetensors file.
 //!
-//! The format's own crate writes whole files at once from memory; here they are
-//! written a piece at a time, with the checksum taken on the way, of the bytes that
-//! training had rather than of those that can be read back.
+//! The format's own crate writes whole files from memory; here they are written in pieces, with a
+//! checksum of the bytes in memory rather than of those read back.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,14 +18,14 @@ use super::label::{dtype, label};
 use super::manifest::ShardEntry;
 use gpipe_torch::{Portable, Role};
 
-/// Bytes that are copied, summed and written in one go.
+/// Bytes copied, hashed and written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Writes tensors that [`check`] has passed to a new file, safe from a loss of power.
+/// Writes tensors accepted by [`check`] to a new file, synced to the disk.
 ///
 /// # Errors
-/// The file cannot be written. Unless `non_finite` numbers may be, there are some in what
-/// [must be finite](must_be_finite).
+/// The file cannot be written, or, unless `non_finite` is set, a tensor that [must be
+/// finite](must_be_finite) is not.
 pub(super) fn write(
     disk: &dyn Disk,
     folder: &Path,
@@ -63,10 +62,10 @@ pub(super) fn write(
     })
 }
 
-/// Whether shards can hold these tensors.
+/// Checks that shards support these tensors.
 ///
 /// # Errors
-/// The first that they cannot.
+/// The first unsupported tensor.
 pub(super) fn check(tensors: &[Portable]) -> Result<(), CheckpointError> {
     let foreign = tensors
         .iter()
@@ -79,14 +78,14 @@ pub(super) fn check(tensors: &[Portable]) -> Result<(), CheckpointError> {
     })
 }
 
-/// Whether training cannot go on from this if it is NaN or infinite: what every update
-/// starts from. A buffer may be a mask of infinities, and gradients may be dropped.
+/// Whether training cannot continue if this tensor is NaN or infinite, as every update starts from it.
+/// A buffer may be a mask with infinities, and gradients may be dropped.
 pub(super) fn must_be_finite(role: &Role) -> bool {
     let role = role.plain();
     matches!(role, Role::Parameter | Role::Optimizer(_) | Role::Outer(_))
 }
 
-/// Labels and tensors, those of the widest numbers first, so that all are aligned.
+/// Returns labels and tensors, widest types first, so that all are aligned.
 fn in_order(tensors: Vec<Portable>) -> Vec<(String, Portable)> {
     let mut all: Vec<_> = tensors
         .into_iter()
@@ -99,9 +98,9 @@ fn in_order(tensors: Vec<Portable>) -> Vec<(String, Portable)> {
     all
 }
 
-/// The header's length, and the header: a JSON object with one field a tensor.
+/// Returns the header and its length: a JSON object with a field per tensor.
 fn header(tensors: &[(String, Portable)]) -> io::Result<Vec<u8>> {
-    // Which program may load it as what: the value that readers look for.
+    // The format of the tensors, a value that readers look for.
     let about = BTreeMap::from([("format", "pt")]);
     let mut fields = Map::from_iter([("__metadata__".to_owned(), json!(about))]);
     let mut begin = 0;
@@ -124,8 +123,8 @@ fn header(tensors: &[(String, Portable)]) -> io::Result<Vec<u8>> {
     Ok([&(text.len() as u64).to_le_bytes(), text.as_slice()].concat())
 }
 
-/// Whether all that was written is finite: looked at a piece at a time, while it is in
-/// the processor's caches anyway.
+/// Writes a tensor; returns whether all of it is finite, which is checked in pieces while they are in
+/// the processor's caches.
 fn write_tensor(
     out: &mut Summed<'_>,
     tensor: &Tensor,
@@ -150,7 +149,7 @@ fn write_tensor(
     Ok(all_finite)
 }
 
-/// A file, and the checksum and number of the bytes that went into it.
+/// A file, with the checksum and number of the bytes written.
 struct Summed<'a> {
     inner: &'a mut dyn Durable,
     sum: blake3::Hasher,

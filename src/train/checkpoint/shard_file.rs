@@ -1,4 +1,4 @@
-//! The files of a checkpoint that is being read.
+//! Files of a checkpoint being read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::error::CheckpointError;
 use super::manifest::ShardEntry;
 
-/// A shard that has been opened, and is read again and again.
+/// An open shard, for repeated reading.
 ///
-/// The open file stays what it was where its name goes: a process that trains may remove
-/// the checkpoint at any moment, having written newer ones.
+/// The open file stays readable after its name is gone: a training process may remove the checkpoint at
+/// any moment, once it has written newer ones.
 #[derive(Debug, Clone)]
 pub(super) struct ShardFile {
     pub(super) path: PathBuf,
@@ -21,11 +21,11 @@ pub(super) struct ShardFile {
 }
 
 impl ShardFile {
-    /// Opens a file that has the right size.
+    /// Opens a file of the right size.
     pub(super) fn open(folder: &Path, entry: &ShardEntry) -> Result<Self, CheckpointError> {
         let path = folder.join(&entry.file);
         let failed = |error| CheckpointError::read(&path, error);
-        // Asked before it is opened: opening a pipe would wait for a writer.
+        // Checked before opening: opening a pipe would wait for a writer.
         let about = std::fs::metadata(&path).map_err(failed)?;
         if !about.is_file() {
             return Err(CheckpointError::foreign(&path, "it is not a file"));
@@ -40,10 +40,10 @@ impl ShardFile {
         Ok(shard)
     }
 
-    /// Its bytes from the first one on, as many as the manifest says.
+    /// Returns the bytes from the beginning, as many as in the manifest.
     ///
     /// # Errors
-    /// There are more, or fewer.
+    /// The size differs.
     pub(super) fn bytes(&self) -> Result<io::Take<Bytes<'_>>, CheckpointError> {
         let about = self.file.metadata();
         let found = about
@@ -64,7 +64,7 @@ impl ShardFile {
     }
 }
 
-/// Reads a file from its beginning, wherever others who share it stand.
+/// Reads a file from its beginning, independently of others who share it.
 pub(super) struct Bytes<'a> {
     file: &'a File,
     place: u64,

@@ -1,10 +1,10 @@
-//! The processes that write and read checkpoints together: what each has done comes to rank 0,
-//! and what rank 0 decides goes to all, so that all return the same.
+//! Processes that write and read checkpoints together: their results are sent to rank 0, and its
+//! decisions to all, so that all return the same.
 //!
-//! What is said here goes over the world's [control messages](gpipe_torch::world::Control), never over
-//! the groups that training uses, and from any one thread at a time. All processes must go through
-//! the same [`collect`](Together::collect) and [`tell`](Together::tell) in the same order. A single
-//! process has nobody to tell: its own results, and its errors, are returned as they are.
+//! Messages use the world's [control messages](gpipe_torch::world::Control), never the groups used by
+//! training, and only one thread at a time. All processes must make the same calls of
+//! [`collect`](Together::collect) and [`tell`](Together::tell) in the same order. A single process
+//! returns its own results and errors directly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,22 +25,22 @@ pub(super) struct Together {
 #[derive(Debug)]
 struct Peers {
     control: Arc<Control>,
-    /// Which of those that this world has had.
+    /// Sequence number of this group in its world.
     number: u64,
-    /// What has been said so far.
+    /// Number of messages so far.
     rounds: AtomicU64,
 }
 
 impl Together {
-    /// A process by itself.
+    /// Makes a single process.
     pub(super) fn alone() -> Self {
         Self::default()
     }
 
-    /// All processes of a world: all must call this, in the same order.
+    /// Makes a group of all processes of a world; all must call this, in the same order.
     ///
     /// # Errors
-    /// Somebody is lost.
+    /// A process is lost.
     pub(super) fn all(world: &World) -> Result<Self, CheckpointError> {
         let peers = world.control()?.map(|control| Peers {
             number: control.number(),
@@ -69,24 +69,23 @@ impl Together {
         self.rank() == 0
     }
 
-    /// The host of a rank.
+    /// Returns the host of a rank.
     pub(super) fn host(&self, rank: usize) -> String {
         let peers = self.peers.as_ref();
         peers.map_or_else(String::new, |own| own.control.host(rank).to_owned())
     }
 
-    /// Has this process not end by another one's failure while the result lives.
+    /// Keeps this process alive on another one's failure while the result lives.
     pub(super) fn hold(&self) -> Option<Held> {
         self.peers.as_ref().map(|own| own.control.hold())
     }
 
-    /// Brings what each process has done to rank 0 (a gather). Nobody else waits.
+    /// Sends each process's result to rank 0 (a gather). Only rank 0 waits.
     ///
-    /// *Returns* in rank 0 what all have done, by rank; elsewhere nothing.
+    /// *Returns* all results by rank in rank 0; elsewhere nothing.
     ///
     /// # Errors
-    /// In rank 0: that of the lowest rank which has failed, once all have said how they did; or
-    /// somebody is lost.
+    /// In rank 0, the error of the lowest failed rank, once all have reported; or a process is lost.
     pub(super) fn collect<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<T, CheckpointError>,
@@ -109,10 +108,10 @@ impl Together {
         all.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Has rank 0 do something, and tells all what came of it (a broadcast). The others wait.
+    /// Runs a function in rank 0, and sends its result to all (a broadcast). The others wait.
     ///
     /// # Errors
-    /// Those of rank 0; or somebody is lost.
+    /// The error of rank 0, or a process is lost.
     pub(super) fn tell<T: Serialize + DeserializeOwned>(
         &self,
         made: impl FnOnce() -> Result<T, CheckpointError>,
@@ -133,16 +132,16 @@ impl Together {
         made
     }
 
-    /// The same, of what each process has done: all return the first error, or nothing.
+    /// Returns the first error of all processes, if any, in all.
     ///
     /// # Errors
-    /// That of the lowest rank which has failed; or somebody is lost.
+    /// The error of the lowest failed rank, or a process is lost.
     pub(super) fn agree(&self, own: Result<(), CheckpointError>) -> Result<(), CheckpointError> {
         let all = self.collect(own);
         self.tell(|| all.map(drop))
     }
 
-    /// An error of this process's, as all processes name it.
+    /// Converts an error of this process to the form in which all return it.
     fn of(&self, error: CheckpointError) -> CheckpointError {
         Told::of(error, self.rank(), self.host(self.rank()))
     }

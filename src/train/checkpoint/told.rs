@@ -1,7 +1,7 @@
-//! What processes tell each other about a checkpoint: a result, as JSON.
+//! Messages between processes about a checkpoint: a result, as JSON.
 //!
-//! An error goes as its text, and with what others decide by: whether an older checkpoint may
-//! help, whose fault it is, and the few errors that end a training.
+//! An error is sent as text, with the properties that others decide by: whether an older checkpoint may
+//! help, whether it is wrong use, and the few errors that end training.
 
 use std::path::{Path, PathBuf};
 
@@ -26,15 +26,15 @@ enum Reads<T> {
     Failed(Told),
 }
 
-/// An error that others are told.
+/// An error sent to others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Told {
     /// There is no checkpoint in this folder.
     None(PathBuf),
-    /// Somebody is lost.
+    /// A process is lost.
     World(Lost),
-    /// What a rank on a host has met.
+    /// An error of a rank on a host.
     Of {
         rank: usize,
         host: String,
@@ -59,7 +59,7 @@ pub(super) enum What {
 }
 
 impl Told {
-    /// An error of a rank's own, as all processes are to name it.
+    /// Converts an error of a rank to the form in which all processes return it.
     pub(super) fn of(error: CheckpointError, rank: usize, host: String) -> CheckpointError {
         match error {
             CheckpointError::Elsewhere { .. }
@@ -73,7 +73,7 @@ impl Told {
         }
     }
 
-    /// For others.
+    /// Converts an error for sending.
     pub(super) fn from_error(error: &CheckpointError) -> Self {
         match error {
             CheckpointError::None { folder } => Self::None(text(folder)),
@@ -143,12 +143,12 @@ impl What {
     }
 }
 
-/// JSON has no other paths.
+/// JSON holds only paths that are valid text.
 fn text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
 }
 
-/// What is sent.
+/// Serializes a result.
 pub(super) fn written<T: Serialize>(result: Result<&T, &CheckpointError>) -> String {
     let told = match result {
         Ok(done) => Writes::Done(done),
@@ -158,12 +158,12 @@ pub(super) fn written<T: Serialize>(result: Result<&T, &CheckpointError>) -> Str
     serde_json::to_string(&told).unwrap_or_default()
 }
 
-/// What came.
+/// Parses a result.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, CheckpointError> {
     match serde_json::from_str(text) {
         Ok(Reads::Done(done)) => Ok(done),
         Ok(Reads::Failed(told)) => Err(told.into_error()),
-        // Not of this program's version.
+        // Sent by another version of this program.
         Err(error) => Err(CheckpointError::Told {
             why: format!("another process says what this one does not understand: {error}"),
             damage: false,
@@ -176,7 +176,7 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, CheckpointError
 mod tests {
     use super::*;
 
-    /// All processes decide by the same error.
+    /// All processes base decisions on the same error.
     #[test]
     fn an_error_is_the_same_elsewhere() {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);

@@ -1,23 +1,21 @@
-//! How a checkpoint comes to be, so that there is a whole one at every moment.
+//! Writes a checkpoint so that there is a complete one at every moment.
 //!
-//! 1. All shards are written at once into `.writing-step-N`, each synced to the disk.
-//!    Weights that are not finite end it here.
-//! 2. `manifest.json`, with their sizes and checksums, is written and synced there,
-//!    then the folder itself. Whoever asked for the checkpoint may then hold it back
-//!    until the next step has shown that training goes on from there.
-//! 3. If there is a `step-N`, it is moved to `.replaced-step-N`, which counts as
-//!    long as there is no `step-N`.
-//! 4. `.writing-step-N` is renamed to `step-N`, and the folder of checkpoints synced.
-//! 5. Only then are old ones removed: each is renamed first, so that nobody takes
-//!    what is left of it for a checkpoint.
+//! 1. All shards are written in parallel to `.writing-step-N`, each synced to the disk. Weights that
+//!    are not finite are an error here.
+//! 2. `manifest.json`, with their sizes and checksums, is written and synced there, then the folder
+//!    itself. The caller may hold the checkpoint back until the next step has shown that training can
+//!    continue from it.
+//! 3. An existing `step-N` is moved to `.replaced-step-N`, which is valid while there is no `step-N`.
+//! 4. `.writing-step-N` is renamed to `step-N`, and the folder of checkpoints is synced.
+//! 5. Only then are old ones removed: each is renamed first, so that its remains are not taken for a
+//!    checkpoint.
 //!
-//! Whatever fails or stops the process in 1 to 4 leaves older checkpoints as they
-//! were; what stops it in 5 leaves the new one.
+//! A failure or interruption in 1 to 4 leaves older checkpoints intact; an interruption in 5 leaves the
+//! new one.
 //!
-//! Of several processes each writes the shards of its own stages, when rank 0 has made the
-//! folder; all else is done by rank 0, which tells the others what came of it. Where any process
-//! fails, all return its error. Where one is lost, the others are told so by the world, and the
-//! next run removes what they have written.
+//! Of several processes, each writes the shards of its own stages after rank 0 has created the folder;
+//! rank 0 does the rest, and sends the result to the others. If any process fails, all return its
+//! error. If one is lost, the world tells the others, and the next run removes their files.
 
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,51 +37,50 @@ use gpipe_torch::fail_point::fail_point;
 use gpipe_torch::pipeline::{Draws, ShardOf};
 use gpipe_torch::threads::side_by_side;
 
-/// Files that are written or read at a time, at most: more keep no disk busier, and a
-/// manifest may name any number of them.
+/// Limit of files written or read in parallel: more would not be faster, and a manifest may name any
+/// number.
 const AT_ONCE: usize = 64;
 
-/// What goes into a checkpoint: of this process's stages, and for rank 0 what else there is.
+/// Contents of a checkpoint: this process's stages, and for rank 0 the rest.
 #[derive(Debug)]
 pub(super) struct Copied {
     pub(super) extras: Extras,
     pub(super) draws: Draws,
-    /// With their numbers.
+    /// Stages with their numbers.
     pub(super) stages: Vec<(ShardOf, Vec<Portable>)>,
     /// Whether weights may be NaN or infinite.
     pub(super) non_finite: bool,
 }
 
-/// Where checkpoints are written, and by whom.
+/// Destination and writers of checkpoints.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) folder: PathBuf,
     pub(super) keep: usize,
-    /// The step of one that stays beside the newest.
+    /// Step of a checkpoint that is kept beside the newest.
     pub(super) spared: Option<u64>,
     pub(super) together: Together,
 }
 
-/// A shard, and whose it is.
+/// A shard and its stage.
 type Shard = (ShardOf, ShardEntry);
 
-/// A checkpoint that is whole and safe from a loss of power.
+/// A complete checkpoint, synced to the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
-    /// Steps that the run had done.
+    /// Completed steps.
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
-    /// Bytes of all its files.
+    /// Total size of its files.
     pub bytes: u64,
 }
 
-/// Writes the checkpoint of a step, and leaves the newest there, of which so many are kept;
-/// nothing if it is not `approved`, which rank 0 asks when all is written and older ones are
-/// there still. A process that could copy nothing has all others return its error. `part` is
-/// dropped when this process's own shards are written.
+/// Writes the checkpoint of a step, and keeps the newest ones; publishes nothing unless `approved`,
+/// which rank 0 asks when all is written and older ones still exist. If a process has nothing to write,
+/// all return its error. `part` is dropped when this process's own shards are written.
 pub(super) fn write(
     to: &Target,
     step: u64,
@@ -92,12 +89,12 @@ pub(super) fn write(
     approved: impl FnOnce() -> bool,
 ) -> Result<Option<Saved>, CheckpointError> {
     let (disk, together) = (&*to.disk, &to.together);
-    // A failure elsewhere does not end what all can still write.
+    // A failure elsewhere must not end this process while it can still write.
     let mut held = together.hold();
     let name = folder::name(step);
     let temporary = to.folder.join([WRITING, &name].concat());
     let clean = || {
-        // The room that it takes may be what is missing; the error says the rest.
+        // Its space may be what is missing; the error tells the rest.
         let _ = disk.remove_folder(&temporary);
     };
     together.tell(|| {
@@ -116,19 +113,19 @@ pub(super) fn write(
     let all = together.collect(own);
     drop(part);
     if !together.leads() {
-        // What is left is to hear of it, from one whom another one may hold up.
+        // Only the result is awaited now, from a rank that another one may delay.
         held = None;
     }
     let bytes = together.tell(|| {
         let written = to.attempt(|| {
-            // Where this process has none, it has failed, and so have all.
+            // If this process has no shards, it has failed, and so have all.
             let (shards, Some(head)) = (all?, head) else {
                 return Ok(None);
             };
             fail_point("seal");
             let bytes = seal(to, &temporary, shards, head)?;
             fail_point("sealed");
-            // Who approves may be held up for long.
+            // Approval may take long.
             held = None;
             if !approved() {
                 return Ok(None);
@@ -152,8 +149,8 @@ pub(super) fn write(
 }
 
 impl Target {
-    /// Does a part of the work. What it panics with others must hear of too; and whatever the
-    /// disk says, where the folder is another one now, this is why.
+    /// Runs a part of the work. A panic is reported to the others too; if the folder was replaced, that
+    /// is reported whatever error the disk gave.
     fn attempt<T>(
         &self,
         work: impl FnOnce() -> Result<T, CheckpointError>,
@@ -165,14 +162,14 @@ impl Target {
             })
         });
         done.or_else(|error| match error {
-            // Another's, or everybody's.
+            // The error of another process, or of all.
             CheckpointError::Elsewhere { .. } | CheckpointError::World(_) => Err(error),
             error => self.disk.check().and(Err(error)),
         })
     }
 }
 
-/// An empty folder.
+/// Creates an empty folder.
 fn begin(disk: &dyn Disk, temporary: &Path) -> Result<(), CheckpointError> {
     folder::remove(disk, temporary)?;
     let failed = |error| CheckpointError::write("create", temporary, error);
@@ -194,13 +191,13 @@ fn shards(
         Ok((of, entry))
     })?;
     if !to.together.leads() {
-        // Rank 0 does so later, but need not be on the host that knows of these files.
+        // Rank 0 syncs later, but may be on a host that does not know these files.
         folder::sync(&*to.disk, temporary)?;
     }
     Ok(shards)
 }
 
-/// Step 2; gives the bytes of all files.
+/// Step 2; returns the total size of all files.
 fn seal(
     to: &Target,
     temporary: &Path,
@@ -214,7 +211,7 @@ fn seal(
     let path = temporary.join(manifest::FILE);
     let failed = |error| CheckpointError::write("write", &path, error);
     let bytes = bytes.map_err(|error| failed(error.into()))?;
-    // What cannot be read again, such as lists nested too deep, is told now.
+    // Detects now what cannot be read back, such as lists nested too deeply.
     Manifest::from_bytes(&bytes, &path)?;
     let mut file = disk.create(&path).map_err(failed)?;
     file.write_all(&bytes)
@@ -224,8 +221,8 @@ fn seal(
     Ok(sizes + bytes.len() as u64)
 }
 
-/// The shards of all processes in the order of the stages, and of the replicas: each stage is there
-/// once, and where it is said to be.
+/// Sorts the shards of all processes by stage and replica; checks that each stage exists once, in its
+/// place.
 fn complete(
     to: &Target,
     temporary: &Path,
@@ -272,7 +269,7 @@ fn publish(disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), CheckpointE
     }
     disk.rename(&temporary, &path).map_err(|error| {
         if replaces {
-            // If this fails too, the one that was moved counts all the same.
+            // If this fails too, the replaced one is valid all the same.
             let _ = disk.rename(&aside, &path);
         }
         CheckpointError::write("rename", &temporary, error)
@@ -280,8 +277,8 @@ fn publish(disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), CheckpointE
     folder::sync(disk, folder)
 }
 
-/// Step 5. Checkpoints of later steps are from before the run was taken up again at
-/// an earlier one: they are not of this run any more, and must not be its newest.
+/// Step 5. Checkpoints of later steps precede a resume at an earlier step: they do not belong to this
+/// run any more, and must not be its newest.
 fn prune(
     disk: &dyn Disk,
     folder: &Path,
@@ -309,10 +306,10 @@ fn prune(
     Ok(())
 }
 
-/// Runs a job for each item, many at a time; the results in order.
+/// Runs a job for each item, many in parallel; returns the results in order.
 ///
 /// # Errors
-/// The first error in the order of the items, when all are done.
+/// The first error in item order, when all are done.
 pub(super) fn all_at_once<T: Send, R: Send>(
     items: impl ExactSizeIterator<Item = T> + Send,
     job: impl Fn(T) -> Result<R, CheckpointError> + Sync,

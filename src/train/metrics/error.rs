@@ -1,25 +1,25 @@
-//! What can go wrong with files of metrics.
+//! Errors of metrics files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why metrics cannot be written or read.
+/// An error of writing or reading metrics.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MetricsError {
-    /// The operating system refuses: the disk is full, say.
+    /// An error of the operating system, such as a full disk.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         r#source: io::Error,
     },
-    /// A line that is not what a step leaves.
+    /// A line is not a step's metrics.
     #[error(
         "{}, line {line}: is no line of metrics ({why}): mend or remove the file",
         path.display()
@@ -27,12 +27,12 @@ pub enum MetricsError {
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line number from 1.
         line: usize,
-        /// Error of the list.
+        /// The reason.
         why: String,
     },
-    /// A record of an event file that is not what was written.
+    /// A record of an event file is damaged.
     #[error(
         "{}, byte {offset}: the record is damaged ({why}): remove the file; metrics.jsonl has the \
          same numbers",
@@ -41,9 +41,9 @@ pub enum MetricsError {
     Record {
         /// The file.
         path: PathBuf,
-        /// Where the record begins.
+        /// Offset of the record.
         offset: u64,
-        /// Error of the list.
+        /// The reason.
         why: &'static str,
     },
 }

@@ -1,8 +1,8 @@
-//! The speed of several steps together.
+//! Speed over several steps.
 
 use super::StepMetrics;
 
-/// Adds up steps, and tells how fast they were together: samples over elapsed time.
+/// Adds up steps and returns their common speed: samples over elapsed time.
 ///
 /// ```
 /// use gpipe::train::metrics::{Interval, StepMetrics};
@@ -32,13 +32,13 @@ impl Interval {
         self.waited_s += step.input_wait.unwrap_or_default() * elapsed_s;
     }
 
-    /// Returns samples over elapsed time; NaN where no time has elapsed.
+    /// Returns samples over elapsed time; NaN if no time has elapsed.
     pub fn samples_per_s(&self) -> f64 {
         self.samples / self.elapsed_s
     }
 
-    /// Returns the share of the elapsed time in which batches were waited for, 0 to 1; NaN where no
-    /// time has elapsed.
+    /// Returns the share of the elapsed time spent waiting for batches, 0 to 1; NaN if no time has
+    /// elapsed.
     pub fn input_wait(&self) -> f64 {
         self.waited_s / self.elapsed_s
     }
@@ -48,7 +48,7 @@ impl Interval {
         self.elapsed_s
     }
 
-    /// Returns the step's numbers with the speeds of the whole interval, to which it belongs.
+    /// Returns the step's metrics with the speeds of the whole interval, which includes the step.
     #[must_use]
     pub fn over(&self, step: &StepMetrics) -> StepMetrics {
         let times = self.samples_per_s() / step.samples_per_s;
@@ -66,7 +66,7 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// A line said 25500 samples/s of a run of 90.
+    /// A line once showed 25500 samples/s for a run at 90.
     #[test]
     fn speeds_of_an_interval_are_over_all_of_its_time() {
         let step = |elapsed_ms: f64, waited_ms: f64| StepMetrics {

@@ -1,4 +1,4 @@
-//! One JSON object a step, a line each.
+//! Metrics as JSON lines, one object per step.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -12,14 +12,14 @@ use gpipe_partitioner::files;
 pub struct JsonLines {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// Size of all complete lines.
     whole: u64,
-    /// Bytes of the last of them.
+    /// Size of the last of them.
     last: u64,
 }
 
 impl JsonLines {
-    /// A new file, in place of one that is there.
+    /// Creates a file, replacing an existing one.
     ///
     /// # Errors
     /// [`MetricsError::Io`].
@@ -29,11 +29,11 @@ impl JsonLines {
         Ok(lines)
     }
 
-    /// Goes on with a file after `step`: the lines of later steps are cut off, and a last
-    /// one that was not written to its end. Without the file, a new one.
+    /// Continues a file after `step`: later lines and an incomplete last one are cut off. Creates the
+    /// file if missing.
     ///
     /// # Errors
-    /// [`MetricsError::Line`] where a line before these is no step's: nothing is cut.
+    /// [`MetricsError::Line`] if an earlier line is not a step's: nothing is cut.
     pub fn resume(path: &Path, step: u64) -> Result<Self, MetricsError> {
         let mut lines = Self::open(path)?;
         let mut text = Vec::new();
@@ -68,8 +68,8 @@ impl JsonLines {
         cut.map_err(MetricsError::io("cut", &self.path))
     }
 
-    /// Appends a step. Its line is in the file when this returns, so that a process that
-    /// is killed then has lost none; where it cannot be written, none of it is.
+    /// Appends a step. Its line is in the file when this returns, so that a killed process loses none;
+    /// on failure, none of it is.
     ///
     /// # Errors
     /// [`MetricsError::Io`].
@@ -87,25 +87,24 @@ impl JsonLines {
                 Ok(())
             }
             Err(error) => {
-                // Half a line would spoil the next one. The first error is the one to tell.
+                // Half a line would spoil the next one. The first error is the relevant one.
                 let _ = self.cut();
                 Err(MetricsError::io("write", &self.path)(error))
             }
         }
     }
 
-    /// Puts a step in the place of the last one, of which more is known now.
+    /// Replaces the last step, of which more is known now.
     ///
     /// # Errors
-    /// [`MetricsError::Io`]; the last one is then gone.
+    /// [`MetricsError::Io`]; the last one is then lost.
     pub fn amend(&mut self, step: &StepMetrics) -> Result<(), MetricsError> {
         self.whole -= std::mem::take(&mut self.last);
         self.cut()?;
         self.step(step)
     }
 
-    /// Has the operating system write what it holds back: what was written survives a
-    /// loss of power too.
+    /// Syncs the file to the disk, so that it survives a power failure.
     ///
     /// # Errors
     /// [`MetricsError::Io`].
@@ -115,11 +114,11 @@ impl JsonLines {
     }
 }
 
-/// The steps in a file of JSON lines; a last line without its end is left out, as that of
-/// a run that still writes.
+/// Reads the steps of a file of JSON lines; an incomplete last line, as of a run in progress, is
+/// ignored.
 ///
 /// # Errors
-/// [`MetricsError::Io`]; [`MetricsError::Line`] for a line that is no step's.
+/// [`MetricsError::Io`]; [`MetricsError::Line`] for a line that is not a step's.
 pub fn read(path: &Path) -> Result<Vec<StepMetrics>, MetricsError> {
     let text = files::read(path).map_err(MetricsError::io("read", path))?;
     let lines = whole_lines(&text).enumerate();

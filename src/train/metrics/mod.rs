@@ -1,5 +1,4 @@
-//! What each training step came to: as JSON lines, as TensorBoard event files, as a line
-//! on a terminal.
+//! Metrics of training steps: as JSON lines, as TensorBoard event files, and as lines on a terminal.
 //!
 //! ```
 //! use gpipe::train::metrics::{RunMetrics, StepMetrics, read};

@@ -1,19 +1,19 @@
-//! What GPUs can do at most.
+//! Peak performance of GPUs.
 
 use std::fs;
 use std::path::Path;
 
-/// What a device multiplies.
+/// Type of arithmetic in matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// 32-bit numbers, as libtorch multiplies them by default: without tensor cores.
+    /// 32-bit numbers with libtorch's default: no tensor cores.
     F32,
     /// 16-bit numbers (fp16 or bf16) with 32-bit sums, on tensor cores.
     Half,
 }
 
-/// A part of the name, then TFLOP/s of 32-bit and of 16-bit numbers: what the makers'
-/// data sheets say of dense matrices. Of two that fit, the longer part counts.
+/// A part of the name, and TFLOP/s of 32-bit and of 16-bit numbers, for dense matrices by the makers'
+/// data sheets. If two match, the longer one counts.
 const KNOWN: [(&str, f64, f64); 17] = [
     ("H200", 67.0, 989.0),
     ("H200 NVL", 60.0, 835.0),
@@ -34,8 +34,8 @@ const KNOWN: [(&str, f64, f64); 17] = [
     ("RTX 3090", 35.6, 71.0),
 ];
 
-/// Floating-point operations per second that a GPU of this name can do at most, where it
-/// is a known one (a product and a sum are two).
+/// Returns the peak floating-point operations per second of a GPU by name, if known (a product and a
+/// sum count as two).
 ///
 /// ```
 /// use gpipe::train::metrics::{Arithmetic, gpu_peak_flops};
@@ -62,8 +62,7 @@ pub fn gpu_peak_flops(name: &str, arithmetic: Arithmetic) -> Option<f64> {
     )
 }
 
-/// The same for the GPUs of this machine, where the driver says what they are and they are
-/// all alike.
+/// Returns the peak of this machine's GPUs, if the driver tells their names and all are alike.
 pub fn machine_peak_flops(arithmetic: Arithmetic) -> Option<f64> {
     let names = names(Path::new("/proc/driver/nvidia/gpus"));
     let (first, others) = names.split_first()?;
@@ -71,7 +70,7 @@ pub fn machine_peak_flops(arithmetic: Arithmetic) -> Option<f64> {
     alike.then(|| gpu_peak_flops(first, arithmetic))?
 }
 
-/// What the driver calls each GPU: the line `Model:` of its file.
+/// Returns the driver's names of all GPUs, from the line `Model:` of their files.
 fn names(folder: &Path) -> Vec<String> {
     let gpus = fs::read_dir(folder).into_iter().flatten().flatten();
     let texts = gpus.filter_map(|gpu| fs::read_to_string(gpu.path().join("information")).ok());

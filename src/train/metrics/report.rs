@@ -1,4 +1,4 @@
-//! Metrics from what a training step tells.
+//! Metrics from the report of a training step.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use super::StepMetrics;
 use gpipe_torch::{Error, StepReport, gpus_take_cpu_time};
 
 impl StepMetrics {
-    /// What the report of a step (from 1) says: loss, makespan, bubbles, memory. Waits for
-    /// devices that are still at it.
+    /// Returns the metrics in the report of a step (from 1): loss, makespan, bubbles, memory. Waits for
+    /// devices that are still busy.
     ///
     /// # Errors
     /// As [`StepReport::read`].
@@ -21,7 +21,7 @@ impl StepMetrics {
             bubble_measured: numbers.bubble_measured(),
             bubble_predicted: numbers.bubble_predicted(),
             peak_bytes: devices.map(|used| used.total.0).collect(),
-            // Where the devices are threads of the CPU, the share says nothing.
+            // If the devices are CPU threads, the share is meaningless.
             host_share: numbers.host_share.filter(|_| !gpus_take_cpu_time()),
             loss_scale: numbers.loss_scale,
             skipped: numbers.skipped(),
@@ -29,9 +29,8 @@ impl StepMetrics {
         })
     }
 
-    /// The same with what its time says: how much time has `elapsed` since the numbers of the
-    /// step before, how long of it the batch of so many samples was `waited` for, and how long the
-    /// step took from then to the end of the update.
+    /// Adds times: the time `elapsed` since the results of the previous step, the time of that that the
+    /// batch of so many samples was `waited` for, and the time from then to the end of the update.
     #[must_use]
     pub fn timed(
         self,

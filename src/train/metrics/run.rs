@@ -1,4 +1,4 @@
-//! The files of metrics of a run.
+//! The metrics files of a run.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -9,21 +9,21 @@ use super::{EventFile, JsonLines, MetricsError, StepMetrics};
 /// The file of JSON lines in a run's folder.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
-/// Writes each step as a line of `metrics.jsonl` and to a TensorBoard event file beside it.
+/// Writes each step to `metrics.jsonl`, and to a TensorBoard event file beside it.
 ///
-/// What cannot be written, as on a full disk, is kept and written later.
+/// Metrics that cannot be written, for example on a full disk, are kept and written later.
 #[derive(Debug)]
 pub struct RunMetrics {
     lines: JsonLines,
     events: EventFile,
-    /// Steps that are not in the first yet.
+    /// Steps not yet in `metrics.jsonl`.
     owed_lines: VecDeque<StepMetrics>,
-    /// Steps that are not in the second yet.
+    /// Steps not yet in the event file.
     owed_events: VecDeque<StepMetrics>,
 }
 
 impl RunMetrics {
-    /// The files of a new run.
+    /// Creates the files of a new run.
     ///
     /// # Errors
     /// [`MetricsError::Io`].
@@ -32,8 +32,8 @@ impl RunMetrics {
         Ok(Self::new(lines, EventFile::create(folder)?))
     }
 
-    /// Goes on after `step`, the last one that counts; with 0, none does. What is there of
-    /// later steps is cut off, so that each step is there once.
+    /// Continues after `step`, the last valid one; 0 for none. Later steps are cut off the files, so
+    /// that each step occurs once.
     ///
     /// # Errors
     /// As [`JsonLines::resume`] and [`EventFile::resume`].
@@ -51,18 +51,17 @@ impl RunMetrics {
         }
     }
 
-    /// Writes a step to both; it is in the files when this returns.
+    /// Writes a step to both files; it is in the files when this returns.
     ///
     /// # Errors
-    /// [`MetricsError::Io`]: the next call, or [`RunMetrics::flush`], writes it before
-    /// anything else.
+    /// [`MetricsError::Io`]: the next call, or [`RunMetrics::flush`], first writes it again.
     pub fn step(&mut self, step: &StepMetrics) -> Result<(), MetricsError> {
         self.owed_lines.push_back(step.clone());
         self.owed_events.push_back(step.clone());
         self.flush()
     }
 
-    /// Puts a step in the place of the last one, whose held-out loss is known now.
+    /// Replaces the last step, as its held-out loss is now known.
     ///
     /// # Errors
     /// As [`RunMetrics::step`].
@@ -89,10 +88,10 @@ impl RunMetrics {
         lines
     }
 
-    /// Writes what could not be written before.
+    /// Writes steps that could not be written before.
     ///
     /// # Errors
-    /// [`MetricsError::Io`]: it still cannot be.
+    /// [`MetricsError::Io`]: they still cannot be written.
     pub fn flush(&mut self) -> Result<(), MetricsError> {
         let lines = self.owed_lines_written();
         while let Some(step) = self.owed_events.front() {
@@ -110,7 +109,7 @@ impl RunMetrics {
         Ok(())
     }
 
-    /// As [`JsonLines::sync`], for both.
+    /// Like [`JsonLines::sync`], for both files.
     ///
     /// # Errors
     /// [`MetricsError::Io`].

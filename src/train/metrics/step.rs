@@ -1,4 +1,4 @@
-//! The numbers of one training step.
+//! Metrics of a training step.
 
 use std::fmt;
 
@@ -8,111 +8,106 @@ use serde::{Deserialize, Deserializer, Serialize};
 use gpipe_data::{Diagnosis, Limit, Phase};
 use gpipe_torch::pipeline::report::HOST_BOUND;
 
-/// What TensorBoard calls the loss on held-out data.
+/// TensorBoard's name of the held-out loss.
 pub(super) const HELD_OUT: &str = "held_out/loss";
-/// And the accuracy.
+/// TensorBoard's name of the held-out accuracy.
 pub(super) const ACCURACY: &str = "held_out/accuracy";
 
-/// What a training step came to: a line of `metrics.jsonl`. What does not apply is not
-/// in the line.
+/// Metrics of a training step: a line of `metrics.jsonl`, without fields that do not apply.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepMetrics {
-    /// From 1.
+    /// Step number, from 1.
     pub step: u64,
-    /// As the model's loss function has it: for texts, nats per token. JSON has no word
-    /// for a number that is not finite: it is `null` there, and NaN when read back.
+    /// Value of the loss function: for texts, nats per token. JSON cannot express a non-finite number:
+    /// it is `null` there, and NaN when read back.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// The mean loss on held-out data after the step, where the run was evaluated then.
+    /// Mean held-out loss after the step, if evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_loss: Option<f64>,
-    /// The share of held-out targets that are the class of the largest output, 0 to 1, where that
-    /// was measured.
+    /// Share of held-out targets that equal the class of the largest output, 0 to 1, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_accuracy: Option<f64>,
-    /// When its numbers were known, in seconds since 1970.
+    /// Time when the results were known, in seconds since 1970.
     #[serde(skip_serializing_if = "is_zero")]
     pub time: f64,
-    /// Samples that were trained on up to its end, those of all steps before it with them.
+    /// Number of samples trained on so far, including this step.
     pub samples: u64,
-    /// The same in tokens, where a sample is a sequence of them.
+    /// Number of tokens trained on so far, if samples are token sequences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// The same in epochs, where the data has an end.
+    /// Number of epochs trained so far, if the data is finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<f64>,
     /// Learning rate of the step's update.
     pub lr: f64,
-    /// 2-norm of all gradients together, before they were clipped.
+    /// Total 2-norm of the gradients before clipping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grad_norm: Option<f64>,
-    /// Milliseconds from the numbers of the step before, or from the begin of training, to those of
-    /// this one: loading, evaluations and checkpoints in between count.
+    /// Milliseconds from the results of the previous step, or from the start of training, to this
+    /// step's: includes loading, evaluations and checkpoints in between.
     pub elapsed_ms: f64,
-    /// Samples of the mini-batch by the elapsed time.
+    /// Samples of the mini-batch per second of elapsed time.
     pub samples_per_s: f64,
-    /// The same for tokens, where a sample is a sequence of them.
+    /// Tokens per second, if samples are token sequences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// Milliseconds from having the batch to the end of the optimizer's update.
+    /// Milliseconds from receiving the batch to the end of the optimizer's update.
     pub step_ms: f64,
-    /// Milliseconds from the begin of the first action to the end of the last.
+    /// Milliseconds from the start of the first action to the end of the last.
     pub makespan_ms: f64,
-    /// Share of the elapsed time in which the batch was waited for, 0 to 1.
+    /// Share of the elapsed time spent waiting for the batch, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_wait: Option<f64>,
-    /// What holds the training back as far as its input is concerned, in all steps up to this one:
-    /// [`Limit`] in words.
+    /// Limit of training speed, as far as its input is concerned, over all steps so far: [`Limit`] in
+    /// words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_limit: Option<Limit>,
-    /// What a batch has taken in each phase of loading so far, by [`Phase::ALL`]: milliseconds of
-    /// the threads that do it.
+    /// Milliseconds per batch of the loader's threads in each phase so far, by [`Phase::ALL`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_ms: Option<[f64; Phase::ALL.len()]>,
-    /// The same on cores.
+    /// CPU milliseconds per batch in each phase so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_cpu_ms: Option<[f64; Phase::ALL.len()]>,
-    /// Cores that the loader's threads have taken so far, on average.
+    /// Average number of cores used by the loader's threads so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loader_cores: Option<f64>,
-    /// Cores that all other threads of this process have.
+    /// Average number of cores used by all other threads of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_cores: Option<f64>,
-    /// Batches that were ready when one was asked for, on average.
+    /// Average number of ready batches when one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batches_ready: Option<f64>,
     /// Idle share of device time, 0 to 1.
     pub bubble_measured: f64,
-    /// The same as the schedule alone costs it, with the step's own times.
+    /// Idle share by the schedule alone, with the step's own times.
     pub bubble_predicted: f64,
-    /// The most bytes at any time on each device: parameters, their gradients, the
-    /// optimizer's state and activations.
+    /// Peak bytes on each device: parameters, their gradients, the optimizer's state and activations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_bytes: Vec<u64>,
-    /// Model FLOP/s utilisation: FLOPs that the model needs for the samples, forward and
-    /// backward and nothing twice, by what the devices could have done, 0 to 1.
+    /// Model FLOP/s utilisation, 0 to 1: FLOPs that the model needs for the samples (forward and
+    /// backward, without recomputing) relative to the devices' peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// On asynchronous devices, the largest of them: how long its host thread took to submit
-    /// the step's actions, over how long these took on the device. See [`is_host_bound`].
+    /// On asynchronous devices, the largest ratio of any device: time of its host thread to submit the
+    /// step's actions, over their time on the device. See [`is_host_bound`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_share: Option<f64>,
-    /// What losses are multiplied with so that gradients in fp16 do not vanish.
+    /// Factor of losses that keeps fp16 gradients from vanishing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
-    /// Whether the update was left out because something was not finite.
+    /// Whether the update was skipped because a value was not finite.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// Stages of each device.
+    /// Stages per device.
     pub chunks: usize,
-    /// What was computed twice, in a word.
+    /// Recompute setting, in a word.
     pub recompute: String,
 }
 
-/// Whether a device with this [`host_share`](StepMetrics::host_share) waited for its host
-/// thread nearly all the time (above nine tenths): faster kernels do not help then, and
-/// larger micro-batches do.
+/// Whether a device with this [`host_share`](StepMetrics::host_share) waited for its host thread nearly
+/// all the time (above nine tenths): then larger micro-batches help, and faster kernels do not.
 pub fn is_host_bound(host_share: f64) -> bool {
     host_share > HOST_BOUND
 }
@@ -122,13 +117,13 @@ fn is_zero(time: &f64) -> bool {
     *time <= 0.0
 }
 
-/// A number for which `null` may stand where it is not finite.
+/// Reads a number or `null`, which stands for NaN.
 pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl StepMetrics {
-    /// The same with what is known of its input.
+    /// Adds facts about the input.
     #[must_use]
     pub fn fed(self, input: &Diagnosis) -> Self {
         let measures = &input.measures;
@@ -143,7 +138,7 @@ impl StepMetrics {
         }
     }
 
-    /// What TensorBoard has of the input.
+    /// Scalars about the input for TensorBoard.
     fn input(&self) -> impl Iterator<Item = (&'static str, Option<f64>)> {
         let phase = |names: [&'static str; 5], times: Option<[f64; 5]>| {
             let times = times.map_or([None; 5], |times| times.map(Some));
@@ -179,7 +174,7 @@ impl StepMetrics {
         others.into_iter().chain(whole).chain(on_cores)
     }
 
-    /// The numbers as TensorBoard has them: name and value.
+    /// Returns the scalars for TensorBoard: names and values.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let always = [
             ("train/loss", self.loss),
@@ -214,8 +209,8 @@ impl StepMetrics {
     }
 }
 
-/// `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 %`, with what input
-/// was waited for where that is much of the step.
+/// Formats as `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 %`, with
+/// the share of waiting for input if it is large.
 impl fmt::Display for StepMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "loss {}  lr {:.2e}", decimals(self.loss, 4), self.lr)?;
@@ -243,10 +238,10 @@ impl fmt::Display for StepMetrics {
     }
 }
 
-/// A step that waits less for its batch, as a share of it, says nothing of that.
+/// Smaller shares of waiting are not shown.
 const MUCH_WAITING: f64 = 0.05;
 
-/// `81.3 samples/s, 10406 tokens/s`
+/// Formats as `81.3 samples/s, 10406 tokens/s`.
 pub fn speed(samples: f64, tokens: Option<f64>) -> String {
     let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens:.0} tokens/s"));
     let digits = usize::from(samples < 100.0);
@@ -257,7 +252,7 @@ pub fn speed(samples: f64, tokens: Option<f64>) -> String {
 mod tests {
     use super::*;
 
-    /// A run that diverges had lines such as `norm 570000000.000`.
+    /// Lines of a diverging run once had numbers such as `norm 570000000.000`.
     #[test]
     fn large_numbers_do_not_fill_a_line() {
         let step = StepMetrics {

@@ -1,4 +1,4 @@
-//! What is asked of devices: memory that they may hold, and what waits in the host's memory.
+//! Settings of devices: memory limits, and offloading to host memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::input;
 use gpipe_torch::error::settings::in_whole_units;
 use gpipe_torch::{Pipeline, PipelineBuilder, Sequential};
 
-/// Capacity of a device.
+/// Memory limit of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cap(Option<Bytes>);
 
@@ -37,7 +37,7 @@ impl FromStr for Cap {
     }
 }
 
-/// Reads back as the same.
+/// Formats the limit so that it parses back to the same value.
 impl fmt::Display for Cap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -47,13 +47,13 @@ impl fmt::Display for Cap {
     }
 }
 
-/// The stages whose activations wait in the host's memory.
+/// The stages whose activations are offloaded to host memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Offload {
     #[default]
     None,
     All,
-    /// By number, each once and in order.
+    /// Stage indices, sorted and without duplicates.
     Stages(Vec<usize>),
 }
 
@@ -81,7 +81,7 @@ impl FromStr for Offload {
             })
         };
         match text.trim() {
-            // The second words are those of earlier versions.
+            // The second words are from earlier versions.
             "never" | "none" => Ok(Self::None),
             "always" | "all" => Ok(Self::All),
             "auto" => Err(BY_A_PLAN.to_owned()),
@@ -96,7 +96,7 @@ impl FromStr for Offload {
 }
 
 impl Offload {
-    /// Those of which it is said, in one word where there is one.
+    /// Converts a flag per stage, to a single word where one applies.
     pub(crate) fn of_stages(stages: &[bool]) -> Self {
         let own = (0..stages.len()).filter(|&stage| stages[stage]);
         match (stages.contains(&true), stages.contains(&false)) {
@@ -106,7 +106,7 @@ impl Offload {
         }
     }
 
-    /// The numbers of the stages, of so many.
+    /// Returns the indices of the offloaded stages, for a given number of stages.
     pub(crate) fn of(&self, stages: usize) -> Vec<usize> {
         match self {
             Self::None => Vec::new(),
@@ -115,14 +115,14 @@ impl Offload {
         }
     }
 
-    /// Whether there are such stages among so many.
+    /// Whether all indices are valid for a given number of stages.
     pub(crate) fn fits(&self, stages: usize) -> bool {
         self.of(stages).iter().all(|stage| *stage < stages)
     }
 }
 
 impl Cap {
-    /// Has devices hold no more than this: one limit is for all that can have one.
+    /// Sets the memory limits of devices; a single limit applies to all devices that can have one.
     pub(crate) fn limit(builder: PipelineBuilder, caps: &[Self]) -> PipelineBuilder {
         match caps {
             [] | [Self(None)] => builder,
@@ -131,7 +131,7 @@ impl Cap {
         }
     }
 
-    /// Whether these devices can have these limits.
+    /// Whether these limits are valid for these devices.
     pub(crate) fn fit(caps: &[Self], devices: &[Device]) -> bool {
         let builder = Pipeline::builder(Sequential::new()).devices(devices);
         Self::limit(builder, caps).memory_of_devices().is_ok()
@@ -158,7 +158,7 @@ mod tests {
         }
         assert!("0".parse::<Cap>().is_err());
         assert!("much".parse::<Cap>().is_err());
-        // It was a limit of ten bytes, which no plan and no step kept to.
+        // It was parsed as ten bytes, a limit that no plan and no step respected.
         let few = "10".parse::<Cap>().unwrap_err();
         assert!(few.contains("write 10GiB"), "{few}");
         assert!("10B".parse::<Cap>().is_ok());

@@ -1,4 +1,4 @@
-//! The values that settings have: texts and numbers here.
+//! The types of settings; texts and numbers are here.
 
 mod devices;
 mod pipeline;
@@ -16,7 +16,7 @@ use super::{Kind, Value};
 use crate::input;
 use gpipe_data::{HowMany, Missing, Normalise};
 
-/// Why a value of `plan` and `profile` is none of `train`.
+/// Why `train` rejects a value of `plan` and `profile`.
 const BY_A_PLAN: &str = "`auto` is for `plan` and `profile`, which write what they choose into a \
                          plan: train by it with --plan";
 
@@ -27,10 +27,10 @@ pub(crate) const TEXT: One<String> = One {
     write: |text| Value::Text(text.clone()),
 };
 
-/// A whole number from 1 up.
+/// A whole number of at least 1.
 pub(crate) const COUNT: One<usize> = whole(count);
 
-/// A whole number from 0 up.
+/// A whole number of at least 0.
 pub(crate) const COUNT_OR_NONE: One<usize> = whole(|text| match text.trim() {
     "0" => Ok(0),
     other => count(other).map_err(|why| match why.as_str() {
@@ -49,7 +49,7 @@ pub(crate) const INTEGER: One<i64> = One {
     write: |number| Value::whole(number),
 };
 
-/// A whole number of 64 bits, for random numbers.
+/// A 64-bit seed of random numbers.
 pub(crate) const SEED: One<u64> = One {
     kind: Kind::Whole,
     parse: input::seed,
@@ -62,19 +62,19 @@ pub(crate) const NUMBER: One<f64> = real(number);
 /// A number above 0.
 pub(crate) const POSITIVE: One<f64> = real(positive);
 
-/// A number from 0 up.
+/// A number of at least 0.
 pub(crate) const NOT_NEGATIVE: One<f64> = real(|text| {
     let number = number(text).ok().filter(|number| *number >= 0.0);
     number.ok_or_else(|| "must be a number from 0 up".to_owned())
 });
 
-/// A share that is not all.
+/// A fraction below 1.
 pub(crate) const FRACTION: One<f64> = real(|text| {
     let number = number(text).ok().filter(|own| (0.0..1.0).contains(own));
     number.ok_or_else(|| "must be a number from 0 to below 1".to_owned())
 });
 
-/// A share of the data; a whole number was once a number of batches.
+/// A fraction of the data; a whole number was a number of batches in earlier versions.
 pub(crate) const SHARE: One<f64> = real(|text| {
     let share = match text.strip_suffix('%') {
         Some(percent) => number(percent).map(|own| own / 100.0),
@@ -88,21 +88,21 @@ pub(crate) const SHARE: One<f64> = real(|text| {
     })
 });
 
-/// How inputs are scaled.
+/// How inputs are normalised.
 pub(crate) const NORMALISE: One<Normalise> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |how| Value::Text(how.to_string()),
 };
 
-/// What becomes of cells without a value.
+/// How missing cells are handled.
 pub(crate) const MISSING: One<Missing> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |what| Value::Text(what.to_string()),
 };
 
-/// Threads that load, or batches ahead.
+/// A number of loading threads or of prefetched batches.
 pub(crate) const HOW_MANY: One<HowMany> = One {
     kind: Kind::WholeOrAuto,
     parse: |text| match text.trim() {
@@ -118,7 +118,7 @@ pub(crate) const HOW_MANY: One<HowMany> = One {
     },
 };
 
-/// A time in seconds that can be waited for.
+/// A wait time in seconds.
 pub(crate) const SECONDS: One<f64> = real(|text| {
     const YEAR: f64 = 365.0 * 24.0 * 3600.0;
     match positive(text.trim())? {
@@ -144,7 +144,7 @@ const fn real(parse: fn(&str) -> Result<f64, String>) -> One<f64> {
     }
 }
 
-/// A count that can be worked with.
+/// Parses a count of at most 2^32.
 fn count(text: &str) -> Result<usize, String> {
     whole_number(text, 1 << 32)
 }

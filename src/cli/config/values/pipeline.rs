@@ -1,4 +1,4 @@
-//! What settings of a pipeline and its optimizer may be.
+//! Settings of a pipeline and its optimizer.
 
 use clap::{Arg, ArgAction, ArgMatches};
 use gpipe_partitioner::words::{instead, meant, whole_number};
@@ -12,7 +12,7 @@ use crate::input;
 use gpipe_models::LossKind;
 use gpipe_torch::{Kernels, LrKind, OptimizerKind, Precision, Recompute, device_name};
 
-/// Devices, of which an entry may be several.
+/// A list of devices, in which an entry may stand for several.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices;
 
@@ -33,7 +33,7 @@ impl Form for Devices {
     }
 
     fn arg(&self, arg: Arg) -> Arg {
-        // `-1` is a value, for the parser to refuse with its reason.
+        // `-1` reaches the parser, which rejects it with a reason.
         let arg = arg
             .allow_negative_numbers(true)
             .value_parser(input::devices);
@@ -50,10 +50,10 @@ pub(crate) const CHUNKS: One<usize> = whole(|text| whole_number(text, 1 << 12));
 
 pub(crate) const THREADS: One<usize> = whole(|text| whole_number(text, 1 << 10));
 
-/// Leaves of a tree.
+/// Number of leaves of a tree.
 pub(crate) const LEAVES: One<usize> = whole(input::leaves);
 
-/// A schedule that trains.
+/// A schedule for training.
 pub(crate) const SCHEDULE: One<ScheduleKind> = One {
     kind: Kind::Text,
     parse: |text| match text.trim().parse() {
@@ -73,7 +73,7 @@ pub(crate) const SCHEDULE: One<ScheduleKind> = One {
     write: |schedule| Value::Text(schedule.to_string()),
 };
 
-/// Their names, for help.
+/// Names of the training schedules, for help.
 pub(crate) fn schedules() -> String {
     let train = |kind: &ScheduleKind| *kind != ScheduleKind::ForwardOnly;
     let names = ScheduleKind::ALL.into_iter().filter(train);
@@ -84,7 +84,7 @@ pub(crate) fn schedules() -> String {
     }
 }
 
-/// A word, or true or false for each stage, as a plan decides it.
+/// A word, or a boolean per stage as in a plan.
 pub(crate) const RECOMPUTE: One<Recompute> = One {
     kind: Kind::List,
     parse: |text| {
@@ -101,7 +101,7 @@ pub(crate) const RECOMPUTE: One<Recompute> = One {
     },
 };
 
-/// What is decided for each stage by itself.
+/// Returns the flags per stage, if set individually.
 pub(crate) fn stages_of(recompute: &Recompute) -> Option<&[bool]> {
     match recompute {
         Recompute::Stages(stages) => Some(stages),
@@ -122,7 +122,7 @@ pub(crate) const PRECISION: One<Precision> = One {
     write: |precision| Value::Text(precision.to_string()),
 };
 
-/// What Lightning calls `bf16-mixed` and `32-true` has half of the name here.
+/// Suggests a precision; Lightning's `bf16-mixed` and `32-true` contain the names used here.
 fn near_precision(text: &str) -> Option<&'static str> {
     let text = text.trim().to_lowercase();
     let short = text.trim_end_matches("-mixed").trim_end_matches("-true");
@@ -148,7 +148,7 @@ pub(crate) const KERNELS: One<Kernels> = One {
     write: |kernels| Value::Text(kernels.to_string()),
 };
 
-/// The same, or none for those that are faster on the processor that it comes to.
+/// Like the kernels above; `auto` selects the faster ones for the processor at hand.
 pub(crate) const KERNELS_OR_AUTO: One<Option<Kernels>> = One {
     kind: Kind::Text,
     parse: |text| match text.trim() {

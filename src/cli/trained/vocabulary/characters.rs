@@ -1,8 +1,8 @@
-//! Characters and the tokens that stand for them.
+//! Character vocabularies.
 
 use std::collections::HashMap;
 
-/// The characters that a model knows, each with a token: its place.
+/// A model's characters; a token is the index of its character.
 #[derive(Debug, Clone)]
 pub(crate) struct Characters {
     characters: Vec<char>,
@@ -10,7 +10,7 @@ pub(crate) struct Characters {
 }
 
 impl Characters {
-    /// Characters in the order of their tokens.
+    /// Makes a vocabulary of characters in token order.
     pub(crate) fn new(characters: Vec<char>) -> Self {
         let tokens = (0..).zip(&characters).map(|(token, &own)| (own, token));
         Self {
@@ -27,10 +27,10 @@ impl Characters {
         self.characters.len()
     }
 
-    /// The tokens of a text.
+    /// Encodes a text.
     ///
     /// # Errors
-    /// The first character that has none, where it stands, and which ones there are.
+    /// A character has no token; the error gives the character, its place, and the valid ones.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
         let (mut line, mut column) = (1, 1);
         let mut tokens = Vec::new();
@@ -51,14 +51,14 @@ impl Characters {
         Ok(tokens)
     }
 
-    /// The character of a token.
+    /// Returns the character of a token.
     pub(crate) fn decode(&self, token: i64) -> char {
         let place = usize::try_from(token).ok();
         let own = place.and_then(|place| self.characters.get(place));
         own.copied().unwrap_or(char::REPLACEMENT_CHARACTER)
     }
 
-    /// All characters where that is a line, else how many.
+    /// Lists all characters if they fit a line, else their number.
     fn shown(&self) -> String {
         const MOST: usize = 100;
         if self.len() > MOST {

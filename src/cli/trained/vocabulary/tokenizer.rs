@@ -1,4 +1,4 @@
-//! A `tokenizer.json` that goes with a model wherever it goes.
+//! A `tokenizer.json` that is saved with its model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub(crate) struct ModelTokenizer {
 }
 
 impl ModelTokenizer {
-    /// The tokenizer of such a file, or of the folder that has one.
+    /// Reads a tokenizer from a file or from its folder.
     ///
     /// # Errors
-    /// There is none, or it is damaged.
+    /// There is no tokenizer, or it is damaged.
     pub(crate) fn read(path: &Path) -> Result<Arc<Self>, String> {
         let files = TokenizerFiles::read(path).map_err(|error| error.to_string())?;
         let files = files.ok_or_else(|| match path_instead(path) {
@@ -33,10 +33,10 @@ impl ModelTokenizer {
         Self::of(files).map_err(|why| format!("{}: {why}", path.display()))
     }
 
-    /// The tokenizer of files that were read.
+    /// Parses a tokenizer from its files.
     ///
     /// # Errors
-    /// It is of no kind that is known.
+    /// The tokenizer's kind is not supported.
     pub(crate) fn of(files: TokenizerFiles) -> Result<Arc<Self>, String> {
         let tokenizer = Tokenizer::parse(files.tokenizer().as_bytes());
         let tokenizer = tokenizer
@@ -44,19 +44,19 @@ impl ModelTokenizer {
         Ok(Arc::new(Self { tokenizer, files }))
     }
 
-    /// That which a checkpoint has kept.
+    /// Restores the tokenizer of a checkpoint.
     ///
     /// # Errors
-    /// It is none.
+    /// The saved tokenizer is invalid.
     pub(crate) fn saved(kept: &Value) -> Result<Arc<Self>, String> {
         let files = serde_json::from_value(kept.clone()).map_err(|error| error.to_string())?;
         Self::of(files)
     }
 
-    /// What a checkpoint keeps.
+    /// Serializes the tokenizer for a checkpoint.
     ///
     /// # Errors
-    /// None that is known of: it is made of texts and numbers.
+    /// None in practice: the value consists of strings and numbers.
     pub(crate) fn kept(&self) -> serde_json::Result<Value> {
         serde_json::to_value(&self.files)
     }

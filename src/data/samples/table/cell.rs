@@ -1,24 +1,24 @@
-//! What is in a cell.
+//! Contents of a cell.
 
 use gpipe_partitioner::words::{count, quoted};
 
-/// What stands for there being no value, in small letters: what pandas takes for such, and a question mark.
+/// Spellings of a missing value in lowercase: those of pandas, and a question mark.
 const MISSING: [&str; 15] = [
     "", "?", "na", "n/a", "nan", "-nan", "null", "none", "<na>", "#n/a", "#na", "#n/a n/a",
     "1.#ind", "-1.#ind", "1.#qnan",
 ];
 
-/// What to do about a text among the numbers of a column of inputs.
+/// Advice for text in a numeric input column.
 pub(super) const INPUTS: &str = "other rows of this column have numbers; mend the cell, or leave the \
                                  column out with --drop-columns";
-/// The same of a row that is asked about.
+/// Advice for text in a numeric column of rows to predict.
 pub(super) const ASKED: &str =
     "rows that were trained on have numbers here: mend the cell, or leave out the row";
-/// The same of a target.
+/// Advice for text in a numeric target column.
 pub(super) const TARGETS: &str = "this model learns numbers: name the column that has them with --target, \
                                   or take a model and a loss for classes";
 
-/// The number in a cell; `instead` is what to do where it is a text.
+/// Parses the number in a cell; `instead` is the advice for text.
 pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
     match cell.parse::<f64>() {
         Ok(number) if (number as f32).is_finite() => Ok(number),
@@ -34,7 +34,7 @@ pub(super) fn number(cell: &str, column: &str, instead: &str) -> Result<f64, Str
     }
 }
 
-/// The numbers that a text with commas may mean: with its comma before decimals, and between thousands.
+/// Returns the possible numbers of a text with commas: as decimal or thousands separators.
 fn with_commas(cell: &str) -> Vec<String> {
     let is_number = |own: &String| own.parse::<f64>().is_ok();
     let [decimals, thousands] = [('.', ','), (',', '.')].map(|(between, before)| {
@@ -56,7 +56,7 @@ fn with_commas(cell: &str) -> Vec<String> {
     decimals.into_iter().chain(thousands).collect()
 }
 
-/// What is wrong with a number that single precision does not have.
+/// Explains that a number exceeds single precision.
 fn too_large(cell: &str, number: f64) -> String {
     if number.is_infinite() && !cell.contains(|own: char| own.is_ascii_digit()) {
         return format!(
@@ -69,12 +69,12 @@ fn too_large(cell: &str, number: f64) -> String {
     )
 }
 
-/// Whether a cell has a number, if one that is written otherwise.
+/// Whether a cell has a number, possibly in another notation.
 pub(super) fn is_number(cell: &str) -> bool {
     !is_missing(cell) && (cell.parse::<f64>().is_ok() || !with_commas(cell).is_empty())
 }
 
-/// What is said of columns of inputs that have no value in so many rows, the first of them here.
+/// Explains that input columns have missing values in so many rows, of which this is the first.
 pub(super) fn no_input(columns: &[(&str, usize)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let (have, them, own) = if let [(name, _)] = columns {
@@ -97,7 +97,7 @@ pub(super) fn no_input(columns: &[(&str, usize)]) -> String {
     )
 }
 
-/// The same of a row that is asked about.
+/// Explains a missing value in a row to predict.
 pub(super) fn unknown(column: &str) -> String {
     format!(
         "column `{column}` has no value, and the run was not trained with --missing fill: fill it in, or \
@@ -105,7 +105,7 @@ pub(super) fn unknown(column: &str) -> String {
     )
 }
 
-/// The same of a target.
+/// Explains a missing target.
 pub(super) fn no_target(column: &str) -> String {
     format!(
         "column `{column}` has no value: fill it in, or leave out such rows with --missing drop"

@@ -1,4 +1,4 @@
-//! The cells of one column, as they stand in the file.
+//! Cells of one column, as in the file.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::DataError;
 #[cfg(feature = "parquet")]
 use crate::{Columns, Source as _};
 
-/// The cells of a column of a table, row after row.
+/// Returns the cells of a column, row by row.
 ///
 /// # Errors
-/// The table cannot be read, or has no such column, or two.
+/// The table cannot be read, or does not have exactly one such column.
 pub fn cells(path: &Path, name: &str) -> Result<Vec<String>, DataError> {
     match kind(path)? {
         Some(Kind::Table) => {}

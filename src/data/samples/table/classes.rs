@@ -1,4 +1,4 @@
-//! Targets that are classes: their names, and the numbers of these.
+//! Class targets: their names and numbers.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::{Learns, Table};
 use crate::DataError;
 
 impl Table {
-    /// With the numbers of its classes, where it has such.
+    /// Converts class names to numbers, if targets are classes.
     pub(super) fn named(
         mut self,
         labels: &[String],
@@ -28,7 +28,7 @@ impl Table {
         Ok((self, Some(names), layout))
     }
 
-    /// Class names to their numbers.
+    /// Maps class names to their numbers.
     fn number(
         &mut self,
         labels: &[String],
@@ -55,11 +55,11 @@ impl Table {
     }
 }
 
-/// What tells a class from others.
+/// Identity of a class.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key<'a> {
     Name(&'a str),
-    /// The bits of a number: `1` and `1.0` are one class, and so are `0` and `-0`.
+    /// The bits of a number: `1` and `1.0` are the same class, and so are `0` and `-0`.
     Number(u64),
 }
 
@@ -77,8 +77,8 @@ fn are_numbers(names: &[String]) -> bool {
     names.iter().all(|name| name.parse::<f64>().is_ok())
 }
 
-/// The classes, in the order of their numbers: numbers by size, names by letters. One number that is written
-/// in several ways is called as in the shortest.
+/// Returns the classes in order: numbers by size, names alphabetically. A number spelled in several
+/// ways has the shortest name.
 fn named(labels: &[String]) -> Result<Vec<String>, String> {
     let mut names = labels.to_vec();
     names.sort_unstable();

@@ -1,4 +1,4 @@
-//! Columns of dates: the days, and their place in what comes again, as models learn it.
+//! Date columns, converted to numbers: the days, and their position in recurring periods.
 
 use std::f64::consts::TAU;
 use std::sync::LazyLock;
@@ -10,15 +10,15 @@ use time::{Date, Month, Time};
 
 use super::forms::Form;
 
-/// Formats in which day and month cannot be taken for each other.
+/// Formats that distinguish day and month.
 const DAYS: [&str; 3] = [
     "[year]-[month]-[day]",
     "[year]/[month]/[day]",
     "[day].[month].[year]",
 ];
-/// The time of a day, without what tells its zone.
+/// The time of day, without its time zone.
 const CLOCK: &str = "[hour]:[minute][optional [:[second][optional [.[subsecond]]]]]";
-/// Days in a year, on average.
+/// Average number of days in a year.
 const YEAR: f64 = 365.2425;
 
 static FORMATS: LazyLock<Option<(Vec<OwnedFormatItem>, OwnedFormatItem)>> = LazyLock::new(|| {
@@ -28,28 +28,28 @@ static FORMATS: LazyLock<Option<(Vec<OwnedFormatItem>, OwnedFormatItem)>> = Lazy
 
 const DAY: f64 = 86_400.0;
 
-/// When a cell is.
+/// A point in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Moment {
     /// Whole days since 2000.
     days: f64,
-    /// The share of the day that is over.
+    /// Elapsed share of the day.
     clock: f64,
     pub(super) told: Told,
 }
 
-/// What a cell tells of when it is.
+/// Precision of a cell's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
     Day,
-    /// With the time of the clocks there.
+    /// With a local time.
     Clock,
-    /// With the time and its zone, which is turned into UTC.
+    /// With a time and its zone, converted to UTC.
     Zone,
 }
 
 impl Told {
-    /// The form of a column whose cells tell this.
+    /// Returns the form of a column with such cells.
     pub(super) fn form(self) -> Form {
         match self {
             Self::Day => Form::Dates,
@@ -59,7 +59,7 @@ impl Told {
     }
 }
 
-/// The moment in a cell such as `2024-01-31`, `31.01.2024` or `2024-01-31T18:30:00Z`.
+/// Parses a cell such as `2024-01-31`, `31.01.2024` or `2024-01-31T18:30:00Z`.
 pub(super) fn moment(cell: &str) -> Option<Moment> {
     let (days, clock) = FORMATS.as_ref()?;
     let (date, rest) = days.iter().find_map(|format| {
@@ -86,7 +86,7 @@ pub(super) fn moment(cell: &str) -> Option<Moment> {
         [] => (0.0, Told::Clock),
         zone => (ahead(zone)?, Told::Zone),
     };
-    // In UTC it may be another day.
+    // The day may differ in UTC.
     let seconds = seconds - ahead;
     Some(Moment {
         days: days + seconds.div_euclid(DAY),
@@ -95,7 +95,8 @@ pub(super) fn moment(cell: &str) -> Option<Moment> {
     })
 }
 
-/// How many seconds a zone is ahead of UTC: `Z`, `UTC`, or an offset such as `+02:00`, `-0330` or `+02`.
+/// Returns the seconds by which a zone is ahead of UTC: `Z`, `UTC`, or an offset such as `+02:00`,
+/// `-0330` or `+02`.
 fn ahead(zone: &[u8]) -> Option<f64> {
     let zone = std::str::from_utf8(zone).ok()?.trim_start();
     if ["Z", "UTC", "GMT"]
@@ -122,7 +123,7 @@ fn ahead(zone: &[u8]) -> Option<f64> {
     Some(sign * (number(hours, 24)? * 3600.0 + number(minutes, 60)? * 60.0))
 }
 
-/// Whether a text is a date of which nobody knows the day from the month, such as `1/2/2024`.
+/// Whether a date is ambiguous in day and month, such as `1/2/2024`.
 pub(super) fn is_ambiguous(cell: &str) -> bool {
     let day = cell.split([' ', 'T']).next().unwrap_or_default();
     [b'/', b'-'].iter().any(|separator| {
@@ -136,7 +137,8 @@ pub(super) fn is_ambiguous(cell: &str) -> bool {
 }
 
 impl Moment {
-    /// Its numbers: the days, the place in the year and the week, and in the day where times are given.
+    /// Returns the inputs of a date: the days, the positions in the year and the week, and in the day
+    /// if times are given.
     pub(super) fn numbers(self, with_clock: bool) -> impl Iterator<Item = f64> {
         let days = self.days + self.clock;
         let turns = [days / YEAR, days / 7.0, self.clock];
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!((own.days, own.clock, own.told), (1.0, 0.75, Told::Clock));
     }
 
-    /// The offset was dropped: one moment was read as two, hours apart.
+    /// The offset was ignored: one moment was read as two, hours apart.
     #[test]
     fn times_with_a_zone_are_in_utc() {
         for (cell, days, clock) in [
@@ -199,7 +201,7 @@ mod tests {
         }
     }
 
-    /// What is behind the point was dropped, and times were rounded to 84 seconds before they were centred.
+    /// Fractions were dropped, and times were rounded to 84 seconds before centring.
     #[test]
     fn fractions_of_a_second_count() {
         let days = |cell: &str| moment(cell).unwrap().numbers(true).next().unwrap();

@@ -1,4 +1,4 @@
-//! What the cells of a column stand for: numbers, words or dates, and how many inputs they become.
+//! The form of a column's cells: numbers, words or dates, and the number of inputs that they become.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,41 +10,41 @@ use super::cell::{ASKED, INPUTS, is_missing, is_number, number};
 use super::dates::{self, Told};
 use super::layout::{Layout, listed};
 
-/// Different words that a column may have: more are rather names or sentences.
+/// Limit of distinct words in a column: more are names or sentences.
 const MOST_WORDS: usize = 100;
 
-/// What the cells of a column of inputs stand for.
+/// The form of an input column's cells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(in super::super) enum Form {
-    /// An input.
+    /// A single input.
     #[default]
     Numbers,
-    /// An input for each of these, 1 in the rows that have it and 0 in the others.
+    /// One input per word, 1 in the rows with that word and 0 in others.
     Words(Vec<String>),
     /// Days: see [`dates::Moment::numbers`].
     Dates,
-    /// Days with times, as clocks told them.
+    /// Days with local times.
     Times,
-    /// The same of times with a zone, in UTC.
+    /// Days with times in UTC, from cells with a zone.
     TimesInUtc,
 }
 
-/// A column of inputs, as it was where it was trained on.
+/// An input column, as in the training data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Column {
     pub(super) form: Form,
-    /// Whether one more input tells that a cell has no value.
+    /// Whether an additional input marks missing cells.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) gaps: bool,
 }
 
-/// Those columns that are more than numbers, by their names.
+/// The columns that are not plain numbers, by name.
 pub(in super::super) type Forms = BTreeMap<String, Column>;
 
 impl Column {
-    /// Inputs that it becomes.
+    /// Number of inputs of the column.
     pub(super) fn width(&self) -> usize {
         let own = match &self.form {
             Form::Numbers => 1,
@@ -55,10 +55,10 @@ impl Column {
         own + usize::from(self.gaps)
     }
 
-    /// The numbers of a cell.
+    /// Appends the numbers of a cell.
     ///
     /// # Errors
-    /// It is none of what this column has.
+    /// The cell does not fit the column's form.
     pub(super) fn take(
         &self,
         cell: &str,
@@ -77,7 +77,7 @@ impl Column {
         Ok(())
     }
 
-    /// When a cell is, where that is told as in the others.
+    /// Parses the moment of a cell, whose precision must match the column's.
     fn moment(&self, cell: &str, name: &str) -> Result<dates::Moment, String> {
         let moment = dates::moment(cell).ok_or_else(|| {
             format!(
@@ -91,7 +91,7 @@ impl Column {
         Err(mixed(name, cell, is_utc))
     }
 
-    /// The numbers of a cell without a value: no word, or what is filled in when inputs are scaled.
+    /// Appends the numbers of a missing cell: no word, or NaN, which scaling fills in.
     pub(super) fn take_nothing(&self, x: &mut Vec<f64>) {
         let own = self.width() - usize::from(self.gaps);
         let nothing = if matches!(self.form, Form::Words(_)) {
@@ -104,16 +104,16 @@ impl Column {
     }
 }
 
-/// Looks for what columns are.
+/// Detects the forms of columns.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     layout: &'a Layout,
     seen: Vec<Seen>,
-    /// Whether gaps are told apart.
+    /// Whether gaps are marked.
     gaps: bool,
 }
 
-/// What was seen of a column.
+/// Observations of a column.
 #[derive(Debug, Default)]
 struct Seen {
     number: bool,
@@ -122,12 +122,12 @@ struct Seen {
     words: BTreeSet<String>,
 }
 
-/// What all texts of a column are.
+/// The kind of a column's texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Texts {
-    /// Days, and what most is told of one.
+    /// Days, with the highest precision seen.
     Days(Told),
-    /// One at least is none.
+    /// At least one text is not a date.
     Words,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
         Self { layout, seen, gaps }
     }
 
-    /// Looks at a row. *Returns* whether there may be anything more to find.
+    /// Examines a row. *Returns* whether further rows may change the result.
     pub(super) fn row(&mut self, record: &StringRecord) -> bool {
         for (input, seen) in self.layout.inputs.iter().zip(&mut self.seen) {
             let cell = record.get(input.place).unwrap_or_default();
@@ -159,10 +159,10 @@ impl<'a> Search<'a> {
         self.gaps || self.seen.iter().any(|own| !own.number)
     }
 
-    /// What was found.
+    /// Returns the forms found.
     ///
     /// # Errors
-    /// There are too many words of a column, or dates that nobody can read.
+    /// A column has too many words, or ambiguous dates.
     pub(super) fn forms(self) -> Result<Forms, String> {
         let names = self.layout.inputs.iter().map(|own| own.name.as_str());
         let seen: Vec<(&str, Seen)> = names.zip(self.seen).collect();
@@ -182,7 +182,7 @@ impl Seen {
             self.texts = match dates::moment(cell) {
                 None => Texts::Words,
                 Some(own) if own.told == Told::Day => self.texts,
-                // Rows that tell another are refused when they are taken.
+                // Rows of another precision are rejected when they are read.
                 Some(own) if most == Told::Day => Texts::Days(own.told),
                 Some(_) => self.texts,
             };
@@ -192,7 +192,7 @@ impl Seen {
         }
     }
 
-    /// Whether it has so many texts that these are no words.
+    /// Whether there are too many distinct texts to be words.
     fn has_texts(&self) -> bool {
         !self.number && self.texts == Texts::Words && self.words.len() > MOST_WORDS
     }
@@ -208,7 +208,7 @@ impl Seen {
     }
 }
 
-/// Refuses columns of which nothing can be made.
+/// Rejects columns of unsupported forms.
 fn refuse(seen: &[(&str, Seen)]) -> Result<(), String> {
     let ambiguous = |own: &&(&str, Seen)| {
         let Seen { number, words, .. } = &own.1;
@@ -240,8 +240,7 @@ fn refuse(seen: &[(&str, Seen)]) -> Result<(), String> {
     ))
 }
 
-/// What is said of a cell of a column of dates that tells its zone, and others tell none, or the other way
-/// round.
+/// Explains that some cells of a date column have a zone and others do not.
 fn mixed(name: &str, cell: &str, others_do: bool) -> String {
     let what = if others_do {
         "tells no zone, and others tell theirs"
@@ -254,7 +253,7 @@ fn mixed(name: &str, cell: &str, others_do: bool) -> String {
     )
 }
 
-/// The numbers that stand for a cell of a column of these words.
+/// Returns the numbers of a cell in a column of these words.
 fn numbers(
     cell: &str,
     column: &str,
@@ -270,7 +269,7 @@ fn numbers(
     Ok((0..words.len()).map(move |word| f64::from(u8::from(word == own))))
 }
 
-/// The column of these that has the number at a place of an input.
+/// Returns the column of an input's index.
 pub(in super::super) fn column_at<'a>(
     (names, forms): (&'a [String], &Forms),
     place: usize,
@@ -286,7 +285,7 @@ pub(in super::super) fn column_at<'a>(
     own.map(String::as_str)
 }
 
-/// What is said of columns that are more than numbers.
+/// Notes about columns that are not plain numbers.
 pub(super) fn said(columns: &Forms) -> Vec<String> {
     let all = columns.iter().filter_map(|(name, column)| {
         let inputs = count(column.width() - usize::from(column.gaps), "input");

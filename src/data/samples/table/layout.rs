@@ -1,39 +1,39 @@
-//! Which columns are inputs, and which one is the target.
+//! Which columns are inputs, and which is the target.
 
 use csv::StringRecord;
 
 use super::forms::{Column, Forms};
 use crate::samples::Missing;
 
-/// Which columns are to be what.
+/// The requested use of columns.
 pub(super) struct Wanted<'a> {
-    /// Those of inputs, where they are known.
+    /// Input columns, if known.
     pub(super) columns: Option<Vec<String>>,
-    /// That of the target; by default the last.
+    /// Target column; the last by default.
     pub(super) target: Option<String>,
-    /// Those that are neither.
+    /// Columns that are neither.
     pub(super) dropped: &'a [String],
-    /// What they are, where that is known.
+    /// Forms of the columns, if known.
     pub(super) known: Option<Forms>,
-    /// What becomes of cells without a value.
+    /// Handling of missing cells.
     pub(super) missing: Missing,
 }
 
-/// A column of inputs.
+/// An input column.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) name: String,
-    /// Where it is.
+    /// Index of the column.
     pub(super) place: usize,
-    /// What its cells stand for.
+    /// Form of the cells.
     pub(super) column: Column,
 }
 
-/// What columns are what.
+/// The use of each column.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) inputs: Vec<Input>,
-    /// The name of the target's column, and where it is.
+    /// Name and index of the target column.
     pub(super) target: (String, usize),
 }
 
@@ -102,14 +102,14 @@ impl Layout {
         Ok(own)
     }
 
-    /// Takes up what the columns are.
+    /// Sets the forms of the input columns.
     pub(super) fn take(&mut self, mut columns: Forms) {
         for input in &mut self.inputs {
             input.column = columns.remove(&input.name).unwrap_or_default();
         }
     }
 
-    /// Those columns that are more than numbers.
+    /// Returns the columns that are not plain numbers.
     pub(super) fn forms(&self) -> Forms {
         let plain = Column::default();
         let all = self.inputs.iter().filter(|own| own.column != plain);
@@ -117,13 +117,13 @@ impl Layout {
         all.collect()
     }
 
-    /// Numbers of a row.
+    /// Number of inputs per row.
     pub(super) fn width(&self) -> usize {
         self.inputs.iter().map(|own| own.column.width()).sum()
     }
 }
 
-/// Where the column of a name is.
+/// Returns the index of a named column.
 pub(super) fn find(header: &StringRecord, name: &str) -> Result<usize, String> {
     let mut places = header.iter().enumerate().filter(|(_, own)| *own == name);
     match (places.next(), places.next()) {
@@ -139,7 +139,7 @@ pub(super) fn find(header: &StringRecord, name: &str) -> Result<usize, String> {
     }
 }
 
-/// The first few of some names.
+/// Lists the first few names.
 pub(super) fn listed(names: &[impl AsRef<str>]) -> String {
     const MOST: usize = 12;
     let few = names

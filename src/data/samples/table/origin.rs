@@ -1,4 +1,4 @@
-//! Where the rows of a table come from.
+//! Origins of a table's rows.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use crate::Place;
 #[cfg(feature = "parquet")]
 use crate::Source as _;
 
-/// Where rows come from.
+/// The origin of rows.
 #[derive(Debug)]
 pub(super) enum Origin {
-    /// A text, and the line of each row.
+    /// A text file, and the line of each row.
     Text { path: PathBuf, lines: Vec<u64> },
     #[cfg(feature = "parquet")]
     Columns {
         own: Columns,
-        /// The places of those rows that are taken.
+        /// Indices of the rows used.
         rows: Vec<usize>,
     },
 }

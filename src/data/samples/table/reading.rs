@@ -21,7 +21,7 @@ use crate::samples::kinds::has_columns;
 use crate::{Columns, Source as _};
 
 impl Table {
-    /// The rows, the names of their classes, and which columns are what.
+    /// Reads the rows; returns them with the class names and the layout.
     pub(super) fn read(
         paths: &[PathBuf],
         wanted: &Wanted<'_>,
@@ -52,7 +52,7 @@ impl Table {
             let mut reader = ReaderBuilder::new();
             let reader = reader.delimiter(separator(text)).trim(csv::Trim::All);
             let mut reader = reader.from_reader(text);
-            // Without it, what is wrong further down has no line.
+            // Without reading the header first, later errors have no line.
             let header = reader.headers();
             let header = header.map_err(|error| damaged(path, &error))?.clone();
             Ok::<_, DataError>((reader, header))
@@ -87,7 +87,7 @@ impl Table {
             let row = table.row(&layout, &record, &mut labels);
             let refused = learns != Learns::Nothing && wanted.missing == Missing::Refuse;
             let taken = match row {
-                // Who is told of one column after the other mends the file as often.
+                // Report all such columns at once, so that the file need be fixed only once.
                 Err(_) if refused && has_gap(&layout, &record) => {
                     let why = gaps(&layout, begin()?.0.records().flatten());
                     return Err(at(path, line, why));
@@ -110,7 +110,7 @@ impl Table {
         Ok((table, labels, layout))
     }
 
-    /// The rows of files of columns.
+    /// Reads the rows of columnar files.
     #[cfg(feature = "parquet")]
     fn columns(
         paths: &[PathBuf],
@@ -132,7 +132,7 @@ impl Table {
             let forms = search.forms().map_err(wrong)?;
             layout.take(forms);
         }
-        // Of each row its numbers, and what its target is in words.
+        // Per row: its numbers, and its target as text.
         let needed = rows.len() as u64 * (8 * layout.width() as u64 + 32);
         refuse_large(rows.path(), needed)?;
         let sum = crc32c::crc32c(rows.identity().as_bytes());
@@ -190,7 +190,7 @@ impl Table {
         }
     }
 
-    /// Takes up a row. *Returns* whether it did: rows without a value may be left out.
+    /// Adds a row. *Returns* false if it is left out for a missing cell.
     fn row(
         &mut self,
         layout: &Layout,
@@ -230,13 +230,13 @@ impl Table {
     }
 }
 
-/// Whether an input of a row has no value.
+/// Whether an input of the row is missing.
 fn has_gap(layout: &Layout, record: &StringRecord) -> bool {
     let mut cells = layout.inputs.iter().map(|own| &record[own.place]);
     cells.any(is_missing)
 }
 
-/// What is said of all inputs that have no value in some of these rows.
+/// Describes all missing inputs in these rows.
 fn gaps(layout: &Layout, rows: impl Iterator<Item = StringRecord>) -> String {
     let mut counts = vec![0; layout.inputs.len()];
     for row in rows {

@@ -1,4 +1,4 @@
-//! What is said of the columns of a table.
+//! Notes about the columns of a table.
 
 use gpipe_partitioner::words::count;
 
@@ -7,14 +7,14 @@ use super::dates::moment;
 use super::forms::Form;
 use super::layout::{Layout, listed};
 
-/// So many distinct numbers are classes in any case.
+/// This many distinct numbers may be classes in any case.
 const MOST_CLASSES: usize = 20;
-/// Targets may be so far from 0, and so far apart.
+/// Limit of the targets' distance from 0, and of their deviation.
 const FAR: f64 = 30.0;
-/// Of fewer rows, each may have one more by chance.
+/// Minimum of rows for detecting row numbers: in fewer rows, consecutive numbers may be chance.
 const LEAST_COUNTED: usize = 8;
 
-/// What is said of targets that are scaled.
+/// Notes that targets are scaled.
 pub(in super::super) fn scaled(column: &str, (mean, std): (f64, f64)) -> String {
     format!(
         "`{column}` is learnt as (`{column}` - {}) / {}",
@@ -23,7 +23,7 @@ pub(in super::super) fn scaled(column: &str, (mean, std): (f64, f64)) -> String 
     )
 }
 
-/// A number to the third digit of a deviation.
+/// Rounds a number to the third digit of a deviation.
 fn digits(number: f64, deviation: f64) -> String {
     let digits = 2 - deviation.log10().floor() as i32;
     let place = 10_f64.powi(-digits);
@@ -33,20 +33,19 @@ fn digits(number: f64, deviation: f64) -> String {
     }
 }
 
-/// Whether what is told as classes is rather numbers: there are hardly two rows of any.
+/// Whether apparent classes are rather numbers: hardly any occurs twice.
 pub(super) fn are_numbers(names: &[String], rows: usize) -> bool {
     names.len() > MOST_CLASSES.max(rows / 2) && names.iter().all(|name| name.parse::<f64>().is_ok())
 }
 
-/// What is to be said of targets that are so large that a model, whose outputs begin near 0, takes long
-/// to learn them.
+/// Notes that targets are so large that a model, whose outputs begin near 0, takes long to learn them.
 pub(super) fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> {
     let rows = targets.len() as f64;
     let mean = targets.iter().sum::<f64>() / rows;
     let deviation = (targets.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / rows).sqrt();
     let far = mean.abs() > FAR || deviation > FAR;
     (far && deviation > 0.0).then(|| {
-        // With fewer digits what is left of the mean would be no smaller.
+        // With fewer digits, the remainder of the mean would be no smaller.
         let (mean, deviation) = (digits(mean, deviation), digits(deviation, deviation));
         format!(
             "`{column}` is about {mean} on average with a standard deviation of {deviation}, and outputs \
@@ -56,8 +55,8 @@ pub(super) fn far_from_outputs(targets: &[f64], column: &str) -> Option<String> 
     })
 }
 
-/// What is said of a column of inputs that counts the rows, and tells nothing else: the first such of
-/// the numbers `x`, row after row.
+/// Notes the first input column of `x` that only numbers the rows; `x` holds the rows one after
+/// another.
 pub(super) fn counting(layout: &Layout, x: &[f64]) -> Option<String> {
     let width = layout.width();
     let rows = x.len() / width.max(1);
@@ -80,7 +79,7 @@ pub(super) fn counting(layout: &Layout, x: &[f64]) -> Option<String> {
     ))
 }
 
-/// What is said of names of columns that look like values: a table without a header.
+/// Notes that column names look like values, as in a table without a header.
 pub(super) fn no_header<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     let is_value = |name: &&str| is_number(name) || moment(name).is_some();
     let odd: Vec<&str> = names.filter(is_value).collect();
@@ -93,7 +92,7 @@ pub(super) fn no_header<'a>(names: impl Iterator<Item = &'a str>) -> Option<Stri
     })
 }
 
-/// What is said of rows that are not taken.
+/// Notes that rows were left out.
 pub(super) fn left_out(rows: usize) -> Option<String> {
     let rows = (rows > 0).then(|| count(rows, "row"))?;
     Some(format!("{rows} with a cell without a value left out"))

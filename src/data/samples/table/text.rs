@@ -1,4 +1,4 @@
-//! Texts of tables: what they are made of, and what is wrong with them.
+//! Reading of text tables, and their errors.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{DataError, Place, magic};
 use gpipe_partitioner::files;
 use gpipe_torch::memory::room_on;
 
-/// That the first line of a text is a header.
+/// Checks that the first line is a header.
 pub(super) fn check_names(header: &StringRecord) -> Result<(), String> {
     if header.is_empty() || header.iter().any(|name| name.parse::<f64>().is_err()) {
         return Ok(());
@@ -45,14 +45,14 @@ pub(super) fn damaged(path: &Path, error: &csv::Error) -> DataError {
     at(path, line, what)
 }
 
-/// The line of what begins there, behind lines that are empty.
+/// Returns the line number at a position, after empty lines.
 pub(super) fn line(text: &[u8], start: &csv::Position) -> u64 {
     let rest = text.get(start.byte() as usize..).unwrap_or_default();
     let empty = rest.iter().take_while(|byte| matches!(byte, b'\n' | b'\r'));
     start.line() + empty.filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// All of a file, if its quotes are closed and there is memory for its numbers.
+/// Reads a whole file, if its quotes are closed and its numbers fit into memory.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     magic::refuse_other(path, &[])?;
     let failed = |source| DataError::read(path, source);
@@ -60,18 +60,18 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
         .and_then(|file| file.metadata())
         .map_err(failed)?
         .len();
-    // The text, and at most a number of 8 bytes for every two of it.
+    // The text, and at most one 8-byte number per two bytes of it.
     refuse_large(path, size.saturating_mul(5))?;
     let text = files::read(path).map_err(failed)?;
     let own = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-    // Else all that is behind it would be one cell, and its rows lost without a word.
+    // Otherwise everything after the quote would be one cell, and rows lost silently.
     match open_quote(own, separator(own)) {
         Some(line) => Err(at(path, line, OPEN_QUOTE.to_owned())),
         None => Ok(text),
     }
 }
 
-/// That there is so much memory.
+/// Checks that there is enough memory.
 pub(super) fn refuse_large(path: &Path, needed: u64) -> Result<(), DataError> {
     if let Ok((free, _)) = room_on(Device::Cpu)
         && needed > free.0

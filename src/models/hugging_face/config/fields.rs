@@ -1,12 +1,12 @@
-//! The fields of a `config.json`, each asked for by name.
+//! Fields of a `config.json`, requested by name.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// Fields that change nothing of what a model computes: who wrote it, how its weights began, what
-/// its outputs look like in Python, and what generation there does by default.
+/// Fields that do not affect a model's computation: authorship, initialisation, the format of its
+/// outputs in Python, and defaults of generation there.
 const NEUTRAL: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -34,7 +34,7 @@ const NEUTRAL: &[&str] = &[
     "id2label",
     "initializer_range",
     "is_decoder",
-    // SmolLM2's.
+    // Of SmolLM2.
     "is_llama_config",
     "keys_to_ignore_at_inference",
     "label2id",
@@ -42,7 +42,7 @@ const NEUTRAL: &[&str] = &[
     "max_length",
     "min_length",
     "model_type",
-    // The oldest name of `n_positions`, beside it.
+    // The oldest name of `n_positions`, in addition to it.
     "n_ctx",
     "no_repeat_ngram_size",
     "num_beam_groups",
@@ -54,7 +54,7 @@ const NEUTRAL: &[&str] = &[
     "output_scores",
     "pad_token_id",
     "prefix",
-    // The same sums, cut in parts.
+    // The same sums, computed in parts.
     "pretraining_tp",
     "problem_type",
     "remove_invalid_values",
@@ -81,7 +81,7 @@ const NEUTRAL: &[&str] = &[
     "use_cache",
 ];
 
-/// A JSON object, and which of its fields somebody has asked for.
+/// A JSON object, with a record of requested fields.
 pub(super) struct Fields<'a> {
     value: &'a Value,
     asked: RefCell<BTreeSet<&'static str>>,
@@ -95,18 +95,18 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field, null where it is not there.
+    /// Returns a field, or null if it is missing.
     pub(super) fn get(&self, name: &'static str) -> &'a Value {
         self.asked.borrow_mut().insert(name);
         &self.value[name]
     }
 
-    /// Whether a field is there, be it null.
+    /// Whether a field is present, including null.
     pub(super) fn has(&self, name: &str) -> bool {
         self.value.get(name).is_some()
     }
 
-    /// A number, or what `transformers` takes where it is not there.
+    /// Returns a number, or the default of `transformers` if it is missing.
     pub(super) fn number(&self, name: &'static str, default: Option<f64>) -> Result<f64, String> {
         match (self.get(name), default) {
             (Value::Null, Some(default)) => Ok(default),
@@ -118,7 +118,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether something is so, or what `transformers` takes where it is not there.
+    /// Returns a boolean, or the default of `transformers` if it is missing.
     pub(super) fn flag(&self, name: &'static str, default: bool) -> Result<bool, String> {
         match self.get(name) {
             Value::Null => Ok(default),
@@ -127,8 +127,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Checks that a field is what our model does; `default` is what it means not to be
-    /// there, null for that.
+    /// Checks that a field has the only value that our model supports; `default` is the meaning of a
+    /// missing field, null for the supported one.
     pub(super) fn is(
         &self,
         name: &'static str,
@@ -150,8 +150,8 @@ impl<'a> Fields<'a> {
         ))
     }
 
-    /// Refuses fields that nobody has asked for, as they may change what the model computes;
-    /// those that are off (null, false, empty) do not.
+    /// Rejects fields that were not requested, as they may affect the computation, except disabled ones
+    /// (null, false, empty).
     pub(super) fn check_rest(&self) -> Result<(), String> {
         let asked = self.asked.borrow();
         let known = |name: &str| {

@@ -1,11 +1,11 @@
-//! The config of a GPT-2.
+//! The configuration of GPT-2.
 
 use serde_json::{Value, json};
 
 use super::{Fields, Sizes};
 use crate::zoo::Settings;
 
-/// Added to variances by every norm.
+/// Epsilon that every norm adds to variances.
 const EPS: f64 = 1e-5;
 
 pub(super) fn write(sizes: &Settings) -> Value {

@@ -1,11 +1,11 @@
-//! The config of a Llama, and of the models that differ from it by a switch or two.
+//! The configuration of Llama, and of models that differ from it in few switches.
 
 use serde_json::{Value, json};
 
 use super::{Fields, Sizes};
 use crate::zoo::Settings;
 
-/// Models there that are all one here.
+/// `transformers`' models that are all `llama` here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Llama,
@@ -20,7 +20,7 @@ impl Family {
         all.into_iter().find(|own| own.names().0 == model_type)
     }
 
-    /// The one that has what these settings have.
+    /// Returns the family with these settings.
     fn with(sizes: &Settings) -> Result<Self, String> {
         let on = |name: &str| sizes.is_on(name);
         let (qkv, out, mlp) = (on("qkv_bias"), on("out_bias"), on("mlp_bias"));
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// What a config calls it, and the class in Python.
+    /// Returns the name in configurations, and the class in Python.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Llama => ("llama", "LlamaForCausalLM"),
@@ -48,8 +48,7 @@ impl Family {
         }
     }
 
-    /// What `transformers` takes where a config does not say how many heads of key and value
-    /// there are, and how many tokens.
+    /// Returns the defaults of `transformers` for the numbers of key and value heads and of tokens.
     fn defaults(self, heads: f64) -> (f64, f64) {
         match self {
             Self::Llama => (heads, 2048.0),
@@ -103,7 +102,7 @@ pub(super) fn write(sizes: &Settings) -> Result<Value, String> {
     Ok(config)
 }
 
-/// `rope_scaling`, null where there is none.
+/// Returns `rope_scaling`, null without scaling.
 fn scaling(sizes: &Settings) -> Value {
     let factor = sizes.value("rope_factor");
     match sizes.optional_count("rope_context") {
@@ -154,7 +153,7 @@ fn switch(name: &'static str, on: bool) -> (&'static str, f64) {
     (name, f64::from(u8::from(on)))
 }
 
-/// 0 where it is what the width comes to.
+/// Returns the head's size, or 0 if it follows from the width.
 fn head_dim(fields: &Fields<'_>, family: Family, divided: f64) -> Result<f64, String> {
     let default = match family {
         Family::Qwen3 => 128.0,
@@ -165,7 +164,7 @@ fn head_dim(fields: &Fields<'_>, family: Family, divided: f64) -> Result<f64, St
     Ok(if same { 0.0 } else { head })
 }
 
-/// The last tokens that each one sees, where that is not all.
+/// Returns the attention window, unless it covers all tokens.
 fn window(fields: &Fields<'_>, family: Family) -> Result<Option<f64>, String> {
     match family {
         Family::Llama => Ok(None),
@@ -174,7 +173,7 @@ fn window(fields: &Fields<'_>, family: Family) -> Result<Option<f64>, String> {
         Family::Mistral => fields.number("sliding_window", None).map(Some),
         Family::Qwen2 | Family::Qwen3 => {
             fields.is("use_sliding_window", &json!(false), &json!(false))?;
-            // What they say means nothing then.
+            // Their values are unused then.
             fields.get("sliding_window");
             fields.get("max_window_layers");
             let all = fields.get("layer_types").as_array();
@@ -205,7 +204,7 @@ fn switches(fields: &Fields<'_>, family: Family) -> Result<[(&'static str, f64);
     ])
 }
 
-/// The rotary embedding's base, and how it is stretched for longer texts.
+/// Returns the rotary embedding's base, and its scaling for longer texts.
 fn rope(fields: &Fields<'_>) -> Result<Sizes, String> {
     let (old, new) = (fields.get("rope_scaling"), fields.get("rope_parameters"));
     let (name, scaling) = if new.is_null() {
@@ -243,7 +242,7 @@ fn rope(fields: &Fields<'_>) -> Result<Sizes, String> {
         Some(theta) => theta,
         None => fields.number("rope_theta", Some(10_000.0))?,
     };
-    // Beside the new way, the old one says the same.
+    // If the new form is present, the old one repeats it.
     fields.get("rope_theta");
     own.is("partial_rotary_factor", &json!(1.0), &json!(1.0))
         .map_err(within)?;

@@ -90,7 +90,7 @@ fn what_our_model_does_not_do_is_refused_by_its_name() {
         let error = read(&with(llama(), json!({field: value}))).unwrap_err();
         assert!(error.contains(wanted), "{error}");
     }
-    // What is off changes nothing, nor does what is known to.
+    // Disabled features, and those known to have no effect, change nothing.
     let off = json!({"use_mrope": false, "is_llama_config": true, "pruned_heads": {}});
     settings(&with(llama(), off), &["vocab=11"]);
 }
@@ -134,7 +134,7 @@ fn what_our_model_does_is_a_setting() {
     assert!(error.contains("`use_sliding_window` is true"), "{error}");
 }
 
-/// Where it is shorter than the context. A config that does not say has one of 4096.
+/// If it is shorter than the context. The default is 4096.
 #[test]
 fn a_mistral_has_its_window() {
     let mistral = |fields| with(with(llama(), json!({"model_type": "mistral"})), fields);

@@ -6,7 +6,7 @@ use crate::{
 };
 use gpipe_torch::Sequential;
 
-/// Tokens in; as many tokens as targets.
+/// Makes a model from tokens to a target per token.
 fn of_tokens(model: Sequential, sizes: &Settings) -> Instance {
     let tokens = || Synthetic::classes([sizes.count("context")], sizes.count("vocab"));
     let own = Instance::new(model, tokens(), tokens(), token_cross_entropy);
@@ -145,7 +145,7 @@ pub(super) fn llama_entry() -> Entry {
     released(entry)
 }
 
-/// The sizes of models that are known by name.
+/// Adds presets of released models.
 fn released(entry: Entry) -> Entry {
     // layers, d_model, heads, kv_heads, d_ff, context, vocab, theta
     let released = [
@@ -183,10 +183,10 @@ fn released(entry: Entry) -> Entry {
     })
 }
 
-/// Features of a head of a `llama`.
+/// Returns the features per head of a `llama`.
 fn head_dim(sizes: &Settings) -> i64 {
     let (d_model, heads) = (sizes.count("d_model"), sizes.count("heads"));
-    // 0, which no model has, where it does not divide.
+    // 0, which is invalid, if it does not divide.
     let divided = if d_model % heads == 0 {
         d_model / heads
     } else {
@@ -237,7 +237,7 @@ pub(super) fn transformer_entry() -> Entry {
         .preset("transformer-big", &original(1024.0, 16.0, 4096.0, 0.3))
 }
 
-/// The paper's two sizes, table 3, with its English-German vocabulary.
+/// The paper's two sizes (table 3), with its English-German vocabulary.
 fn original(d_model: f64, heads: f64, d_ff: f64, dropout: f64) -> [(&'static str, f64); 6] {
     [
         ("d_model", d_model),

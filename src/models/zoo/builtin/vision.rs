@@ -6,7 +6,7 @@ use super::super::{
 use crate::{AmoebaNetD, LossKind, ResNet, UNet, Vgg16, amoebanet_d, resnet, unet, vgg16};
 use gpipe_torch::Sequential;
 
-/// Images of three colours in, a class out.
+/// Makes a model from images of three channels to a class.
 fn classifier(model: Sequential, sizes: &Settings) -> Instance {
     let image = sizes.count("image");
     let input = Synthetic::normal([3, image, image]);

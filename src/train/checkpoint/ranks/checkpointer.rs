@@ -1,4 +1,4 @@
-//! The checkpointer as several processes use it.
+//! Tests of the checkpointer in several processes.
 
 use std::fs;
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use super::{copied, newest};
 use gpipe_torch::testing::ranks;
 use gpipe_torch::world::World;
 
-/// Has a rank's part of a step written.
+/// Starts writing a rank's part of a step.
 fn start(
     own: &mut Checkpointer,
     world: &World,
@@ -32,7 +32,7 @@ fn all_hear_what_became_of_a_checkpoint() {
             start(&mut all, &world, step, None).unwrap();
             assert_eq!(all.finish().unwrap().unwrap().step, step);
         }
-        // One that a rank has nothing for: each call but the one that tells returns as ever.
+        // A failed copy: each call except the one that reports it returns as usual.
         let none = CheckpointError::Kind {
             name: "odd".to_owned(),
             kind: "QInt8".to_owned(),
@@ -62,7 +62,7 @@ fn all_hear_what_became_of_a_checkpoint() {
     assert_eq!(newest(&path), 5);
 }
 
-/// Rank 0 alone is asked; whoever only writes a part can end while it waits for the answer.
+/// Only rank 0 is asked; processes that only write a part can end while it waits for the answer.
 #[test]
 fn one_that_is_held_back_is_published_or_not() {
     let folder = tempfile::tempdir().unwrap();
@@ -99,14 +99,14 @@ fn a_folder_that_is_not_the_same_for_all_is_told_at_the_start() {
         let place = folder.path().to_owned();
         if exists {
             fs::create_dir(place.join("other")).unwrap();
-            // Of another run, or of this one before it was started again.
+            // From another run, or from this one before a restart.
             fs::write(place.join("other/.lock"), "process 7 on node").unwrap();
         }
         let heard = ranks(3, move |world| {
             let own = if world.rank() == 2 { "other" } else { "own" };
             let error = Checkpointer::in_world(place.join(own), &world).unwrap_err();
             assert!(error.is_wrong_use());
-            // The one that all see does.
+            // A folder shared by all works.
             let all = Checkpointer::in_world(place.join("own"), &world).unwrap();
             drop(all);
             world.leave().unwrap();
@@ -139,7 +139,7 @@ fn a_folder_in_use_is_told_to_all() {
     drop(first);
 }
 
-/// No rank writes into what has become another run's folder, and all end for the same reason.
+/// No rank writes to a folder that has become another run's, and all end for the same reason.
 #[test]
 fn a_folder_that_is_replaced_is_lost_for_all() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A rank that cannot write, at each operation in turn.
+//! Tests of a rank that cannot write, at each operation in turn.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::super::{CheckpointError, folder, write};
 use super::{copied, newest, target, write_alone, write_together};
 use gpipe_torch::testing::ranks;
 
-/// In one world, and one after the other: a failure is the end of nothing.
+/// In one world, one failure after another: none ends it.
 #[test]
 fn a_rank_that_cannot_write_has_all_return_its_error_and_the_next_checkpoint_works() {
     const SIZE: usize = 3;
@@ -52,12 +52,12 @@ fn a_rank_that_cannot_write_has_all_return_its_error_and_the_next_checkpoint_wor
                         Ok(())
                     })
                     .unwrap();
-                // The same step once more, into the same folder.
+                // The same step again, in the same folder.
                 write_together(&good, step).unwrap();
                 together
                     .tell(|| {
                         assert_eq!(newest(&path), step, "{what}");
-                        // What could not be removed the next run removes.
+                        // The next run removes leftovers.
                         folder::recover(&RealDisk, &path)?;
                         let left = names(&path);
                         assert_eq!(left.len(), 2, "{what}: {left:?}");
@@ -75,16 +75,15 @@ fn a_rank_that_cannot_write_has_all_return_its_error_and_the_next_checkpoint_wor
         let names = |error: &&String| files.iter().any(|file| error.contains(file));
         heard[0].iter().filter(names).count()
     };
-    // Each stage is written in five operations. Those of a rank are written side by side: which of
-    // them meets the operation of a number is not the same every time, so they count together.
+    // Each stage takes five operations. A rank writes its stages concurrently, so which stage meets the
+    // operation of a given number varies: they count together.
     let rank_1: &[&str] = &["stage-1", "stage-4"];
     for (files, least) in [(rank_1, 6), (&["stage-2"], 3), (&["manifest.json"], 3)] {
         assert!(named(files) >= least, "{files:?}: {:#?}", heard[0]);
     }
 }
 
-/// What a rank finds before it writes anything: weights that are not finite, a panic, a copy that
-/// could not be made.
+/// Failures before writing: weights that are not finite, a panic, a failed copy.
 #[test]
 fn whatever_a_rank_meets_all_hear_of_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,7 +119,7 @@ fn whatever_a_rank_meets_all_hear_of_it() {
         };
         let kind = write::write(&to, 2, own, None, || true).unwrap_err();
 
-        // Of rank 0 alone it is asked, and whatever it panics with is told.
+        // Only rank 0 asks for approval, and a panic there is reported to all.
         let own = Ok(copied(2, mine));
         let panics = write::write(&to, 2, own, None, || panic!("on approval")).unwrap_err();
         let held = write::write(&to, 2, Ok(copied(2, mine)), None, || false).unwrap();
@@ -140,7 +139,7 @@ fn whatever_a_rank_meets_all_hear_of_it() {
     assert_eq!(names(folder.path()), ["step-00000001", "step-00000003"]);
 }
 
-/// The others do not wait for a rank that is gone, whatever they wait for.
+/// No process waits for a lost rank.
 #[test]
 fn a_rank_that_is_lost_frees_the_others() {
     for gone in 0..3 {

@@ -1,8 +1,7 @@
-//! Processes that are killed at an operation on the disk: before a checkpoint is sealed, in the
-//! middle of that, and after it.
+//! Tests of processes killed at a disk operation: before, while and after a checkpoint is sealed.
 //!
 //! `CHECKPOINT_KILLS=all cargo test --lib checkpoint::ranks::kills` kills every rank at every
-//! operation; without the variable there are some kills.
+//! operation; without the variable, only some kills are tested.
 
 use std::env;
 use std::io::{Read as _, Seek as _};
@@ -20,14 +19,14 @@ use gpipe_torch::testing::free_port;
 use gpipe_torch::world::{Words, World};
 
 const SIZE: usize = 3;
-/// Of the child: the folder, and the number of the operation at which it is killed.
+/// Environment of the child: the folder, and the number of the operation at which it is killed.
 const FOLDER: &str = "CHECKPOINT_TEST_FOLDER";
 const AT: &str = "CHECKPOINT_TEST_AT";
 
-/// Exit code of a process that has heard of a lost one.
+/// Exit code of a process that was told of a lost one.
 const HEARD: i32 = 75;
 
-/// What a child process does: its part of a checkpoint. Nothing where the tests themselves run.
+/// The child process, which writes its part of a checkpoint. Without the environment, it does nothing.
 #[test]
 fn part() {
     let (Ok(folder), Ok(at)) = (env::var(FOLDER), env::var(AT)) else {
@@ -35,11 +34,11 @@ fn part() {
     };
     let world = World::join(Words::from_env().unwrap()).unwrap();
     let together = Together::all(&world).unwrap();
-    // Whoever still joins a world waits for its store for as long as a meeting may take.
+    // A process that is still joining the world waits for its store as long as a meeting may take.
     let there = together.agree(Ok(()));
     let disk = Faulty::new(Fault::Killed, at.parse().unwrap());
     let to = target(disk, folder.as_ref(), 1, &together);
-    // An error that is none of a lost process ends with another code.
+    // Other errors than a lost process end with another code.
     let code = match there.and_then(|()| write_together(&to, 2)) {
         Ok(saved) => {
             assert_eq!(saved.unwrap().step, 2);
@@ -61,23 +60,23 @@ fn part() {
     exit(code);
 }
 
-/// The processes of one run; killed, whatever becomes of the test.
+/// The processes of one run, killed when dropped.
 struct Job(Vec<Child>);
 
 impl Drop for Job {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended is not there any more.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Has three processes write step 2, of which one is killed.
+/// Lets three processes write step 2, and kills one.
 ///
 /// # Errors
-/// It did not come to that: how each ended.
+/// None was killed; describes how each ended.
 fn run(folder: &Path, victim: usize, at: usize) -> Result<(), String> {
     let port = free_port().to_string();
     let mut said: Vec<_> = (0..SIZE).map(|_| tempfile::tempfile().unwrap()).collect();
@@ -124,10 +123,10 @@ fn run(folder: &Path, victim: usize, at: usize) -> Result<(), String> {
     if killed { Ok(()) } else { Err(ends.join("\n")) }
 }
 
-/// One kill, and the next start. *Returns* the newest checkpoint.
+/// Kills a process, and restarts the run. *Returns* the newest checkpoint.
 ///
 /// # Errors
-/// Nobody was killed: how each process ended.
+/// None was killed; describes how each process ended.
 fn kill(victim: usize, at: usize) -> Result<u64, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
@@ -142,7 +141,7 @@ fn kill(victim: usize, at: usize) -> Result<u64, String> {
         left.iter().all(|name| name.starts_with("step-")),
         "{left:?}"
     );
-    // All of them again, as after a restart.
+    // All processes again, as after a restart.
     let again = target(RealDisk, path, 1, &Together::alone());
     write_together(&again, 2).unwrap();
     assert_eq!(newest(path), 2);
@@ -163,8 +162,8 @@ fn a_kill_anywhere_leaves_a_whole_checkpoint() {
         }
         return;
     }
-    // Rank 0 writes two shards in twelve operations, the manifest and the folder in four; the
-    // next one renames it.
+    // Rank 0 writes two shards in twelve operations, manifest and folder in four; the next one renames
+    // the folder.
     for (victim, at, step) in [
         (0, 4, 1),
         (0, 13, 1),

@@ -1,4 +1,4 @@
-//! Pipelines over processes: saved by some, resumed by others, with the same bits.
+//! Tests of pipelines over processes, saved by some and resumed by others, with the same bits.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn over(world: &Arc<World>, devices: usize) -> Pipeline {
     builder().devices(&devices).world(world).build().unwrap()
 }
 
-/// The loss of the step of a number.
+/// Trains the step of this number, and returns its loss.
 fn train(pipe: &mut Pipeline, optimizer: &mut Optimizer, step: u64) -> u64 {
     let x = Tensor::full([8, 8], 0.1 * step as f64, (Kind::Float, Device::Cpu));
     let y = Tensor::ones([8, 8], (Kind::Float, Device::Cpu));
@@ -43,7 +43,7 @@ fn train(pipe: &mut Pipeline, optimizer: &mut Optimizer, step: u64) -> u64 {
     loss.to_bits()
 }
 
-/// Trains and saves. *Returns* the loss of the step after that.
+/// Trains and saves. *Returns* the loss of the next step.
 fn saves(pipe: &mut Pipeline, mut checkpointer: Checkpointer) -> u64 {
     let mut optimizer = Optimizer::new(AdamW::default());
     for step in 1..=STEPS {
@@ -55,7 +55,7 @@ fn saves(pipe: &mut Pipeline, mut checkpointer: Checkpointer) -> u64 {
     train(pipe, &mut optimizer, STEPS + 1)
 }
 
-/// Goes on. *Returns* the same.
+/// Resumes. *Returns* the loss of the next step.
 fn resumes(pipe: &mut Pipeline, from: &Checkpoint) -> u64 {
     let mut optimizer = Optimizer::new(AdamW::default());
     assert_eq!(from.extras().step, STEPS);
@@ -67,7 +67,7 @@ fn left(world: Arc<World>) {
     Arc::into_inner(world).unwrap().leave().unwrap();
 }
 
-/// By ranks that have so many devices each.
+/// Saves in ranks with these numbers of devices.
 fn saved_over(devices: &'static [usize], folder: &Path) -> Vec<u64> {
     let folder = folder.to_owned();
     ranks(devices.len(), move |world| {

@@ -1,4 +1,4 @@
-//! A checkpoint that several processes open: each its part, and all or none.
+//! Tests of a checkpoint opened by several processes: each opens its part, and all or none succeed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,13 +14,13 @@ use gpipe_torch::testing::ranks;
 use gpipe_torch::world::World;
 use gpipe_torch::{AdamW, Optimizer, Pipeline, Sequential};
 
-/// The names of the stages that a rank of two has, which has the first three or the others.
+/// The stage names of a rank of two: the first three or the others.
 fn names(rank: usize) -> Needs {
     let own = if rank == 0 { 0..3 } else { 3..STAGES };
     Needs::Names(own.map(|stage| format!("layer.{stage}.weight")).collect())
 }
 
-/// Flips a bit of a byte, which is counted from the end.
+/// Flips a bit of a byte, counted from the end.
 fn damage(path: &Path, from_end: usize) {
     let mut bytes = fs::read(path).unwrap();
     let place = bytes.len() - from_end;
@@ -32,10 +32,10 @@ fn shard(folder: &Path, step: u64, stage: usize) -> PathBuf {
     folder.join(format!("step-{step:08}/stage-{stage}.safetensors"))
 }
 
-/// The step of the newest, and that of the newest that is intact with what is wrong with others.
+/// Step of the newest; step of the newest intact one, with the errors of others.
 type Opened = (Result<u64, String>, Result<(u64, Vec<String>), String>);
 
-/// What two ranks that open the newest, and the newest that is intact, are told.
+/// Results of two ranks that open the newest, and the newest intact checkpoint.
 fn opened(folder: &Path, needs: fn(usize) -> Needs) -> Vec<Opened> {
     let folder = folder.to_owned();
     ranks(2, move |world| {
@@ -69,10 +69,10 @@ fn a_rank_verifies_what_it_needs_and_does_not_notice_the_rest() {
     let both = [(Ok(2), Ok((2, Vec::new()))), (Ok(2), Ok((2, Vec::new())))];
     assert_eq!(opened(folder.path(), names), both);
     assert_eq!(opened(folder.path(), |_| Needs::Share), both);
-    // Nobody needs this one.
+    // No rank needs this shard.
     damage(&shard(folder.path(), 2, 1), 1);
     assert_eq!(opened(folder.path(), of_four), both);
-    // One does, and all go by what it finds.
+    // One rank needs it, and all follow its result.
     for needs in [names, |_| Needs::Share] {
         let told = opened(folder.path(), needs);
         assert_eq!(told[0], told[1]);
@@ -85,14 +85,14 @@ fn a_rank_verifies_what_it_needs_and_does_not_notice_the_rest() {
             "{newest}"
         );
     }
-    // Which of them that was.
+    // The error names the rank.
     let (rank, _) = opened(folder.path(), names)[1].clone();
     assert!(rank.unwrap_err().starts_with("rank 0 on `"));
     let (rank, _) = opened(folder.path(), |_| Needs::Share)[0].clone();
     assert!(rank.unwrap_err().starts_with("rank 1 on `"));
 }
 
-/// Every byte of every shard is verified by somebody.
+/// Every byte of every shard is verified by some rank.
 #[test]
 fn what_is_shared_out_is_all_of_it() {
     for stage in 0..STAGES {
@@ -114,7 +114,7 @@ fn what_is_shared_out_is_all_of_it() {
     }
 }
 
-/// A header that is damaged so that the name is another one, of the same length.
+/// A damaged header in which the name is another one of the same length.
 #[test]
 fn a_name_that_a_damaged_header_hides_is_no_other_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn without_a_checkpoint_all_are_told_so() {
     });
 }
 
-/// Two folders of one name, on two hosts without a common file system.
+/// Two folders of the same name, on hosts without a shared file system.
 #[test]
 fn ranks_that_read_two_folders_are_told_so() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -178,7 +178,7 @@ fn ranks_that_read_two_folders_are_told_so() {
 
 const LAYERS: [&str; 3] = ["one", "two", "three"];
 
-/// Those layers of a model that are wanted, as a pipeline of one stage.
+/// The given layers of a model, as a pipeline of one stage.
 fn pipe(layers: &[&str], seed: i64) -> (Pipeline, Optimizer) {
     let model = layers.iter().fold(Sequential::new(), |model, layer| {
         model.layer(*layer, |p| nn::linear(p, 4, 4, LinearConfig::default()))
@@ -200,7 +200,7 @@ fn train(pipe: &mut Pipeline, optimizer: &mut Optimizer) {
     optimizer.step(pipe).unwrap();
 }
 
-/// All that is in a pipeline, by what it is.
+/// The state of a pipeline, by name.
 type State = Vec<(String, Vec<f64>)>;
 
 fn state(pipe: &mut Pipeline, optimizer: &Optimizer) -> State {
@@ -217,7 +217,7 @@ fn state(pipe: &mut Pipeline, optimizer: &Optimizer) -> State {
     all
 }
 
-/// What a process alone has saved of all layers, and the state of them.
+/// Saves all layers in a single process, and returns their state.
 fn saved(folder: &Path) -> State {
     let (mut pipe, mut optimizer) = pipe(&LAYERS, 1);
     train(&mut pipe, &mut optimizer);
@@ -229,7 +229,7 @@ fn saved(folder: &Path) -> State {
     state(&mut pipe, &optimizer)
 }
 
-/// Each rank has some of the layers, as a pipeline over processes will.
+/// Restores some of the layers in each rank, as a pipeline over processes does.
 fn restored(folder: &Path, layers: [&'static [&'static str]; 2]) -> Vec<Result<State, String>> {
     let folder = folder.to_owned();
     ranks(2, move |world: World| {

@@ -1,4 +1,4 @@
-//! What several processes write is what one writes, and the store does not grow by it.
+//! Several processes write the same files as one, and the store does not grow.
 
 use super::super::disk::RealDisk;
 use super::super::faults::names;
@@ -7,7 +7,7 @@ use super::super::write;
 use super::{copied, files, newest, target, write_alone, write_together};
 use gpipe_torch::testing::ranks;
 
-/// Which rank has which stage: in blocks, in turn, backwards, or one rank none.
+/// Assignments of stages to ranks: in blocks, in turn, reversed, or one rank without any.
 const CUTS: [fn(usize, usize) -> usize; 4] = [
     |stage, size| stage * size / super::STAGES,
     |stage, size| stage % size,
@@ -58,7 +58,7 @@ fn many_checkpoints_leave_nothing_in_the_store_and_old_ones_are_removed() {
         let mut keys = Vec::new();
         for step in 1..=20 {
             write_together(&to, step).unwrap();
-            // The others have read what came before, and nothing is under way.
+            // The others have read earlier messages, and none are pending.
             together.agree(Ok(())).unwrap();
             if world.rank() == 0 {
                 keys.push(world.keys());
@@ -73,7 +73,7 @@ fn many_checkpoints_leave_nothing_in_the_store_and_old_ones_are_removed() {
     assert_eq!(names(folder.path()), ["step-00000019", "step-00000020"]);
 }
 
-/// Nobody would notice a stage that is not there before it is needed.
+/// Otherwise a missing stage would be noticed only when needed.
 #[test]
 fn a_stage_that_nobody_or_everybody_has_is_an_error_of_all() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn a_stage_that_nobody_or_everybody_has_is_an_error_of_all() {
     assert_eq!(names(folder.path()), ["step-00000001", "step-00000002"]);
 }
 
-/// Two folders of one name on two hosts, of which one has what a run there was killed at.
+/// Two folders of the same name on two hosts, one with leftovers of a killed run.
 #[test]
 fn a_shard_that_rank_0_does_not_see_is_not_sealed() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

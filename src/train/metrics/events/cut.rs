@@ -1,4 +1,4 @@
-//! Taking back the events after a step.
+//! Truncates event files after a step.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -8,8 +8,8 @@ use super::message;
 use gpipe_data::tf_record::frame::{First, first};
 use gpipe_partitioner::files;
 
-/// Cuts off the records from the first one of a step after `last`, and one that is torn;
-/// a file without any scalar then goes.
+/// Cuts off the records from the first one of a step after `last`, and an incomplete one; removes a
+/// file that has no scalars then.
 pub(super) fn after(path: &Path, last: u64) -> Result<(), MetricsError> {
     let bytes = files::read(path).map_err(MetricsError::io("read", path))?;
     let damaged = |offset: usize, why| MetricsError::Record {

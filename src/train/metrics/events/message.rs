@@ -1,14 +1,13 @@
-//! The protocol buffer `Event` of TensorFlow (`core/util/event.proto`), as far as scalars
-//! need it.
+//! TensorFlow's protocol buffer `Event` (`core/util/event.proto`), as far as needed for scalars.
 
 use prost::{Message, Oneof};
 
-/// What an event is about.
+/// Contents of an event.
 #[derive(Debug)]
 pub(super) enum What<'a> {
-    /// First of a file.
+    /// First event of a file.
     Version,
-    /// A run goes on with this step: later events that were read before are void.
+    /// A resumed run starts with this step: later events read before are invalid.
     Start,
     /// Names and values.
     Scalars(&'a [(String, f64)]),
@@ -19,7 +18,7 @@ struct Event {
     /// Seconds since 1970.
     #[prost(double, optional, tag = "1")]
     wall_time: Option<f64>,
-    /// An `int64` there, which is the same bytes.
+    /// An `int64` in TensorFlow, with the same encoding.
     #[prost(uint64, optional, tag = "2")]
     step: Option<u64>,
     #[prost(oneof = "Content", tags = "3, 5, 7")]
@@ -47,15 +46,15 @@ struct Summary {
 struct Value {
     #[prost(string, tag = "1")]
     tag: String,
-    /// TensorBoard's scalars are single precision. One of several kinds of value there: it is
-    /// written also where it is 0.
+    /// TensorBoard's scalars are single precision. A `oneof` field in TensorFlow, so it is also written
+    /// if 0.
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct SessionLog {
-    /// An `enum` there.
+    /// An `enum` in TensorFlow.
     #[prost(int32, tag = "1")]
     status: i32,
 }
@@ -63,7 +62,7 @@ struct SessionLog {
 /// `SessionLog.SessionStatus.START`.
 const START: i32 = 1;
 
-/// An event of `step` at `wall_time`, in seconds since 1970.
+/// Encodes an event of `step` at `wall_time`, in seconds since 1970.
 pub(super) fn event(wall_time: f64, step: u64, what: &What<'_>) -> Vec<u8> {
     let content = match what {
         What::Version => Content::FileVersion("brain.Event:2".to_owned()),
@@ -87,7 +86,7 @@ fn scalar((tag, number): &(String, f64)) -> Value {
     }
 }
 
-/// The step of an event, and whether it has scalars; nothing if it is no event.
+/// Returns the step of an event, and whether it has scalars; `None` if it is not an event.
 pub(super) fn step(event: &[u8]) -> Option<(u64, bool)> {
     let event = Event::decode(event).ok()?;
     let scalars = matches!(event.content, Some(Content::Summary(_)));
@@ -98,7 +97,7 @@ pub(super) fn step(event: &[u8]) -> Option<(u64, bool)> {
 mod tests {
     use super::*;
 
-    /// As TensorFlow writes it; a value of 0 is a value.
+    /// As TensorFlow writes it; a value of 0 is written too.
     #[test]
     fn an_event_has_the_bytes_of_its_description() {
         let wanted = [

@@ -12,8 +12,7 @@ use super::MetricsError;
 use gpipe_data::tf_record::frame;
 use message::What;
 
-/// What the names of event files begin with; then come seconds since 1970, by which
-/// TensorBoard orders them.
+/// Prefix of event files' names, followed by seconds since 1970, which order the files in TensorBoard.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// Writes scalars for TensorBoard.
@@ -21,12 +20,12 @@ const PREFIX: &str = "events.out.tfevents.";
 pub struct EventFile {
     path: PathBuf,
     file: File,
-    /// Bytes of whole records.
+    /// Size of all complete records.
     whole: u64,
 }
 
 impl EventFile {
-    /// A new file in a folder, which TensorBoard reads after those that are there.
+    /// Creates a file in a folder, which TensorBoard reads after the existing ones.
     ///
     /// # Errors
     /// [`MetricsError::Io`].
@@ -47,12 +46,11 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Goes on after `step` in a file of its own: events of later steps are cut off the
-    /// files that are there, with records that were not written to their end, and a
-    /// TensorBoard that has read them already is told to forget them.
+    /// Continues after `step` in a new file: later events and incomplete records are cut off the
+    /// existing files, and TensorBoard instances that have already read them are told to discard them.
     ///
     /// # Errors
-    /// [`MetricsError::Record`] for a record that is not what was written.
+    /// [`MetricsError::Record`] for a damaged record.
     pub fn resume(folder: &Path, step: u64) -> Result<Self, MetricsError> {
         for path in existing(folder)? {
             cut::after(&path, step)?;
@@ -62,15 +60,15 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Appends scalars of a step, by their names. They are in the file when this returns.
+    /// Appends named scalars of a step; they are in the file when this returns.
     ///
     /// # Errors
-    /// [`MetricsError::Io`]; then none of them is.
+    /// [`MetricsError::Io`]; then none is in the file.
     pub fn scalars(&mut self, step: u64, values: &[(String, f64)]) -> Result<(), MetricsError> {
         self.write(&message::event(now(), step, &What::Scalars(values)))
     }
 
-    /// Has the operating system write what it holds back.
+    /// Syncs the file to the disk.
     ///
     /// # Errors
     /// [`MetricsError::Io`].
@@ -79,7 +77,7 @@ impl EventFile {
         synced.map_err(MetricsError::io("write", &self.path))
     }
 
-    /// The file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -87,7 +85,7 @@ impl EventFile {
     fn write(&mut self, event: &[u8]) -> Result<(), MetricsError> {
         let record = frame::record(event);
         if let Err(error) = self.file.write_all(&record) {
-            // Half a record would hide all that follow. The first error is the one to tell.
+            // A partial record would hide all that follow. The first error is the relevant one.
             let _ = self.file.set_len(self.whole);
             return Err(MetricsError::io("write", &self.path)(error));
         }
@@ -96,12 +94,12 @@ impl EventFile {
     }
 }
 
-/// Whether it is an event file, by its name.
+/// Whether this is the name of an event file.
 pub(crate) fn is_event_file(path: &Path) -> bool {
     seconds_of(path).is_some()
 }
 
-/// Event files in a folder, in the order in which TensorBoard reads them.
+/// Returns the event files of a folder, in the order in which TensorBoard reads them.
 fn existing(folder: &Path) -> Result<Vec<PathBuf>, MetricsError> {
     let entries = fs::read_dir(folder).map_err(MetricsError::io("read", folder))?;
     let mut paths = Vec::new();
@@ -120,7 +118,7 @@ fn seconds_of(path: &Path) -> Option<u64> {
     rest.split('.').next()?.parse().ok()
 }
 
-/// Seconds since 1970; 0 where the clock stands before.
+/// Returns the seconds since 1970, or 0 if the clock is before.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
