@@ -79,8 +79,7 @@ pub mod profile {
 #[cfg(feature = "torch")]
 pub mod report {
     pub use gpipe_torch::{
-        CudaReport, GradNorm, GraphUse, MemoryReport, MemoryUse, StepInARow, StepNumbers,
-        StepReport, StepsInARow,
+        CudaReport, GradNorm, GraphUse, MemoryReport, MemoryUse, StepNumbers, StepReport,
     };
 }
 

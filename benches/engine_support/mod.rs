@@ -130,22 +130,6 @@ impl Rig {
             .events)
     }
 
-    /// Runs `steps` steps in a row, without a barrier between them.
-    pub fn in_a_row(&mut self, steps: usize) -> anyhow::Result<Timeline> {
-        let program = Arc::new(self.program.in_a_row(steps)?);
-        let (edge, value) = (gpipe::engine::EdgeId(0), ());
-        let entry = |micro| Entry {
-            edge,
-            micro: MicroId(micro),
-            value,
-        };
-        let entries = (0..program.micro_batches()).map(entry).collect();
-        let outcome = self
-            .engine
-            .step(&program, Arc::clone(&self.step), entries)?;
-        Ok(outcome.timeline)
-    }
-
     pub fn schedule(&self) -> &CheckedSchedule {
         self.program.schedule()
     }

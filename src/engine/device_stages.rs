@@ -172,10 +172,6 @@ impl<S: Stage> LocalStage<S> {
         let (outputs, takers) = match op.task {
             Task::Action(action) => (self.stage.run(action, inputs)?, "edges"),
             Task::Exchange { round, .. } => (self.stage.exchange(round, inputs)?, "other replicas"),
-            Task::Close { step, .. } => {
-                self.stage.close_step(step)?;
-                (Vec::new(), "")
-            }
         };
         let end = Instant::now();
         let returned = outputs.len();

@@ -70,7 +70,7 @@ impl Log {
         let last = program.ops.last().map(|op| op.task);
         let exchanges = match last {
             Some(Task::Exchange { .. }) => program.stages.len(),
-            Some(Task::Action(_) | Task::Close { .. }) | None => 0,
+            Some(Task::Action(_)) | None => 0,
         };
         let events = Events {
             actions: Vec::with_capacity(program.ops.len()),
@@ -90,7 +90,6 @@ impl Log {
                 bytes_in_flight: Bytes(bytes),
             }),
             Task::Exchange { stage, .. } => self.exchanged(stage, end),
-            Task::Close { .. } => {}
         }
     }
 

@@ -19,8 +19,6 @@ pub enum Phase {
     Exchange(usize),
     /// Sending the output of this round of an exchange to a device of another process.
     SendExchange(usize),
-    /// [`Stage::close_step`](super::Stage::close_step), of this step of several in a row.
-    CloseStep(usize),
     /// [`Stage::end`](super::Stage::end).
     End,
     /// [`Stage::abort`](super::Stage::abort).
@@ -38,7 +36,6 @@ impl fmt::Display for Phase {
             Self::SendExchange(round) => {
                 return write!(f, "sending after {}", Self::Exchange(*round));
             }
-            Self::CloseStep(step) => return write!(f, "close of step {step} in a row"),
             Self::Begin => "begin of the step",
             Self::Action(ActionKind::Forward) => "forward",
             Self::Action(ActionKind::Backward) => "backward",

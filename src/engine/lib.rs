@@ -135,12 +135,6 @@
 //! rounds come behind all actions of the device, ordered by round. So no action waits for an
 //! exchange, and a round waits only for rounds before it, of all devices: there is no cycle.
 //!
-//! **Steps in a row.** A program may be that of several steps ([`Program::in_a_row`]): the same
-//! lists several times, with values in slots of their own, and behind a stage's last action of a step
-//! a task that closes the step there ([`Stage::close_step`]). All of it is one step to this protocol:
-//! it begins, fails, stalls, is aborted and ends once. A close has no inputs and no outputs, so that
-//! nobody waits for it but its own device.
-//!
 //! **Memory order.** All values pass through the mutex of a mailbox: what a writer did before
 //! it posted happens before what the reader does after it took. No value goes through the
 //! turns or the notes. The only other shared variable is a mailbox's hint that it is not
@@ -158,7 +152,6 @@ mod event;
 mod failure;
 mod gather;
 mod handle;
-mod in_a_row;
 mod in_memory;
 mod inboxes;
 mod mailbox;

@@ -60,14 +60,6 @@ impl Shares {
         }
     }
 
-    /// Shares of `steps` steps in a row, of one replica.
-    pub(super) fn in_a_row(&self, steps: usize) -> Self {
-        Self {
-            mesh: self.mesh,
-            starts: vec![0, steps * self.micro_batches()],
-        }
-    }
-
     pub(super) fn micro_batches(&self) -> usize {
         self.starts[self.starts.len() - 1]
     }

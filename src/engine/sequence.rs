@@ -97,7 +97,7 @@ pub(super) fn add_urgencies(replicas: &Replicas, devices: &mut [DeviceProgram]) 
             for op in device.ops.iter_mut().rev() {
                 let chain = match op.task {
                     Task::Action(_) => actions.next().map(|own| own.saturating_add(behind)),
-                    Task::Exchange { .. } | Task::Close { .. } => None,
+                    Task::Exchange { .. } => None,
                 };
                 op.urgency = chain.unwrap_or_else(|| next.saturating_add(1));
                 next = op.urgency;

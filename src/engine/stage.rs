@@ -108,19 +108,6 @@ pub trait Stage: 'static {
         anyhow::bail!("it has no exchange, without which replicas cannot train")
     }
 
-    /// Closes one of several steps in a row ([`Program::in_a_row`](super::Program::in_a_row)),
-    /// after the stage's last action of it: the stage's gradients of the step are complete, so it
-    /// updates its weights and prepares for the next step, if there is one. `step` counts from 0.
-    /// Other stages may still be at this step, or already at the next; if one of them fails,
-    /// `abort` follows and the stage undoes its updates since `begin`.
-    ///
-    /// # Errors
-    /// Any error, and any panic, fails all of the steps. The default implementation fails.
-    #[doc(alias = "post-validation")]
-    fn close_step(&mut self, step: usize) -> anyhow::Result<()> {
-        anyhow::bail!("it cannot go from step {step} to the next one without an end of the step")
-    }
-
     /// Ends the step on this device, after its last action; other devices may still be at work.
     ///
     /// # Errors

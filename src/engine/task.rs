@@ -10,15 +10,13 @@ pub(super) enum Task {
     Action(Action),
     /// A call of [`Stage::exchange`](super::Stage::exchange).
     Exchange { stage: StageId, round: usize },
-    /// A call of [`Stage::close_step`](super::Stage::close_step).
-    Close { stage: StageId, step: usize },
 }
 
 impl Task {
     pub(super) fn stage(self) -> StageId {
         match self {
             Self::Action(action) => action.stage,
-            Self::Exchange { stage, .. } | Self::Close { stage, .. } => stage,
+            Self::Exchange { stage, .. } => stage,
         }
     }
 
@@ -29,7 +27,7 @@ impl Task {
     pub(super) fn action(self) -> Option<Action> {
         match self {
             Self::Action(action) => Some(action),
-            Self::Exchange { .. } | Self::Close { .. } => None,
+            Self::Exchange { .. } => None,
         }
     }
 
@@ -38,7 +36,6 @@ impl Task {
         match self {
             Self::Action(action) => Phase::Action(action.kind),
             Self::Exchange { round, .. } => Phase::Exchange(round),
-            Self::Close { step, .. } => Phase::CloseStep(step),
         }
     }
 
@@ -47,8 +44,6 @@ impl Task {
         match self {
             Self::Action(action) => Phase::Send(action.kind),
             Self::Exchange { round, .. } => Phase::SendExchange(round),
-            // A close sends nothing.
-            Self::Close { step, .. } => Phase::CloseStep(step),
         }
     }
 }

@@ -210,15 +210,6 @@ pub enum TopologyError {
         /// The name of the schedule of the first replica that has micro-batches.
         first: String,
     },
-    /// The program cannot be run several times in a row.
-    #[error(
-        "schedule `{schedule}`: steps in a row without a barrier between them must be training \
-         steps of one replica, with all of its devices in this process"
-    )]
-    InARow {
-        /// The schedule's name.
-        schedule: String,
-    },
     /// No copy of a stage takes a value that another copy gives it in an exchange.
     #[error(
         "schedule `{schedule}`: nothing takes what round {round} of the exchange of stage {stage} gives"

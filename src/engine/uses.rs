@@ -98,7 +98,7 @@ impl<'a> Uses<'a> {
                     ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
                 }
             }
-            Task::Exchange { round: 0, .. } | Task::Close { .. } => Vec::new(),
+            Task::Exchange { round: 0, .. } => Vec::new(),
             Task::Exchange { stage, round } => self.of_others(device, |own, other| ExchangeUse {
                 stage,
                 round,
@@ -124,7 +124,6 @@ impl<'a> Uses<'a> {
                 }
             }
             Task::Exchange { round, .. } if !self.replicas.sends(round) => Vec::new(),
-            Task::Close { .. } => Vec::new(),
             Task::Exchange { stage, round } => self.of_others(device, |own, other| ExchangeUse {
                 stage,
                 round: round + 1,

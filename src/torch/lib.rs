@@ -52,8 +52,8 @@ pub use loss::{IntoLoss, Loss, LossFn, on_values};
 pub use optim::{Adam, AdamW, LrKind, LrSchedule, Optimizer, OptimizerKind, Sgd};
 pub use out_of_memory::OutOfMemory;
 pub use pipeline::{
-    GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepInARow,
-    StepNumbers, StepReport, StepsInARow,
+    GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepNumbers,
+    StepReport,
 };
 pub use precision::Precision;
 pub use profile::{
@@ -95,8 +95,7 @@ pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{
-    Copies, DeviceMeter, Graphing, MemoryLevels, OuterStep, Row, RowStep, StageSpec, StepMemory,
-    Sums, TorchStage, Votes,
+    Copies, DeviceMeter, Graphing, MemoryLevels, OuterStep, StageSpec, StepMemory, Sums, TorchStage,
 };
 pub use stage::{Portable, Role};
 pub(crate) use step::{Mode, StepSettings};

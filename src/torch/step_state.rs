@@ -19,10 +19,6 @@ pub trait StepState: Debug {
     /// The step ended well on every stage: the gathered state counts. Called before the next step
     /// begins and before the caller sees parameters or buffers.
     ///
-    /// In [`Pipeline::train_steps`](crate::Pipeline::train_steps) it is called when the step has
-    /// ended on the layer's own stage. If the step does not count after all, the stage restores its
-    /// buffers; so a commit must store its changes there.
-    ///
     /// # Errors
     /// Any error of the layer; the call that needed the outcome fails.
     fn commit(&self) -> anyhow::Result<()>;

@@ -7,8 +7,14 @@ use std::{env, fs};
 use anyhow::{Context, ensure};
 
 /// The libraries that a program can name: the facade, and the crates that it re-exports.
-const LIBRARIES: [&str; 6] =
-    ["gpipe", "gpipe_data", "gpipe_models", "gpipe_partitioner", "gpipe_torch", "gpipe_train"];
+const LIBRARIES: [&str; 6] = [
+    "gpipe",
+    "gpipe_data",
+    "gpipe_models",
+    "gpipe_partitioner",
+    "gpipe_torch",
+    "gpipe_train",
+];
 
 fn main() -> anyhow::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));

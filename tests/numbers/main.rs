@@ -4,7 +4,6 @@
 
 mod batch_norm;
 mod gradients;
-mod in_a_row;
 mod in_place;
 mod joint_backward;
 mod kernels;

@@ -8,7 +8,6 @@ mod device_loss_scale;
 mod device_times;
 mod finite_check;
 mod host_wait;
-mod in_a_row;
 mod inference;
 mod local_steps;
 mod loss_scale;
@@ -40,7 +39,6 @@ pub use builder::PipelineBuilder;
 pub(crate) use builder::check_model;
 use builder::check_names;
 pub use clip::GradNorm;
-pub use in_a_row::{StepInARow, StepsInARow};
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::{StepNumbers, StepReport};
@@ -88,10 +86,6 @@ pub struct Pipeline {
     threads: usize,
     seed: u64,
     steps: u64,
-    /// Pacing of steps without a barrier between them.
-    row_pace: in_a_row::Pace,
-    /// Bytes of the copies last kept for them.
-    row_bytes: u64,
 }
 
 impl Pipeline {

@@ -1,7 +1,5 @@
 //! Schedules compiled for the numbers of micro-batches that occur.
 
-mod in_a_row;
-
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +13,6 @@ use super::wiring::{Purpose, Wiring};
 use crate::Recompute;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use gpipe_engine::{Mesh, Program};
-use in_a_row::InARow;
 
 /// Rounds of an exchange between replicas: a reduce-scatter and an all-gather.
 const ROUNDS: usize = 2;
@@ -42,8 +39,6 @@ pub(super) struct Programs {
     /// Whether each device, over all replicas, is in this process.
     here: Vec<bool>,
     made: HashMap<(Purpose, usize), Arc<Program>>,
-    /// Program of the last run of several steps.
-    row: Option<InARow>,
 }
 
 /// Generator of the schedules.
@@ -103,7 +98,6 @@ impl Programs {
             wiring,
             here,
             made: HashMap::new(),
-            row: None,
         };
         let input_gradient = false;
         programs.get(Purpose::Train { input_gradient }, shape.micro_batches)?;
@@ -190,7 +184,6 @@ impl Programs {
             Arc::make_mut(&mut self.maker).measured = Some(costs()?);
             self.made
                 .retain(|(purpose, _), _| *purpose == Purpose::Infer);
-            self.row = None;
         }
         Ok(())
     }

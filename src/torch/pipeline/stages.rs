@@ -1,7 +1,6 @@
 //! The stages as the pipeline uses them: the engine, and its ordering with the caller's own work on
 //! accelerators before and after.
 
-mod in_a_row;
 mod owners;
 mod step;
 mod swap;
@@ -57,17 +56,8 @@ pub(crate) struct Stages {
     sums: Sums,
     /// The rounds of replicas that train alone.
     local: Option<LocalSteps>,
-    /// Work that an error interrupted.
-    unfinished: Option<Unfinished>,
-}
-
-/// Interrupted work that is finished before anything else.
-#[derive(Debug)]
-enum Unfinished {
-    /// An optimizer update.
-    Update(Update),
-    /// Undoing a run of steps.
-    Row,
+    /// An update that an error interrupted, which is finished before anything else.
+    unfinished: Option<Update>,
 }
 
 /// The accelerators of the stages.

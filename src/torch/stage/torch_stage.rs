@@ -7,7 +7,6 @@ use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 
 use super::exchange::{Copies, Sums};
 use super::graphs::{GraphUse, Graphs};
-use super::in_a_row::InRow;
 use super::lost_device;
 use super::meter::{DeviceMeter, StageMeter, StepMemory};
 use super::optimizers::Optimizers;
@@ -41,8 +40,6 @@ pub(crate) struct TorchStage {
     /// State of the outer step, if replicas train alone.
     outer: Outer,
     meter: Option<StageMeter>,
-    /// Set during a run of steps without barriers.
-    row: Option<Box<InRow>>,
 }
 
 impl TorchStage {
@@ -60,7 +57,6 @@ impl TorchStage {
             updating: Vec::new(),
             outer: Outer::default(),
             meter,
-            row: None,
         })
     }
 
@@ -139,18 +135,6 @@ impl TorchStage {
 
     pub(super) fn set_updating(&mut self, places: Vec<usize>) {
         self.updating = places;
-    }
-
-    pub(super) fn row(&self) -> Option<&InRow> {
-        self.row.as_deref()
-    }
-
-    pub(super) fn set_row(&mut self, row: Option<Box<InRow>>) {
-        self.row = row;
-    }
-
-    pub(super) fn take_row(&mut self) -> Option<Box<InRow>> {
-        self.row.take()
     }
 
     pub(super) fn passes(&self) -> &Passes {
@@ -384,14 +368,6 @@ impl Stage for TorchStage {
             let device = self.passes.compute().layers().device();
             let error = OutOfMemory::explain(device, error);
             self.explain_loss(Phase::Exchange(round), None, error)
-        })
-    }
-
-    fn close_step(&mut self, step: usize) -> anyhow::Result<()> {
-        let closed = caught(|| self.close_step_in_row(step));
-        closed.map_err(|error| {
-            let device = self.passes.compute().layers().device();
-            OutOfMemory::explain(device, error)
         })
     }
 

@@ -10,7 +10,6 @@
 mod fault_positions;
 mod faults;
 mod hints;
-mod in_a_row;
 mod lifecycle;
 mod misuse;
 mod parts;

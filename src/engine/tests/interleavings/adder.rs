@@ -33,8 +33,6 @@ pub enum At {
     /// This round of the exchange of a copy of a stage: stage, replica, round.
     Exchange(usize, usize, usize),
     End(usize),
-    /// The close of a step of several in a row: stage, step.
-    Close(usize, usize),
 }
 
 #[derive(Default)]
@@ -65,8 +63,6 @@ pub struct Adder {
     before: usize,
     /// Number of rounds of an exchange that are over.
     rounds: usize,
-    /// Number of steps in a row that are closed.
-    closed: usize,
 }
 
 /// Takes `micro` out of `list`; an error if it is not there.
@@ -90,7 +86,6 @@ impl Adder {
             done: 0,
             before: 0,
             rounds: 0,
-            closed: 0,
         }
     }
 
@@ -151,7 +146,7 @@ impl Stage for Adder {
         assert!(self.is_empty());
         self.settings = Arc::clone(step);
         self.before = self.done;
-        (self.rounds, self.closed) = (0, 0);
+        self.rounds = 0;
         self.trip(At::Begin(self.id.index()))
     }
 
@@ -196,17 +191,6 @@ impl Stage for Adder {
         Ok((0..takers)
             .map(|_| Value::new(number, &self.alive))
             .collect())
-    }
-
-    fn close_step(&mut self, step: usize) -> anyhow::Result<()> {
-        ensure!(step == self.closed, "step {step} after {}", self.closed);
-        ensure!(self.is_empty(), "too early");
-        self.trip(At::Close(self.id.index(), step))?;
-        self.closed += 1;
-        let each = (self.done - self.before) / self.closed;
-        let all = each * self.closed == self.done - self.before;
-        ensure!(all, "a step is not whole");
-        Ok(())
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
@@ -297,13 +281,6 @@ impl Rig {
             micros,
             impatient: false,
         }
-    }
-
-    /// Makes each step `steps` in a row from now on.
-    pub fn in_a_row(mut self, steps: usize) -> Self {
-        self.program = Arc::new(self.program.in_a_row(steps).unwrap());
-        self.micros *= steps;
-        self
     }
 
     pub fn impatient(mut self, impatient: bool) -> Self {

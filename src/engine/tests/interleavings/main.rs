@@ -21,7 +21,6 @@ mod engine;
 mod explore;
 mod parts;
 mod replicas;
-mod row;
 
 use adder::{At, Rig, builder};
 use anyhow::bail;

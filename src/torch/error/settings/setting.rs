@@ -14,8 +14,6 @@ pub enum Setting {
     ShardOptimizer,
     /// Local steps of each replica between synchronizations.
     LocalSteps,
-    /// Whether consecutive steps run without a barrier between them.
-    StepsInARow,
     /// The outer optimizer, which synchronizes replicas that train locally.
     Outer,
     /// Returns the micro-batches of a mini-batch.
@@ -84,7 +82,6 @@ impl Setting {
             Self::Replicas => "replicas",
             Self::ShardOptimizer => "shard_optimizer",
             Self::LocalSteps => "local_steps",
-            Self::StepsInARow => "StepsInARow::required",
             Self::Outer => "outer",
             Self::MicroBatches => "micro_batches",
             Self::Tree => "tree",

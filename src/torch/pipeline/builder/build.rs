@@ -11,7 +11,6 @@ use super::check::check_model;
 use super::engine::Parts;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::pipeline::Pipeline;
-use crate::pipeline::in_a_row::Pace;
 use crate::pipeline::loss_scale::Scaler;
 use crate::pipeline::programs::Programs;
 use crate::pipeline::ranks::{Members, Ranks};
@@ -60,8 +59,6 @@ impl PipelineBuilder {
             threads: self.threads(&members),
             seed: self.seed,
             steps: 0,
-            row_pace: Pace::default(),
-            row_bytes: 0,
         };
         let joined = pipe.join(&self.model);
         pipe.engine.conclude(joined)?;

@@ -46,17 +46,15 @@ impl Stages {
     /// # Errors
     /// The update could not be finished.
     pub(in crate::pipeline) fn update(&mut self, update: Update) -> Result<(), Error> {
-        self.unfinished = Some(Unfinished::Update(update));
+        self.unfinished = Some(update);
         self.finish_update()
     }
 
     /// Finishes interrupted work, if there is any.
     pub(super) fn finish_update(&mut self) -> Result<(), Error> {
         // Taken out, so that its own tasks do not try to finish it.
-        let mut update = match self.unfinished.take() {
-            None => return Ok(()),
-            Some(Unfinished::Row) => return self.undo_row(),
-            Some(Unfinished::Update(update)) => update,
+        let Some(mut update) = self.unfinished.take() else {
+            return Ok(());
         };
         let done = self.apply(&mut update);
         if done.is_ok() && update.round.is_some() {
@@ -67,7 +65,7 @@ impl Stages {
                 // Other processes may have finished it, or moved on.
                 ranks.lose(&error);
             }
-            self.unfinished = Some(Unfinished::Update(update));
+            self.unfinished = Some(update);
             if self.is_lost() {
                 return error;
             }

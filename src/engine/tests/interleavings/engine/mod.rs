@@ -18,8 +18,6 @@ mod failure;
 mod gather;
 #[path = "../../../handle.rs"]
 mod handle;
-#[path = "../../../in_a_row.rs"]
-mod in_a_row;
 #[path = "../../../in_memory.rs"]
 mod in_memory;
 #[path = "../../../inboxes.rs"]
