@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{Stages, Unfinished};
+use super::Stages;
 use crate::error::Error;
 use crate::fail_point::fail_point;
 use crate::pipeline::local_steps::{InRound, LocalSteps};
