@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe_partitioner::words::count;
 
-use super::images::read;
-use super::picture::readable;
+use super::picture::{read, readable};
 use crate::DataError;
 
 /// The most files of a folder that are looked at, evenly over all of them: on a disk far away each

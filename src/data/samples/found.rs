@@ -6,8 +6,8 @@ use tch::Kind;
 
 use super::labels::Counted;
 use super::scaling::{Scaling, Usual};
-use super::table::Forms;
-use super::{Pair, Pairs, SampleOptions, rounding, table};
+use super::table::forms::{Forms, column_at};
+use super::{Pair, Pairs, SampleOptions, rounding};
 use crate::Source;
 
 /// What targets are.
@@ -92,7 +92,7 @@ impl Found {
             None => format!("number {place} of the {of} (counted from 0)"),
         };
         let inputs = inputs.map(|lost| {
-            let column = table::column_at((&self.columns, &self.forms), lost.place);
+            let column = column_at((&self.columns, &self.forms), lost.place);
             lost.said(
                 &name(column, lost.place, "inputs"),
                 "scale the inputs with --normalise standard, or subtract their mean from them",

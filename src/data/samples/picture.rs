@@ -1,5 +1,8 @@
 //! A compressed image to the numbers that a model takes.
 
+use std::fs;
+use std::path::Path;
+
 use tch::Tensor;
 
 use super::pillow;
@@ -9,6 +12,9 @@ use crate::Random;
 const MOST_SIDE: u32 = 1 << 15;
 /// Bytes that decoding one may take.
 const MOST_MEMORY: u64 = 1 << 29;
+
+/// No image has more: a decoder has limits of its own for what they become.
+const MOST_BYTES: u64 = 1 << 29;
 
 /// What images become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,4 +145,14 @@ fn is_whole(jpeg: &[u8]) -> bool {
         (Some(end), Some(scan)) => end > scan,
         _ => false,
     }
+}
+
+/// The bytes of an image.
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let size = fs::metadata(path)?.len();
+    anyhow::ensure!(
+        size <= MOST_BYTES,
+        "its {size} bytes are too many for an image"
+    );
+    Ok(gpipe_partitioner::files::read(path)?)
 }

@@ -19,7 +19,7 @@
 //! | `dynamic` | dimensions whose sizes the data decides |
 //! | `expression` | sizes that are computed from others |
 //! | `inputs` | whether inputs are those that the model was exported for |
-//! | `model`, `spec` | the file as a model with its data and a loss, as one of the zoo |
+//! | `model`, `data` | the file as a model with its data |
 //! | `state_dict` | trained weights as Python takes them back |
 
 mod archive;
@@ -28,6 +28,7 @@ mod backward;
 mod compile;
 mod counter;
 mod cut;
+mod data;
 mod dynamic;
 mod error;
 mod expression;
@@ -46,7 +47,6 @@ mod read;
 mod recurrent;
 mod scalars;
 mod schema;
-mod spec;
 mod state_dict;
 mod trusted;
 mod weights;
@@ -54,6 +54,7 @@ mod weights;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use error::unsupported;
 pub use error::{ExportedError, ExportedReason};
 pub use model::ExportedModel;
 pub use other_kinds::EXPORT;

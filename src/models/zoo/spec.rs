@@ -165,7 +165,10 @@ impl ModelSpec {
 
     /// The same, where its output may have the classes in another dimension than the usual one.
     pub fn turned(&self) -> Option<Self> {
-        self.exported()?.turned(self.named_loss()?)
+        let loss = self.named_loss()?;
+        let turned = self.exported()?.turned();
+        let turned = turned.filter(|_| loss.kind() == LossKind::CrossEntropy)?;
+        turned.spec(Some(loss)).ok()
     }
 
     /// The same for samples of these shapes, one for each input, where it is a program with dynamic

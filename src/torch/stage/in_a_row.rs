@@ -13,14 +13,10 @@ use anyhow::bail;
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::torch_stage::TorchStage;
-use crate::copies;
-use crate::error::TorchError;
 use crate::gradients::{clip_factor, total_norm};
 use crate::optim::{Groups, OptimizerState};
 use crate::sequential::bytes;
 use crate::step::StepSettings;
-use gpipe_engine::Stage;
 
 /// Parameters of a run of steps.
 #[derive(Debug)]
@@ -47,7 +43,7 @@ pub(crate) struct RowStep {
 pub(crate) struct Votes {
     stages: usize,
     /// Limit of the gradient norm; infinity only measures it. `None` if it is not requested.
-    max_norm: Option<f64>,
+    pub(super) max_norm: Option<f64>,
     told: Mutex<Told>,
 }
 
@@ -88,7 +84,12 @@ impl Votes {
     ///
     /// # Errors
     /// They must be clipped: the step has to be repeated.
-    fn tell(&self, step: usize, stage: usize, norms: Vec<(usize, f64)>) -> anyhow::Result<()> {
+    pub(super) fn tell(
+        &self,
+        step: usize,
+        stage: usize,
+        norms: Vec<(usize, f64)>,
+    ) -> anyhow::Result<()> {
         let mut told = self.told.lock();
         let told = &mut *told;
         let Some(vote) = told.steps.get_mut(step) else {
@@ -133,123 +134,17 @@ impl Votes {
 /// A stage's current run of steps, and its state before them.
 #[derive(Debug)]
 pub(super) struct InRow {
-    row: Arc<Row>,
-    parameters: Vec<Tensor>,
-    buffers: Vec<Tensor>,
+    pub(super) row: Arc<Row>,
+    pub(super) parameters: Vec<Tensor>,
+    pub(super) buffers: Vec<Tensor>,
     /// `None` if the optimizer has not seen the stage yet.
-    optimizer: Option<OptimizerState>,
+    pub(super) optimizer: Option<OptimizerState>,
 }
 
 impl InRow {
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let own = self.parameters.iter().chain(&self.buffers).map(bytes);
         let optimizer = self.optimizer.as_ref().map_or(0, OptimizerState::bytes);
         own.sum::<u64>() + optimizer
-    }
-}
-
-fn copied(all: &[(String, Tensor)]) -> Result<Vec<Tensor>, TorchError> {
-    let copy = |(_, tensor): &(String, Tensor)| copies::plain(tensor);
-    all.iter().map(copy).collect()
-}
-
-fn put_back(all: &[(String, Tensor)], kept: &[Tensor]) -> Result<(), TorchError> {
-    let mut pairs = all.iter().zip(kept);
-    pairs.try_for_each(|((_, tensor), kept)| copies::fill(tensor, kept))
-}
-
-impl TorchStage {
-    /// Why the stage cannot go on with a step while others are at the one before, if so.
-    pub(crate) fn needs_barrier(&mut self, optimizer: u64) -> anyhow::Result<Option<&'static str>> {
-        let own = self.committed()?;
-        if own.has_gradients() {
-            return Ok(Some("gradients are left from earlier steps"));
-        }
-        if self
-            .update_parts()
-            .1
-            .get(optimizer)
-            .is_some_and(OptimizerState::is_offloaded)
-        {
-            return Ok(Some("optimizer states are offloaded"));
-        }
-        Ok(match self.passes().compute().segments().give_out_own() {
-            None => Some("it is the first step, which shows what layers give out"),
-            Some(true) => Some("a layer gives out a parameter or buffer of its stage"),
-            Some(false) => None,
-        })
-    }
-
-    /// Saves the stage's state. *Returns* its bytes.
-    pub(crate) fn enter_row(&mut self, row: &Arc<Row>) -> anyhow::Result<u64> {
-        self.passes_mut().commit_step()?;
-        let id = row.optimizer.0;
-        let (passes, optimizers) = self.update_parts();
-        let kept = InRow {
-            row: Arc::clone(row),
-            parameters: copied(passes.accumulator().parameters())?,
-            buffers: copied(passes.compute().buffers().named())?,
-            optimizer: optimizers.get(id).map(OptimizerState::copied).transpose()?,
-        };
-        let bytes = kept.bytes();
-        self.set_row(Some(Box::new(kept)));
-        Ok(bytes)
-    }
-
-    /// The steps count: what was kept is not needed any more.
-    pub(crate) fn leave_row(&mut self) {
-        self.set_row(None);
-    }
-
-    /// Undoes the steps: restores the stage's state from before them. Does nothing without a run.
-    pub(crate) fn undo_row(&mut self) -> anyhow::Result<()> {
-        let Some(kept) = self.take_row() else {
-            return Ok(());
-        };
-        // Ends the stage's current step.
-        self.abort();
-        let id = kept.row.optimizer.0;
-        let (passes, optimizers) = self.update_parts();
-        let done = put_back(passes.accumulator().parameters(), &kept.parameters)
-            .and_then(|()| put_back(passes.compute().buffers().named(), &kept.buffers))
-            .and_then(|()| passes.accumulator_mut().zero_grad());
-        if let Err(error) = done {
-            // Kept for another attempt.
-            self.set_row(Some(kept));
-            return Err(error.into());
-        }
-        optimizers.put_back(id, kept.optimizer);
-        Ok(())
-    }
-
-    /// The stage's gradients of a step are whole. See [`Stage::close_step`].
-    pub(super) fn close_step_in_row(&mut self, step: usize) -> anyhow::Result<()> {
-        let row = self.row().map(|own| Arc::clone(&own.row));
-        let row = row.ok_or_else(|| anyhow::anyhow!("steps in a row that were not begun"))?;
-        let Some(own) = row.steps.get(step) else {
-            bail!("step {step} in a row, of {}", row.steps.len());
-        };
-        self.end()?;
-        if row.skips
-            && let Some((_, name)) = self.accumulator().first_non_finite()?
-        {
-            bail!("the gradient of `{name}` is not finite in step {step} in a row");
-        }
-        if let Some(factor) = own.factor {
-            self.accumulator().scale(factor)?;
-        }
-        let committed = self.committed()?;
-        let norms = match row.votes.max_norm {
-            Some(_) => committed.norms()?,
-            None => Vec::new(),
-        };
-        row.votes.tell(step, self.number(), norms)?;
-        let (id, alive) = &row.optimizer;
-        self.prepare_updates(*id, alive, &own.groups, false)?;
-        self.optimize(*id, &own.groups)?;
-        match row.steps.get(step + 1) {
-            Some(next) => self.begin(&next.settings),
-            None => Ok(()),
-        }
     }
 }

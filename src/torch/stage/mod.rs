@@ -55,6 +55,7 @@ mod pass;
 mod passes;
 mod portable;
 mod progress;
+mod rounds;
 mod segment;
 mod skip_routes;
 mod spec;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::choose::Search;
 use super::error::CheckpointError;
 use super::extras::Extras;
 use super::folder;
@@ -17,7 +16,6 @@ use super::shard_file::ShardFile;
 use super::together::Together;
 use gpipe_torch::Role;
 use gpipe_torch::pipeline::Draws;
-use gpipe_torch::world::World;
 
 /// A checkpoint whose every byte has been verified; of one that several processes have open, what
 /// each [needs](Needs). Its files stay open, so that it can be
@@ -82,106 +80,6 @@ impl Checkpoint {
             together: together.clone(),
             needs: needs.clone(),
         })
-    }
-
-    /// The newest checkpoint of a folder of checkpoints, also while others are written
-    /// there, and old ones removed.
-    ///
-    /// # Errors
-    /// There is none, or it is no good: see [`Checkpoint::open`]. Then
-    /// [`Checkpoint::newest_intact`] finds an older one.
-    pub fn newest(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
-        Self::newest_of(folder.as_ref(), &mut || ())
-    }
-
-    /// `listed` is called between looking what there is and opening it.
-    pub(super) fn newest_of(
-        folder: &Path,
-        listed: &mut dyn FnMut(),
-    ) -> Result<Self, CheckpointError> {
-        let search = Search {
-            folder,
-            together: Together::alone(),
-            needs: Needs::Share,
-            newest: true,
-            good: &|_| Ok(()),
-            listed,
-        };
-        search.run().map(|(newest, _)| newest)
-    }
-
-    /// The newest checkpoint that is intact, and what is wrong with each newer one.
-    ///
-    /// # Errors
-    /// There is no checkpoint. Where none is intact: what is wrong with the newest.
-    pub fn newest_intact(
-        folder: impl AsRef<Path>,
-    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
-        Self::newest_that(folder.as_ref(), |_| Ok(()))
-    }
-
-    /// The same of those that are `good` besides.
-    pub(crate) fn newest_that(
-        folder: &Path,
-        good: impl Fn(&Self) -> Result<(), CheckpointError>,
-    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
-        let search = Search {
-            folder,
-            together: Together::alone(),
-            needs: Needs::Share,
-            newest: false,
-            good: &good,
-            listed: &mut || (),
-        };
-        search.run()
-    }
-
-    /// The newest checkpoint of a folder, for all processes of a world: each verifies what it
-    /// [needs](Needs), and all take it or none. All must call this, in the same order.
-    ///
-    /// # Errors
-    /// As of [`Checkpoint::newest`], in all the same, with the rank that has found it;
-    /// [`CheckpointError::World`].
-    pub fn newest_in_world(
-        folder: impl AsRef<Path>,
-        world: &World,
-        needs: Needs,
-    ) -> Result<Self, CheckpointError> {
-        let found = Self::search_in_world(folder.as_ref(), world, needs, true, &|_| Ok(()));
-        found.map(|(newest, _)| newest)
-    }
-
-    /// The newest checkpoint of which every process of a world finds its part intact, and what is
-    /// wrong with each newer one: as [`Checkpoint::newest_in_world`].
-    ///
-    /// # Errors
-    /// As of [`Checkpoint::newest_intact`], in all the same; [`CheckpointError::World`].
-    pub fn newest_intact_in_world(
-        folder: impl AsRef<Path>,
-        world: &World,
-        needs: Needs,
-    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
-        Self::search_in_world(folder.as_ref(), world, needs, false, &|_| Ok(()))
-    }
-
-    /// The same of those that are `good` besides, as each process sees it; `newest` says that
-    /// no older one will do.
-    pub(crate) fn search_in_world(
-        folder: &Path,
-        world: &World,
-        needs: Needs,
-        newest: bool,
-        good: &dyn Fn(&Self) -> Result<(), CheckpointError>,
-    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
-        let search = Search {
-            folder,
-            together: Together::all(world)?,
-            needs,
-            newest,
-            good,
-            listed: &mut || (),
-        };
-        search.run()
     }
 
     /// All checkpoints of a folder, oldest first, without a look inside.
