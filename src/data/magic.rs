@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use super::tokens::width::llm_c;
 use super::{DataError, tf_record::frame};
 use gpipe_partitioner::files;
 
@@ -49,7 +50,7 @@ impl Magic {
             // The element types of IDX, and a number of dimensions.
             [0, 0, 8..=14, 1..=8, ..] => Self::Idx,
             start if frame::length(start).is_some() => Self::TfRecord,
-            start if super::tokens::llm_c(start).is_some() => Self::LlmC,
+            start if llm_c(start).is_some() => Self::LlmC,
             start if start.get(257..262) == Some(b"ustar") => Self::Tar,
             _ => return None,
         })

@@ -1,4 +1,4 @@
-//! Input of several verbs: values of flags, and files.
+//! Parsers shared by several verbs: values of flags, and files.
 
 use std::fmt::Display;
 use std::io::Read;

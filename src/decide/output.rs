@@ -30,7 +30,7 @@ pub(crate) fn write_bytes(path: &Path, data: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks early that a file can be written at the end.
+/// Checks early that files can be written at the end.
 pub fn writable(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     match folder {

@@ -2,7 +2,7 @@
 
 use super::output;
 
-/// Columns before the text of a line.
+/// Columns before a line's text.
 const INDENT: usize = 15;
 
 /// A title and its text.

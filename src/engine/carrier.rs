@@ -4,18 +4,8 @@
 //! a remote device to a [`Carrier`], with its [`Address`], which is the same number in every process; the
 //! carrier there gives it to a [`Door`]. All processes vote on whether a step counts.
 
-use super::program::Program;
-use gpipe_partitioner::DeviceId;
+use super::program::{Address, Program};
 use std::sync::Arc;
-
-/// Destination of a value: a slot of a device, as the program of the step numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
-    /// The device that consumes the value.
-    pub device: DeviceId,
-    /// The value's slot in the device's table; see [`Program::arrivals`].
-    pub slot: usize,
-}
 
 /// Vote of one process on a step, or on any other task of all processes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,19 +1,84 @@
 //! The compiler of checked schedules against a topology.
 
-use super::carrier::Address;
 use super::mesh::Mesh;
-use super::program::{Destination, DeviceProgram, Entries, Exit, Op, Program, SlotAddress};
+use super::program::{
+    Address, Destination, DeviceProgram, Entries, Exit, Op, Program, SlotAddress,
+};
 use super::replicas::Replicas;
 use super::sequence::{add_hints, add_urgencies};
 use super::task::Task;
 use super::topology::{EdgeId, End, Topology, TopologyError};
 use super::uses::{EdgeUse, ExchangeUse, Use, Uses};
-use gpipe_partitioner::{DeviceId, MicroId};
+use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId};
 use std::collections::HashMap;
 use std::ops::Range;
 
+impl Program {
+    /// Compiles `schedule` for values that travel along the edges of `topology`.
+    ///
+    /// # Errors
+    /// [`TopologyError::Stages`] when the two disagree on the number of stages.
+    pub fn new(schedule: CheckedSchedule, topology: &Topology) -> Result<Self, TopologyError> {
+        Self::part(schedule, topology, |_| true)
+    }
+
+    /// Same as [`Program::new`], for the devices for which `here` is true; the others are in other
+    /// processes. The slots have the same numbers in every process.
+    ///
+    /// # Complexity
+    /// Time grows with the whole schedule, memory with the part of the devices here.
+    ///
+    /// # Errors
+    /// Those of [`Program::new`].
+    pub fn part(
+        schedule: CheckedSchedule,
+        topology: &Topology,
+        here: impl Fn(DeviceId) -> bool,
+    ) -> Result<Self, TopologyError> {
+        Self::replicated(vec![Some(schedule)], topology, 0, here)
+    }
+
+    /// Compiles a step of several replicas of a pipeline (data parallelism), for the devices of
+    /// their [`Mesh`] for which `here` is true. Each replica has its own schedule, since shares of
+    /// a mini-batch may be unequal; one without a schedule has no micro-batches.
+    ///
+    /// Micro-batches are numbered through in stages, entries, exits, events and errors: those of
+    /// replica r follow those of replica r − 1. In training each stage exchanges its gradients with
+    /// its copies in `rounds` rounds ([`Stage::exchange`](super::Stage::exchange)); 0 means no
+    /// exchange. A single replica has nothing to exchange, and its program is that of
+    /// [`Program::part`].
+    ///
+    /// # Examples
+    /// ```
+    /// use gpipe_engine::{Program, Topology};
+    /// use gpipe_partitioner::{ScheduleKind, Shape};
+    ///
+    /// // Five micro-batches: the first replica has three, the second two.
+    /// let replica = |micros| ScheduleKind::OneFOneB.generate(Shape::new(2, micros)).map(Some);
+    /// let replicas = vec![replica(3)?, replica(2)?];
+    /// let program = Program::replicated(replicas, &Topology::chain(2), 2, |_| true)?;
+    /// assert_eq!((program.mesh().devices(), program.micro_batches()), (4, 5));
+    /// assert_eq!(program.micro_batches_of(1), 3..5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TopologyError::Stages`] when a schedule and the topology disagree on the number of
+    /// stages, [`TopologyError::Replicas`] when replicas have their stages on different devices,
+    /// or only some of them train, [`TopologyError::NoMicroBatches`] when none has a schedule.
+    #[doc(alias = "data parallel")]
+    pub fn replicated(
+        replicas: Vec<Option<CheckedSchedule>>,
+        topology: &Topology,
+        rounds: usize,
+        here: impl Fn(DeviceId) -> bool,
+    ) -> Result<Self, TopologyError> {
+        compile(Replicas::new(replicas, rounds)?, topology, here)
+    }
+}
+
 /// Compiles the parts of the devices for which `here` says so.
-pub(super) fn compile(
+fn compile(
     replicas: Replicas,
     topology: &Topology,
     here: impl Fn(DeviceId) -> bool,

@@ -1,9 +1,9 @@
 //! Delivery of values from other processes to the devices of this one.
 
-use super::carrier::{Address, Door, UnwantedValue};
+use super::carrier::{Door, UnwantedValue};
 use super::inboxes::Inboxes;
 use super::message::Message;
-use super::program::Program;
+use super::program::{Address, Program};
 use super::stage::Stage;
 use super::turns::Turns;
 use std::sync::Arc;

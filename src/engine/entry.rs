@@ -1,10 +1,8 @@
-//! Values that the caller posts into a step, and the results of the step.
+//! Values that the caller posts into a step.
 
-use super::event::{ActionEvent, Events};
 use super::program::Program;
 use super::topology::EdgeId;
-use gpipe_partitioner::{DeviceId, MicroId, Timeline};
-use std::collections::BTreeMap;
+use gpipe_partitioner::{DeviceId, MicroId};
 
 /// A value that the caller posts into a step: one per edge from the caller and
 /// micro-batch.
@@ -16,25 +14,6 @@ pub struct Entry<V> {
     pub micro: MicroId,
     /// The value.
     pub value: V,
-}
-
-/// Values by edge and micro-batch; iteration goes through the edges in increasing
-/// order and, within one, through the micro-batches in increasing order.
-pub type EdgeValues<V> = BTreeMap<(EdgeId, MicroId), V>;
-
-/// Result of a step.
-#[derive(Debug)]
-pub struct StepOutcome<V> {
-    /// The values of the edges to the caller.
-    pub exits: EdgeValues<V>,
-    /// Gradients of the caller's values, for edges that carry one.
-    pub gradients: EdgeValues<V>,
-    /// When each action ran and, where there are replicas, when each stage exchanged its
-    /// gradients with its copies.
-    pub timeline: Timeline,
-    /// Actions that each device ran, in its order: the source of the timeline, with the memory in
-    /// flight.
-    pub events: Vec<Vec<ActionEvent>>,
 }
 
 /// The caller's values are not one per edge from the caller and micro-batch.
@@ -110,18 +89,4 @@ fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Option<(usize, usize
     let row = behind.checked_sub(1)?;
     let at = micro.index().checked_sub(rows[row].first.index())?;
     (rows[row].edge == edge && at < rows[row].places.len()).then_some((row, at))
-}
-
-/// Returns the log of the whole step as a timeline, in microseconds since its first action.
-pub(super) fn timeline(events: &[Events]) -> Timeline {
-    let logs = || (0..).map(DeviceId).zip(events);
-    let spans =
-        logs().flat_map(|(device, log)| log.actions.iter().map(move |own| own.span(device)));
-    let exchanges = logs().flat_map(|(device, log)| {
-        let own = log.exchanges.iter();
-        own.map(move |own| own.exchange(device))
-    });
-    let mut exchanges: Vec<_> = exchanges.collect();
-    exchanges.sort_by_key(|exchange| exchange.start);
-    Timeline::with_exchanges(events.len(), spans.collect(), exchanges)
 }

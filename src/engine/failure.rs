@@ -1,6 +1,7 @@
 //! Errors of stages and of the engine, with the place of the failure.
 
 use super::sync;
+use super::task::Task;
 use gpipe_partitioner::{ActionKind, DeviceId, MicroId, StageId};
 use std::fmt;
 use std::time::Duration;
@@ -26,6 +27,27 @@ pub enum Phase {
     /// A job of [`Engine::on_each`](super::Engine::on_each) or
     /// [`Engine::on_stage`](super::Engine::on_stage).
     Job,
+}
+
+impl Task {
+    /// Returns the phase that a failure of this task is in.
+    pub(super) fn phase(self) -> Phase {
+        match self {
+            Self::Action(action) => Phase::Action(action.kind),
+            Self::Exchange { round, .. } => Phase::Exchange(round),
+            Self::Close { step, .. } => Phase::CloseStep(step),
+        }
+    }
+
+    /// Returns the phase of a failure to send this task's outputs.
+    pub(super) fn sending(self) -> Phase {
+        match self {
+            Self::Action(action) => Phase::Send(action.kind),
+            Self::Exchange { round, .. } => Phase::SendExchange(round),
+            // A close sends nothing.
+            Self::Close { step, .. } => Phase::CloseStep(step),
+        }
+    }
 }
 
 impl fmt::Display for Phase {

@@ -1,6 +1,5 @@
 //! The caller's wait for reports.
 
-use super::entry::{self, EdgeValues, StepOutcome};
 use super::failure::{EngineError, StageError, Stall, discard, guarded};
 use super::handle::{Engine, StageObserver};
 use super::message::{Reply, Report, StepRecord};
@@ -8,18 +7,9 @@ use super::program::Program;
 use super::spin::Spin;
 use super::stage::Stage;
 use super::state::{Asked, State};
+use super::step_result::{self, EdgeValues, Ended, StepOutcome};
 use super::watchdog::{self, Activity, Watchdog};
 use gpipe_partitioner::DeviceId;
-
-/// Result of a step on the devices of an engine.
-pub(super) enum Ended<V> {
-    /// All devices have done their part.
-    Done(StepOutcome<V>),
-    /// A device failed: the first failure.
-    Failed(StageError),
-    /// All devices have left the step because another process failed.
-    Left,
-}
 
 /// One report from every worker that was asked and did not stall, in order of arrival.
 pub(super) struct Gathered<V> {
@@ -155,7 +145,7 @@ impl<V> Gathered<V> {
             events.push(log);
         }
         Ended::Done(StepOutcome {
-            timeline: entry::timeline(&events),
+            timeline: step_result::timeline(&events),
             exits,
             gradients,
             events: events.into_iter().map(|own| own.actions).collect(),

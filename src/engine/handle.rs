@@ -2,18 +2,17 @@
 
 use super::carrier::Carrier;
 use super::device_stages::DeviceStages;
-use super::entry::{self, Entry, StepOutcome};
+use super::entry::{self, Entry};
 use super::failure::{EngineError, discard};
-use super::gather::Gathered;
 use super::inboxes::Inboxes;
 use super::mesh::Mesh;
 use super::message::{Command, Job, Message, Reply, StepCommand};
 use super::program::Program;
-use super::ran::{Ran, Settled};
 use super::shared::Shared;
 use super::sharing::Sharing;
 use super::stage::{Observer, Stage};
 use super::state::{Asked, State};
+use super::step_result::{Ran, Settled, StepOutcome};
 use super::sync::{Builder, JoinHandle, Mutex};
 use super::worker::{StageBuilder, run_worker};
 use gpipe_partitioner::{DeviceId, StageId};
@@ -342,7 +341,7 @@ impl<S: Stage> Engine<S> {
                 inbox.post(Message::Command(Command::Job(job)));
             }
         }
-        let gathered = self.gather(asked).and_then(Gathered::complete);
+        let gathered = self.gather(asked).and_then(|gathered| gathered.complete());
         self.or_lose(gathered)?;
         self.state = State::Ready;
         Ok(())

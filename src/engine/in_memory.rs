@@ -1,8 +1,8 @@
 //! A carrier between engines of one process.
 
-use super::carrier::{Address, Ballot, Carrier, Door, Lost, Verdict};
+use super::carrier::{Ballot, Carrier, Door, Lost, Verdict};
 use super::failure::discard;
-use super::program::Program;
+use super::program::{Address, Program};
 use super::sync::{Builder, Condvar, JoinHandle, Mutex, wait};
 use std::collections::VecDeque;
 use std::sync::Arc;

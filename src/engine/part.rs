@@ -3,14 +3,13 @@
 use super::carrier::{Ballot, Carrier, Verdict};
 use super::door::Entrance;
 use super::failure::{EngineError, discard};
-use super::gather::Ended;
 use super::handle::Engine;
 use super::mesh::Mesh;
 use super::program::Program;
-use super::ran::Settled;
 use super::sharing::Sharing;
 use super::stage::Stage;
 use super::state::State;
+use super::step_result::{Ended, Settled};
 use super::worker::StageBuilder;
 use gpipe_partitioner::DeviceId;
 use std::sync::Arc;

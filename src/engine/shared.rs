@@ -1,10 +1,10 @@
 //! State that all threads of an engine share.
 
-use super::carrier::{Address, Carrier};
+use super::carrier::Carrier;
 use super::inboxes::Inboxes;
 use super::mailbox::Mailbox;
 use super::message::{Message, Reply, Report};
-use super::program::SlotAddress;
+use super::program::{Address, SlotAddress};
 use super::sharing::Sharing;
 use super::stage::Stage;
 use super::turns::Turns;

@@ -1,6 +1,5 @@
 //! Tasks of a device's list.
 
-use super::failure::Phase;
 use gpipe_partitioner::{Action, MicroId, StageId};
 
 /// One entry of a device's list.
@@ -28,22 +27,6 @@ impl Task {
         match self {
             Self::Action(action) => Some(action),
             Self::Exchange { .. } => None,
-        }
-    }
-
-    /// Returns the phase that a failure of this task is in.
-    pub(super) fn phase(self) -> Phase {
-        match self {
-            Self::Action(action) => Phase::Action(action.kind),
-            Self::Exchange { round, .. } => Phase::Exchange(round),
-        }
-    }
-
-    /// Returns the phase of a failure to send this task's outputs.
-    pub(super) fn sending(self) -> Phase {
-        match self {
-            Self::Action(action) => Phase::Send(action.kind),
-            Self::Exchange { round, .. } => Phase::SendExchange(round),
         }
     }
 }

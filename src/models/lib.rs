@@ -12,6 +12,7 @@ mod lstm;
 mod mlp;
 mod parts;
 mod resnet;
+mod synthetic;
 mod transformer;
 mod unet;
 mod vgg;

@@ -255,7 +255,7 @@ pub fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> 
     ffi::set_current_device(device)
 }
 
-/// Returns the number of cores that this process may use.
+/// Number of cores available to this process.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -8,9 +8,9 @@ use gpipe_partitioner::explain::ExplainError;
 use gpipe_partitioner::words::count;
 use thiserror::Error;
 
-use super::folder::{CHECKPOINTS, CONFIG_FILE};
 use crate::checkpoint::CheckpointError;
 use crate::metrics::{METRICS_FILE, MetricsError};
+use crate::{CHECKPOINTS, CONFIG_FILE};
 
 /// An error of starting, resuming or finishing a run.
 #[derive(Debug, Error)]

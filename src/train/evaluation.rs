@@ -12,9 +12,6 @@ use serde_json::Value;
 
 use super::error::TrainError;
 use super::feed::{AnyFeed, IntoFeed, Start};
-use super::held_out;
-use super::leader::made_by_leader;
-use super::trainer::Trainer;
 use crate::metrics::number_or_null;
 
 /// The loss on held-out data after a step.
@@ -64,7 +61,7 @@ pub(super) struct Standing {
 
 impl Standing {
     /// Sets the batches of evaluations; returns whether they changed, which discards earlier results.
-    fn on(&mut self, data: Value) -> bool {
+    pub(super) fn on(&mut self, data: Value) -> bool {
         if self.data == data {
             return false;
         }
@@ -73,7 +70,7 @@ impl Standing {
         known.last.is_some()
     }
 
-    fn take(&mut self, new: Evaluation) {
+    pub(super) fn take(&mut self, new: Evaluation) {
         self.last = Some(new);
         let is_better = match self.best {
             Some(best) => new.loss < best.loss,
@@ -149,7 +146,7 @@ impl<'a> Evaluations<'a> {
         self.standing.last.filter(|own| own.step == step as u64)
     }
 
-    fn begin(&mut self) -> Result<Option<AnyFeed<'a>>, TrainError> {
+    pub(super) fn begin(&mut self) -> Result<Option<AnyFeed<'a>>, TrainError> {
         let data = self.data.as_mut().map(|begin| begin());
         let begun = data.map(|data| data.start(None)).transpose();
         begun.map_err(TrainError::Data)
@@ -163,71 +160,6 @@ impl fmt::Debug for Evaluations<'_> {
             .field("patience", &self.patience)
             .field("standing", &self.standing)
             .finish_non_exhaustive()
-    }
-}
-
-impl Trainer<'_> {
-    /// Evaluates after this step if due; `None` if not, or if a stop was requested before all batches
-    /// were done.
-    pub(super) fn evaluate(
-        &mut self,
-        step: usize,
-        last: bool,
-    ) -> Result<Option<Evaluation>, TrainError> {
-        if !self.evaluations.is_due(step, last) {
-            return Ok(None);
-        }
-        let Some(mut batches) = self.evaluations.begin()? else {
-            return Ok(None);
-        };
-        if self.evaluations.standing.on(batches.0.state()) {
-            self.hooks.warning(
-                "evaluations are on other data from here on: the lowest loss so far is not compared \
-                 with theirs",
-            );
-        }
-        let count = batches.0.batches();
-        self.hooks.each(|hook| hook.evaluate(step as u64, count));
-        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
-        let judged_by = (&*self.loss.0, self.settings.accuracy);
-        let measured = held_out::measure(pipe, &mut *batches.0, judged_by, &self.stop, hooks)?;
-        let Some(measured) = measured else {
-            return Ok(None);
-        };
-        // Other processors may round differently, but all must decide alike.
-        let own = || Ok(measured.loss.to_bits());
-        let loss = f64::from_bits(made_by_leader(pipe, "the held-out loss", own)?);
-        let evaluation = Evaluation {
-            step: step as u64,
-            loss,
-            accuracy: measured.accuracy,
-        };
-        self.evaluations.standing.take(evaluation);
-        Ok(Some(evaluation))
-    }
-
-    /// Evaluates after the last completed step if that is still due: after a stop interrupted it in an
-    /// earlier run, or at the end of the data. Adds the loss to the metrics of that step.
-    ///
-    /// *Returns* whether it is the best one.
-    pub(super) fn evaluate_late(&mut self, last: bool) -> Result<bool, TrainError> {
-        let Some(evaluation) = self.evaluate(self.done, last)? else {
-            return Ok(false);
-        };
-        let step = self.done as u64;
-        let line = self.outcome.records.last_mut();
-        if let Some(line) = line.filter(|line| line.step == step) {
-            line.held_out_loss = Some(evaluation.loss);
-            line.held_out_accuracy = evaluation.accuracy;
-            self.writer.amend(line, &mut self.hooks);
-        }
-        self.tell_evaluated(evaluation);
-        Ok(self.evaluations.standing.is_best(self.done))
-    }
-
-    pub(super) fn tell_evaluated(&mut self, evaluation: Evaluation) {
-        let is_best = self.evaluations.standing.is_best(self.done);
-        self.hooks.each(|hook| hook.evaluated(evaluation, is_best));
     }
 }
 

@@ -11,18 +11,10 @@ use super::error::{NoRun, TrainError};
 use super::leader::made_by_leader;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
 use crate::metrics::{METRICS_FILE, MetricsError, StepMetrics, is_event_file, read};
+use crate::{BEST, CHECKPOINTS, CONFIG_FILE, TRACE_FILE};
 use gpipe_partitioner::files;
 use gpipe_torch::Pipeline;
 use gpipe_torch::world::World;
-
-/// The run's configuration, in the caller's format.
-pub const CONFIG_FILE: &str = "config.toml";
-/// The folder of checkpoints.
-pub const CHECKPOINTS: &str = "checkpoints";
-/// A link to the checkpoint of the lowest held-out loss, if there were evaluations during training.
-pub const BEST: &str = "best";
-/// Timeline of the last step, in Chrome's trace format.
-pub const TRACE_FILE: &str = "trace.json";
 
 /// Default folder of runs.
 const RUNS: &str = "runs";

@@ -3,9 +3,13 @@
 use tch::{Device, Kind, Tensor};
 
 use super::error::TrainError;
-use super::feed::Feed;
+use super::evaluation::Evaluation;
+use super::feed::{Feed, Start};
 use super::hook::Hooks;
+use super::leader::made_by_leader;
+use super::outcome::Ended;
 use super::stop::Stop;
+use super::trainer::Trainer;
 use gpipe_models::class_dimension;
 use gpipe_torch::{LossFn, Pipeline, TorchError, Values};
 
@@ -57,6 +61,87 @@ pub(super) fn measure(
     let accuracy = told_right.map(|(right, counted)| right as f64 / counted.max(1) as f64);
     let loss = sum / count;
     Ok(Some(Measured { loss, accuracy }))
+}
+
+impl Trainer<'_> {
+    /// Evaluates after this step if due; `None` if not, or if a stop was requested before all batches
+    /// were done.
+    pub(super) fn evaluate(
+        &mut self,
+        step: usize,
+        last: bool,
+    ) -> Result<Option<Evaluation>, TrainError> {
+        if !self.evaluations.is_due(step, last) {
+            return Ok(None);
+        }
+        let Some(mut batches) = self.evaluations.begin()? else {
+            return Ok(None);
+        };
+        if self.evaluations.standing.on(batches.0.state()) {
+            self.hooks.warning(
+                "evaluations are on other data from here on: the lowest loss so far is not compared \
+                 with theirs",
+            );
+        }
+        let count = batches.0.batches();
+        self.hooks.each(|hook| hook.evaluate(step as u64, count));
+        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
+        let judged_by = (&*self.loss.0, self.settings.accuracy);
+        let measured = measure(pipe, &mut *batches.0, judged_by, &self.stop, hooks)?;
+        let Some(measured) = measured else {
+            return Ok(None);
+        };
+        // Other processors may round differently, but all must decide alike.
+        let own = || Ok(measured.loss.to_bits());
+        let loss = f64::from_bits(made_by_leader(pipe, "the held-out loss", own)?);
+        let evaluation = Evaluation {
+            step: step as u64,
+            loss,
+            accuracy: measured.accuracy,
+        };
+        self.evaluations.standing.take(evaluation);
+        Ok(Some(evaluation))
+    }
+
+    /// Evaluates after the last completed step if that is still due: after a stop interrupted it in an
+    /// earlier run, or at the end of the data. Adds the loss to the metrics of that step.
+    ///
+    /// *Returns* whether it is the best one.
+    pub(super) fn evaluate_late(&mut self, last: bool) -> Result<bool, TrainError> {
+        let Some(evaluation) = self.evaluate(self.done, last)? else {
+            return Ok(false);
+        };
+        let step = self.done as u64;
+        let line = self.outcome.records.last_mut();
+        if let Some(line) = line.filter(|line| line.step == step) {
+            line.held_out_loss = Some(evaluation.loss);
+            line.held_out_accuracy = evaluation.accuracy;
+            self.writer.amend(line, &mut self.hooks);
+        }
+        self.tell_evaluated(evaluation);
+        Ok(self.evaluations.standing.is_best(self.done))
+    }
+
+    pub(super) fn tell_evaluated(&mut self, evaluation: Evaluation) {
+        let is_best = self.evaluations.standing.is_best(self.done);
+        self.hooks.each(|hook| hook.evaluated(evaluation, is_best));
+    }
+
+    /// Evaluates on held-out data.
+    pub(super) fn measure(&mut self, held_out: Start<'_>) -> Result<Ended, TrainError> {
+        let mut batches = held_out.start(None).map_err(TrainError::Data)?;
+        let count = batches.0.batches();
+        self.hooks.each(|hook| hook.held_out(count));
+        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
+        let judged_by = (&*self.loss.0, self.settings.accuracy);
+        let measured = measure(pipe, &mut *batches.0, judged_by, &self.stop, hooks)?;
+        self.outcome.held_out_loss = measured.map(|own| own.loss);
+        self.outcome.held_out_accuracy = measured.and_then(|own| own.accuracy);
+        Ok(match measured {
+            Some(_) => Ended::AllDone,
+            None => Ended::Unmeasured,
+        })
+    }
 }
 
 /// Returns the numbers of correct predictions and of targets, without ignored ones. `None` if the

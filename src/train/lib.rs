@@ -70,7 +70,7 @@ pub use builder::TrainerBuilder;
 pub use error::{NoRun, Remedy, TrainError};
 pub use evaluation::Evaluation;
 pub use feed::{Batch, Feed, IntoFeed};
-pub use folder::{BEST, CHECKPOINTS, CONFIG_FILE, RunFolder, TRACE_FILE};
+pub use folder::RunFolder;
 pub use hook::{Hook, LogLines};
 pub use outcome::{Ended, Outcome};
 pub use peak::peak_flops;
@@ -82,3 +82,12 @@ pub use trainer::Trainer;
 
 pub use held_out::{right as told_right, told as told_targets};
 pub use resume::lacks;
+
+/// The run's configuration, in the caller's format.
+pub const CONFIG_FILE: &str = "config.toml";
+/// The folder of checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+/// A link to the checkpoint of the lowest held-out loss, if there were evaluations during training.
+pub const BEST: &str = "best";
+/// Timeline of the last step, in Chrome's trace format.
+pub const TRACE_FILE: &str = "trace.json";

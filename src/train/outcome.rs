@@ -341,16 +341,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl super::summary::Summary {
-    /// Whether the time between the passes of a step matters, which no prediction includes.
-    pub fn is_short(&self) -> bool {
-        let bubble = (self.bubble_measured, self.bubble_predicted);
-        is_short(bubble, self.step_ms_median)
-    }
-}
-
 /// Whether steps are so short that devices idle for much longer than the schedule predicts.
-fn is_short((measured, simulated): (f64, f64), step_ms: f64) -> bool {
+pub(super) fn is_short((measured, simulated): (f64, f64), step_ms: f64) -> bool {
     const FAR: f64 = 0.1;
     const SHORT_MS: f64 = 10.0;
     measured - simulated >= FAR && step_ms <= SHORT_MS

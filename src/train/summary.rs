@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::outcome::{Ended, Outcome};
+use super::outcome::{Ended, Outcome, is_short};
 use crate::metrics::{Interval, StepMetrics};
 use gpipe_data::Diagnosis;
 
@@ -154,6 +154,14 @@ impl Outcome {
     /// NaN without any.
     pub fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
         median(self.measured().iter().map(number)).unwrap_or(f64::NAN)
+    }
+}
+
+impl Summary {
+    /// Whether the time between the passes of a step matters, which no prediction includes.
+    pub fn is_short(&self) -> bool {
+        let bubble = (self.bubble_measured, self.bubble_predicted);
+        is_short(bubble, self.step_ms_median)
     }
 }
 

@@ -11,7 +11,6 @@ use super::evaluation::Evaluations;
 use super::feed::{AnyFeed, Start};
 use super::folder::RunFolder;
 use super::graphs::GraphNotices;
-use super::held_out;
 use super::hook::Hooks;
 use super::outcome::{Ended, Outcome};
 use super::report::Comparison;
@@ -390,22 +389,6 @@ impl Trainer<'_> {
         let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
         self.checkpoints
             .save(pipe, self.optimizer, self.done, state, hooks)
-    }
-
-    /// Evaluates on held-out data.
-    fn measure(&mut self, held_out: Start<'_>) -> Result<Ended, TrainError> {
-        let mut batches = held_out.start(None).map_err(TrainError::Data)?;
-        let count = batches.0.batches();
-        self.hooks.each(|hook| hook.held_out(count));
-        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
-        let judged_by = (&*self.loss.0, self.settings.accuracy);
-        let measured = held_out::measure(pipe, &mut *batches.0, judged_by, &self.stop, hooks)?;
-        self.outcome.held_out_loss = measured.map(|own| own.loss);
-        self.outcome.held_out_accuracy = measured.and_then(|own| own.accuracy);
-        Ok(match measured {
-            Some(_) => Ended::AllDone,
-            None => Ended::Unmeasured,
-        })
     }
 }
 

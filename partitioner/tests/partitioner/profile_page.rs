@@ -67,7 +67,7 @@ fn everything_is_told_without_a_picture() {
     let mut options = options(2, Some("256MiB"));
     options.micro_batches = Some(8);
     let (plan, html) = page(&profile(&named(6)), &options);
-    // Numbers are bound to their units.
+    // Non-breaking spaces join numbers to their units.
     let html = html.replace('\u{a0}', " ");
     for heading in [
         "Layers and cuts",

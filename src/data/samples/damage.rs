@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe_partitioner::words::count;
 
-use super::images::read;
-use super::picture::readable;
+use super::picture::{read, readable};
 use crate::DataError;
 
 /// Limit of checked files per folder, evenly spaced: on a remote disk each takes as long as a few

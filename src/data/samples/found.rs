@@ -6,8 +6,8 @@ use tch::Kind;
 
 use super::labels::Counted;
 use super::scaling::{Scaling, Usual};
-use super::table::Forms;
-use super::{Pair, Pairs, SampleOptions, rounding, table};
+use super::table::forms::{Forms, column_at};
+use super::{Pair, Pairs, SampleOptions, rounding};
 use crate::Source;
 
 /// The kind of targets.
@@ -39,7 +39,7 @@ pub(super) struct Found {
     pub(super) plain: Pairs,
     /// The test part, if the data defines one.
     pub(super) test: Option<Pairs>,
-    /// The shape of an input.
+    /// Returns the shape of an input.
     pub(super) input: Vec<i64>,
     /// The shape of a target.
     pub(super) target: Vec<i64>,
@@ -92,7 +92,7 @@ impl Found {
             None => format!("number {place} of the {of} (counted from 0)"),
         };
         let inputs = inputs.map(|lost| {
-            let column = table::column_at((&self.columns, &self.forms), lost.place);
+            let column = column_at((&self.columns, &self.forms), lost.place);
             lost.said(
                 &name(column, lost.place, "inputs"),
                 "scale the inputs with --normalise standard, or subtract their mean from them",

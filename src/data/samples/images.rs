@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpipe_partitioner::words::listed;
 
 use super::found::{Found, Labels};
-use super::picture::Picture;
+use super::picture::{Picture, read};
 use super::scaling::Usual;
 use super::{Pair, SampleOptions, damage};
 use crate::{DataError, Phase, Place, Random, Source};
@@ -19,8 +19,6 @@ pub(super) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 const OTHERS: [&str; 8] = ["gif", "webp", "bmp", "tif", "tiff", "heic", "avif", "jxl"];
 /// Limit of nested folders.
 const DEEPEST: usize = 8;
-/// Size limit of an image file; the decoder has its own limits of the decoded size.
-pub(super) const MOST_BYTES: u64 = 1 << 29;
 
 /// Images with their classes.
 #[derive(Debug)]
@@ -229,16 +227,6 @@ impl Images {
         let x = Phase::Decode.during(decode)?;
         Ok((x, tch::Tensor::from(self.files[index].1)))
     }
-}
-
-/// Reads an image file.
-pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let size = fs::metadata(path)?.len();
-    anyhow::ensure!(
-        size <= MOST_BYTES,
-        "its {size} bytes are too many for an image"
-    );
-    Ok(gpipe_partitioner::files::read(path)?)
 }
 
 /// Rejects an image outside the class folders, which would be left out by mistake.

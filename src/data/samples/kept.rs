@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::scaling::Scaling;
-use super::table::Forms;
+use super::table::forms::Forms;
 use crate::DataError;
 
 /// Upper bound of the number of classes.

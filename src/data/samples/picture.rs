@@ -1,5 +1,8 @@
 //! Decodes and crops compressed images.
 
+use std::fs;
+use std::path::Path;
+
 use tch::Tensor;
 
 use super::pillow;
@@ -9,6 +12,9 @@ use crate::Random;
 const MOST_SIDE: u32 = 1 << 15;
 /// Memory limit of decoding an image.
 const MOST_MEMORY: u64 = 1 << 29;
+
+/// Size limit of an image file; the decoder has its own limits of the decoded size.
+const MOST_BYTES: u64 = 1 << 29;
 
 /// The conversion of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,4 +145,14 @@ fn is_whole(jpeg: &[u8]) -> bool {
         (Some(end), Some(scan)) => end > scan,
         _ => false,
     }
+}
+
+/// Reads an image file.
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let size = fs::metadata(path)?.len();
+    anyhow::ensure!(
+        size <= MOST_BYTES,
+        "its {size} bytes are too many for an image"
+    );
+    Ok(gpipe_partitioner::files::read(path)?)
 }

@@ -2,6 +2,7 @@
 
 mod documents;
 mod file;
+pub(super) mod width;
 mod windows;
 
 use std::fmt;
@@ -18,8 +19,7 @@ use gpipe_torch::with_numbers;
 pub use documents::Documents;
 pub use windows::{RandomWindows, RowOfWindows};
 
-use file::Width;
-pub(super) use file::llm_c;
+use width::Width;
 
 /// Tokens at each end that the checksum covers.
 const ENDS: usize = 1 << 20;
@@ -214,7 +214,7 @@ impl Tokens {
             Data::Memory(tokens) => {
                 let (head, tail) = tokens[all..all + count].split_at(1);
                 let [head, tail] = [head, tail].map(|own| own.iter().copied());
-                file::put(head, one).max(file::put(tail, y))
+                width::put(head, one).max(width::put(tail, y))
             }
             Data::File { file, width, start } => {
                 bytes.resize(count * width.bytes(), 0);

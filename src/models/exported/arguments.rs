@@ -1,17 +1,18 @@
 //! Arguments and outputs of nodes.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 use tch::Kind;
 
 use super::error::{ExportedReason, Result, damaged, unsupported};
+use super::form::{kind, number_in_libtorch};
 use super::program::{Argument, Modes, ValueId};
-use super::read::Table;
 use super::schema;
-use super::weights::{kind, number_in_libtorch};
 
 /// The names defined so far, each once.
 #[derive(Debug, Default)]
-pub(super) struct Names(Table);
+pub(super) struct Names(HashMap<String, ValueId>);
 
 impl Names {
     pub(super) fn add(&mut self, name: &str, value: ValueId) -> Result<()> {

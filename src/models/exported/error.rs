@@ -63,7 +63,7 @@ pub(super) fn damaged(part: impl Into<String>, why: impl Into<String>) -> Export
     }
 }
 
-pub(super) fn unsupported(place: impl Into<String>, what: impl Into<String>) -> ExportedReason {
+pub(crate) fn unsupported(place: impl Into<String>, what: impl Into<String>) -> ExportedReason {
     ExportedReason::Unsupported {
         place: brief(&place.into()).into_owned(),
         what: brief(&what.into()).into_owned(),

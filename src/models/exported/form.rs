@@ -4,7 +4,46 @@ use tch::Kind;
 
 use super::error::{Result, damaged, unsupported};
 use super::schema::{SymInt, TensorMeta};
-use super::weights::kind_of;
+
+/// Element types: their numbers in PyTorch's files and in libtorch.
+const KINDS: &[(u64, i64, Kind)] = &[
+    (1, 0, Kind::Uint8),
+    (2, 1, Kind::Int8),
+    (3, 2, Kind::Int16),
+    (4, 3, Kind::Int),
+    (5, 4, Kind::Int64),
+    (6, 5, Kind::Half),
+    (7, 6, Kind::Float),
+    (8, 7, Kind::Double),
+    (10, 9, Kind::ComplexFloat),
+    (11, 10, Kind::ComplexDouble),
+    (12, 11, Kind::Bool),
+    (13, 15, Kind::BFloat16),
+];
+
+/// Returns the type of a number in PyTorch's files.
+pub(super) fn kind(number: u64) -> Option<Kind> {
+    Some(KINDS.iter().find(|own| own.0 == number)?.2)
+}
+
+/// Returns libtorch's number of the type with this number in PyTorch's files.
+pub(super) fn number_in_libtorch(number: u64) -> Option<i64> {
+    Some(KINDS.iter().find(|own| own.0 == number)?.1)
+}
+
+/// Returns the element type of a tensor; `name` is for errors.
+pub(super) fn kind_of(meta: &TensorMeta, name: &str) -> Result<Kind> {
+    if meta.layout != 7 {
+        return Err(unsupported(
+            place(name),
+            "is sparse: only strided tensors are taken",
+        ));
+    }
+    kind(meta.dtype).ok_or_else(|| {
+        let what = format!("has the type {}, which is not known", meta.dtype);
+        unsupported(place(name), what)
+    })
+}
 
 /// The form of a tensor with fixed sizes.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,9 +10,7 @@ use tch::Tensor;
 use super::archive::Source;
 use super::error::{ExportedError, Result};
 use super::program::{Size, ValueId, ValueInfo};
-use super::{Exported, dynamic, modes, spec, state_dict};
-use crate::loss_kind::{LossKind, NamedLoss};
-use crate::zoo::ModelSpec;
+use super::{Exported, data, dynamic, modes, state_dict};
 use gpipe_torch::Sequential;
 
 /// A program of `torch.export.save`: [`exported`](super::exported) with the rest of the file's
@@ -83,36 +81,26 @@ impl ExportedModel {
         super::model(&self.own)
     }
 
-    /// Returns the program as a model of the [zoo](crate::zoo), named after the file: with made-up
-    /// inputs and targets of its shapes, and a loss function. Dynamic sizes other than the samples' are
-    /// the example's, or those of [`ExportedModel::resized`]. If the tokens of a sequence are dynamic,
-    /// their number is its size `context`.
-    ///
-    /// Without a loss there are no targets, and training fails.
-    ///
-    /// # Errors
-    /// Dimension 0 of an input is not the samples, or the loss does not fit the outputs.
-    pub fn spec(&self, loss: Option<NamedLoss>) -> std::result::Result<ModelSpec, ExportedError> {
-        self.with_path(spec::spec(self, loss))
-    }
-
-    /// Returns the model with the classes in the other possible dimension of an output: the second or
-    /// the last.
-    pub(crate) fn turned(&self, loss: NamedLoss) -> Option<ModelSpec> {
-        let has_two = spec::has_two_class_dimensions(&self.own.program);
-        let cross_entropy = loss.kind() == LossKind::CrossEntropy;
-        let turned = Self {
+    /// The same with the classes in the other dimension of an output that may have them in two: the
+    /// second or the last.
+    pub(crate) fn turned(&self) -> Option<Self> {
+        let has_two = data::has_two_class_dimensions(&self.own.program);
+        has_two.then(|| Self {
             turned: true,
             ..self.clone()
-        };
-        (has_two && cross_entropy).then(|| turned.spec(Some(loss)).ok())?
+        })
+    }
+
+    /// Which of its outputs is a single number, which is then taken for its loss.
+    pub(crate) fn own_loss(&self) -> Option<usize> {
+        let mut outputs = self.own.program.outputs.iter();
+        outputs.position(|id| data::is_single(&self.own.program.values[id.0]))
     }
 
     /// Whether one of its outputs is a single number, which can be used as its loss:
     /// [`LossKind::Output`](crate::LossKind::Output).
     pub fn computes_a_loss(&self) -> bool {
-        let mut outputs = self.own.program.outputs.iter();
-        outputs.any(|id| spec::is_single(&self.own.program.values[id.0]))
+        self.own_loss().is_some()
     }
 
     /// Explains why it cannot be trained, if the file shows that.
@@ -266,7 +254,7 @@ impl ExportedModel {
         own.or_else(|| value.example.clone().filter(|_| is_example()))
     }
 
-    fn with_path<T>(&self, result: Result<T>) -> std::result::Result<T, ExportedError> {
+    pub(crate) fn with_path<T>(&self, result: Result<T>) -> std::result::Result<T, ExportedError> {
         result.map_err(|reason| ExportedError {
             path: self.path.clone(),
             reason,

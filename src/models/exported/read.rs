@@ -1,6 +1,5 @@
 //! Converts the graph of a file to a [`Program`]: resolves names, and inlines subgraphs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -8,12 +7,11 @@ use serde_json::Value;
 
 use super::arguments::{self, Names};
 use super::error::{Result, damaged, unsupported};
-use super::form::{Form, place};
+use super::form::{Form, kind_of, place};
 use super::program::{
     Argument, Modes, Module, Node, Origin, Program, Role, Size, ValueId, ValueInfo, Variable, What,
 };
 use super::schema::{self, ExportedProgram, Graph, InputSpec, Named, SymInt, TensorMeta};
-use super::weights::kind_of;
 use super::{backward, operators};
 
 /// Limit of nested subgraphs.
@@ -340,6 +338,3 @@ fn module_of(node: &schema::Node) -> Module {
         stack: text.split(';').filter_map(one).collect(),
     }
 }
-
-/// Values by name.
-pub(super) type Table = HashMap<String, ValueId>;

@@ -1,7 +1,7 @@
 //! Files of a model: weights, `config.json`, possibly a tokenizer.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use safetensors::tensor::{Dtype, View};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::beside::TokenizerFiles;
 use super::error::HuggingFaceError;
 use super::tensors::Files;
 use gpipe_partitioner::files;
@@ -82,8 +81,9 @@ impl Folder {
         Ok(Json { path, value })
     }
 
-    pub(super) fn tokenizer(&self) -> Result<Option<TokenizerFiles>, HuggingFaceError> {
-        TokenizerFiles::read(&self.parent.join(TOKENIZER))
+    /// Where its `tokenizer.json` would be.
+    pub(super) fn tokenizer(&self) -> PathBuf {
+        self.parent.join(TOKENIZER)
     }
 
     /// Opens the weights: the named file, the only one, or all of an index.
@@ -162,7 +162,7 @@ pub(super) fn write(
     path: &Path,
     weights: Vec<(String, Tensor)>,
     config: &Value,
-    tokenizer: Option<&TokenizerFiles>,
+    tokenizer: BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, HuggingFaceError> {
     let is_file = path
         .extension()
@@ -175,7 +175,7 @@ pub(super) fn write(
     fs::create_dir_all(&folder)
         .map_err(|error| wrong(&folder, format!("cannot be made: {error}")))?;
     let mut beside = vec![(folder.join(CONFIG), format!("{config:#}\n"))];
-    for (name, text) in tokenizer.map(TokenizerFiles::files).unwrap_or_default() {
+    for (name, text) in tokenizer {
         beside.push((folder.join(name), text));
     }
     for (path, text) in &beside {

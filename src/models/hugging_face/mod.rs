@@ -118,7 +118,8 @@ pub fn export_with(
     let ids = tokenizer.map_or(&none, TokenizerFiles::ids);
     let config = config::write(architecture, spec.settings(), ids);
     let config = config.map_err(|why| HuggingFaceError::Model(anyhow::Error::msg(why)))?;
-    folder::write(path, theirs, &config, tokenizer)
+    let files = tokenizer.map(TokenizerFiles::files).unwrap_or_default();
+    folder::write(path, theirs, &config, files)
 }
 
 /// Reads a model from a folder with `config.json` and `model.safetensors` (or the shards in
@@ -139,7 +140,7 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
         })?;
     let spec = zoo.spec(architecture.entry(), settings)?;
     let (weights, prefix) = read(&folder, architecture, &spec)?;
-    let tokenizer = folder.tokenizer()?;
+    let tokenizer = TokenizerFiles::read(&folder.tokenizer())?;
     let characters = tokenizer.as_ref().map(TokenizerFiles::characters);
     Ok(Imported {
         spec,

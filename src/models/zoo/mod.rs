@@ -20,18 +20,18 @@
 mod builtin;
 mod entry;
 mod error;
+mod exported;
 mod flops;
 mod loss;
 mod settings;
 mod spec;
-mod synthetic;
 
+pub use crate::synthetic::{Fill, Synthetic};
 pub use entry::{Entry, Instance, Preset};
 pub use error::ZooError;
 pub use loss::{SharedLoss, binary_cross_entropy, class_cross_entropy, token_cross_entropy};
 pub use settings::{Settings, Size};
 pub use spec::ModelSpec;
-pub use synthetic::{Fill, Synthetic};
 
 use std::sync::Arc;
 

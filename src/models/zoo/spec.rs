@@ -165,7 +165,10 @@ impl ModelSpec {
     /// Returns the model with the classes in the other possible dimension of its output, if there is
     /// one.
     pub fn turned(&self) -> Option<Self> {
-        self.exported()?.turned(self.named_loss()?)
+        let loss = self.named_loss()?;
+        let turned = self.exported()?.turned();
+        let turned = turned.filter(|_| loss.kind() == LossKind::CrossEntropy)?;
+        turned.spec(Some(loss)).ok()
     }
 
     /// Returns the model for samples of these shapes, one for each input, if it is a program with

@@ -4,8 +4,9 @@ use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 
 use super::Pipeline;
+use super::ranks::CopyId;
 use super::readback::{LateNumber, Readback};
-use super::stages::{CopyId, in_model_order, of_all_in_order};
+use super::stages::{in_model_order, of_all_in_order};
 use crate::error::{Error, Setting, SettingsError};
 use crate::{clip_factor, clip_there, operators, total_norm};
 

@@ -25,8 +25,9 @@ use tch::{Kind, Tensor};
 
 use super::device_loss_scale::DeviceLossScale;
 use super::losses::Losses;
+use super::ranks::CopyId;
 use super::readback::Readback;
-use super::stages::{CopyId, Stages, in_model_order};
+use super::stages::{Stages, in_model_order};
 use crate::TorchError;
 use crate::error::Error;
 

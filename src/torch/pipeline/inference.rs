@@ -7,7 +7,8 @@ use gpipe_partitioner::StageId;
 use tch::Tensor;
 
 use super::Pipeline;
-use super::stages::{CopyId, Stepped};
+use super::ranks::CopyId;
+use super::stages::Stepped;
 use super::wiring::Purpose;
 use crate::error::{Error, Setting, SettingsError};
 use crate::{Mode, Values, batch};

@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use super::Pipeline;
 use super::device_loss_scale::{DeviceLossScale, LARGEST, SMALLEST};
 use super::finite_check::FiniteCheck;
-use super::stages::CopyId;
+use super::ranks::CopyId;
 use crate::TorchError;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 

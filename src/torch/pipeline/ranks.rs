@@ -11,11 +11,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpipe_partitioner::StageId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
-use super::stages::CopyId;
 use crate::error::Error;
 use crate::streams::InTransit;
 use crate::world::{Lost, World, WorldCarrier};
@@ -28,9 +28,24 @@ mod swap;
 
 pub(super) use clocks::Clock;
 pub(super) use start::Members;
+pub(super) use swap::Given;
 
 /// Upper limit of a value's size, in bytes: a header with more is corrupt.
 const LARGEST: u64 = 1 << 40;
+
+/// A stage in one of the replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::pipeline) struct CopyId {
+    pub(in crate::pipeline) stage: StageId,
+    pub(in crate::pipeline) replica: usize,
+}
+
+impl CopyId {
+    pub(in crate::pipeline) fn first_of(stage: StageId) -> Self {
+        let replica = 0;
+        Self { stage, replica }
+    }
+}
 
 /// The processes of a pipeline, from the view of the calling thread of one of them.
 #[derive(Debug)]

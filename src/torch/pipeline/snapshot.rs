@@ -30,7 +30,7 @@ impl ShardOf {
     }
 }
 
-/// State of random layers.
+/// Random state of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draws {
     /// Seed of the pipeline.

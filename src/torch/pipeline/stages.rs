@@ -18,7 +18,7 @@ use tch::{Device, Tensor};
 use super::device_times::Anchors;
 use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
 use super::local_steps::LocalSteps;
-use super::ranks::Ranks;
+use super::ranks::{CopyId, Ranks};
 use crate::error::Error;
 use crate::streams::{Backend, CallerEvents, MemorySpace, Stream, TaskEvents, TaskLog};
 use crate::{OutOfMemory, Sums, TorchError, TorchStage, copy_to_host};
@@ -26,22 +26,7 @@ use gpipe_engine::{Engine, EngineError};
 
 pub(super) use owners::{in_model_order, of_all_in_order};
 pub(super) use step::{Ended, Stepped};
-pub(super) use swap::Given;
 pub(super) use update::{Phase, Update};
-
-/// A stage in one of the replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::pipeline) struct CopyId {
-    pub(in crate::pipeline) stage: StageId,
-    pub(in crate::pipeline) replica: usize,
-}
-
-impl CopyId {
-    pub(in crate::pipeline) fn first_of(stage: StageId) -> Self {
-        let replica = 0;
-        Self { stage, replica }
-    }
-}
 
 /// An engine of stages.
 #[derive(Debug)]

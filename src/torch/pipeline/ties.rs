@@ -5,7 +5,8 @@ use std::sync::Arc;
 use gpipe_partitioner::{LayerId, Partition, StageId};
 use tch::Tensor;
 
-use super::stages::{CopyId, Stages};
+use super::ranks::CopyId;
+use super::stages::Stages;
 use crate::error::{Error, Setting, SettingsError};
 use crate::{Sequential, TorchStage};
 

@@ -106,7 +106,7 @@ pub(super) struct Chain {
     loss: Option<Arc<dyn LossFn>>,
     /// Set on a CUDA device.
     stopwatch: Option<Stopwatch>,
-    /// Micro-batches of a step.
+    /// Micro-batches per step.
     micros: usize,
     hurry_from: Option<Instant>,
 }

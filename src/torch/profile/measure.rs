@@ -14,12 +14,14 @@ use super::alike::{self, Looks};
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
 use super::measurements::{LayerSeries, Measurements};
-use super::warm_up::MOST_IN_BRIEF;
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
 use crate::threads::spawn;
 use crate::{LossFn, Sequential, TorchError, caught, prepare_thread};
+
+/// Time after which brief measurements are not repeated.
+pub(super) const MOST_IN_BRIEF: Duration = Duration::from_secs(3);
 
 /// Rounds over layers that compute nothing.
 const IDLE_ROUNDS: usize = 20;

@@ -4,13 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::chain::Chain;
 use super::flow::Flow;
-use super::measure::{MeasureTask, round};
+use super::measure::{MOST_IN_BRIEF, MeasureTask, round};
 use super::measurements::LayerSeries;
 use super::watch::ProfileProgress;
 use crate::error::Error;
-
-/// Time after which brief measurements are not repeated.
-pub(super) const MOST_IN_BRIEF: Duration = Duration::from_secs(3);
 
 impl MeasureTask<'_> {
     /// Returns the warm-up time above which the warm-up counts and nothing is measured again: for

@@ -9,7 +9,6 @@ use gpipe_partitioner::MicroId;
 use super::accumulator::Accumulator;
 use super::buffers::Buffers;
 use super::compute::Compute;
-use crate::error::TorchError;
 use crate::step_state::GatheredParts;
 use crate::values::Values;
 
@@ -159,13 +158,5 @@ pub(super) fn check_parameters(
         "the forward writes to the parameter `{name}`, which replicas, that have only some of the \
          micro-batches each, cannot do to the same numbers: train it without replicas, or compute \
          what is used from the parameter and leave that as it is"
-    )
-}
-
-/// Error of state that cannot be shared.
-pub(super) fn not_shared() -> TorchError {
-    TorchError::new(
-        "it gathers something over the step that replicas cannot share: its `StepState` has no \
-         `parts`; train it without replicas, or write them",
     )
 }

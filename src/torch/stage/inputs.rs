@@ -59,7 +59,7 @@ impl Inputs {
         self.main.iter().chain(skips)
     }
 
-    /// Iterates over the present tensors.
+    /// The existing features.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         let skips = self.skips.iter().filter_map(|(_, value)| value.as_ref());
         self.main.present().chain(skips)

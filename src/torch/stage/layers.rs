@@ -7,7 +7,6 @@ use std::rc::Rc;
 use tch::Device;
 
 use super::border::{BorderGradients, SkipList, SkipValues};
-use super::gathered::not_shared;
 use super::graph_audit::GraphAudit;
 use super::inputs::Inputs;
 use super::live::{Half, Live};
@@ -390,4 +389,12 @@ impl SegmentOutput {
 /// The seed of what draws in a pass.
 pub(super) fn pass_seed(seed: u64, pass: Pass<'_>) -> u64 {
     rng::pass_seed(seed, pass.settings().step, pass.micro().index())
+}
+
+/// Error of state that cannot be shared.
+fn not_shared() -> TorchError {
+    TorchError::new(
+        "it gathers something over the step that replicas cannot share: its `StepState` has no \
+         `parts`; train it without replicas, or write them",
+    )
 }

@@ -54,6 +54,7 @@ mod pass;
 mod passes;
 mod portable;
 mod progress;
+mod rounds;
 mod segment;
 mod skip_routes;
 mod spec;

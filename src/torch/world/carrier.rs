@@ -40,9 +40,9 @@ use crate::fail_point::fail_point;
 use arrivals::{Arrivals, Expected, Place};
 use busy::Piece;
 use channels::Channels;
-use departures::{Departures, Way};
+use departures::Departures;
 use gpipe_engine::{Address, Ballot, Carrier, Door, Program, Verdict};
-use shared::{Shared, listen, told};
+use shared::{Shared, Way, listen, told};
 
 pub use between::gather_once;
 pub(super) use between::tell_all;

@@ -359,7 +359,10 @@ impl World {
                 };
                 let own = Arc::new(own);
                 let plain = Arc::new(group(Arc::clone(&own), None));
-                Ok(group(own, local::connect(self, &plain)?))
+                let place = (rank, &self.places.hosts[..]);
+                let gather = |own: &[u8]| tell_all(self, &plain, own);
+                let local = local::connect(place, (&self.watch, generation), gather)?;
+                Ok(group(own, local))
             }
             // Most likely because another process ended, which will be noticed.
             Err(error) => Err(self

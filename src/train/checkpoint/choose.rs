@@ -13,6 +13,7 @@ use super::needs::Needs;
 use super::open::{Checkpoint, Listed};
 use super::together::Together;
 use super::told::Told;
+use gpipe_torch::world::World;
 
 /// Number of invalid checkpoints tried before concluding that they are damaged, rather than removed
 /// meanwhile.
@@ -176,5 +177,106 @@ impl Search<'_> {
 pub(super) fn none(folder: &Path) -> CheckpointError {
     CheckpointError::None {
         folder: folder.to_owned(),
+    }
+}
+
+impl Checkpoint {
+    /// Opens the newest checkpoint of a folder, even while others are written there and old ones
+    /// removed.
+    ///
+    /// # Errors
+    /// There is none, or it is invalid: see [`Checkpoint::open`]. Then [`Checkpoint::newest_intact`]
+    /// finds an older one.
+    pub fn newest(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Self::newest_of(folder.as_ref(), &mut || ())
+    }
+
+    /// Calls `listed` between listing and opening.
+    pub(super) fn newest_of(
+        folder: &Path,
+        listed: &mut dyn FnMut(),
+    ) -> Result<Self, CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::alone(),
+            needs: Needs::Share,
+            newest: true,
+            good: &|_| Ok(()),
+            listed,
+        };
+        search.run().map(|(newest, _)| newest)
+    }
+
+    /// Returns the newest intact checkpoint, and the errors of newer ones.
+    ///
+    /// # Errors
+    /// There is no checkpoint; or, if none is intact, the error of the newest.
+    pub fn newest_intact(
+        folder: impl AsRef<Path>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        Self::newest_that(folder.as_ref(), |_| Ok(()))
+    }
+
+    /// Like [`Checkpoint::newest_intact`], with the additional condition `good`.
+    pub(crate) fn newest_that(
+        folder: &Path,
+        good: impl Fn(&Self) -> Result<(), CheckpointError>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::alone(),
+            needs: Needs::Share,
+            newest: false,
+            good: &good,
+            listed: &mut || (),
+        };
+        search.run()
+    }
+
+    /// Opens the newest checkpoint of a folder in all processes of a world: each verifies what it
+    /// [needs](Needs), and all take it or none. All must call this, in the same order.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::newest`], the same in all processes, with the rank that found it;
+    /// [`CheckpointError::World`].
+    pub fn newest_in_world(
+        folder: impl AsRef<Path>,
+        world: &World,
+        needs: Needs,
+    ) -> Result<Self, CheckpointError> {
+        let found = Self::search_in_world(folder.as_ref(), world, needs, true, &|_| Ok(()));
+        found.map(|(newest, _)| newest)
+    }
+
+    /// Returns the newest checkpoint whose parts are intact in every process of a world, and the errors
+    /// of newer ones: see [`Checkpoint::newest_in_world`].
+    ///
+    /// # Errors
+    /// As [`Checkpoint::newest_intact`], the same in all processes; [`CheckpointError::World`].
+    pub fn newest_intact_in_world(
+        folder: impl AsRef<Path>,
+        world: &World,
+        needs: Needs,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        Self::search_in_world(folder.as_ref(), world, needs, false, &|_| Ok(()))
+    }
+
+    /// Searches with the additional condition `good` in each process; `newest` accepts no older one.
+    pub(crate) fn search_in_world(
+        folder: &Path,
+        world: &World,
+        needs: Needs,
+        newest: bool,
+        good: &dyn Fn(&Self) -> Result<(), CheckpointError>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::all(world)?,
+            needs,
+            newest,
+            good,
+            listed: &mut || (),
+        };
+        search.run()
     }
 }

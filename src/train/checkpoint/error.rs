@@ -30,7 +30,7 @@ pub enum CheckpointError {
          folder", .folder.display()
     )]
     InUse {
-        /// The folder of checkpoints.
+        /// Returns the folder of checkpoints.
         folder: PathBuf,
     },
     /// The folder is not the one that this process locked.
@@ -40,7 +40,7 @@ pub enum CheckpointError {
          its own, and leave it where it is while it trains", .folder.display()
     )]
     Lost {
-        /// The folder of checkpoints.
+        /// Returns the folder of checkpoints.
         folder: PathBuf,
     },
     /// Weights are NaN or infinite.
@@ -67,7 +67,7 @@ pub enum CheckpointError {
     /// There is no checkpoint.
     #[error("{}: no checkpoint here (a folder named like step-00000100)", .folder.display())]
     None {
-        /// The folder of checkpoints.
+        /// Returns the folder of checkpoints.
         folder: PathBuf,
     },
     /// A file of the checkpoint is missing.
@@ -138,7 +138,7 @@ pub enum CheckpointError {
     /// The writing thread ended without a result.
     #[error("writing {} broke off: {why}", .folder.display())]
     Broken {
-        /// The folder of checkpoints.
+        /// Returns the folder of checkpoints.
         folder: PathBuf,
         /// Message of the thread.
         why: String,
@@ -152,7 +152,7 @@ pub enum CheckpointError {
          file system that all hosts share", .folder.display()
     )]
     NotShared {
-        /// The folder of checkpoints.
+        /// Returns the folder of checkpoints.
         folder: PathBuf,
         /// The mismatch.
         why: String,

@@ -5,7 +5,9 @@ use crate::explain::{Delta, Explanation};
 use crate::ids::DeviceId;
 use crate::render::page::escaped;
 use crate::render::svg;
-use crate::render::svg::canvas::{BELOW_LEGEND, BOTTOM, Canvas, ROW, TOP, described, times};
+use crate::render::svg::canvas::{
+    BELOW_LEGEND, BOTTOM, Canvas, MARGIN, RIGHT, ROW, TOP, WIDTH, described, times,
+};
 use crate::render::svg::legend::Legend;
 use crate::schedule::Action;
 use crate::timeline::{Span, Timeline};
@@ -43,7 +45,7 @@ pub fn compare_svg(explanation: &Explanation, what: &str) -> String {
     let axis = axis(explanation);
     let height = axis + BOTTOM + LINE * words.len() as f64;
     let (mut canvas, legend) = begin(explanation, what, 0.0..height);
-    legend.draw(&mut canvas.svg);
+    legend.draw(&mut canvas.svg, MARGIN..WIDTH - RIGHT);
     rows(&mut canvas, explanation);
     for (line, number) in words.iter().zip(1..) {
         for (x, piece) in line {

@@ -49,7 +49,7 @@ impl Row {
     }
 }
 
-/// Least number of measurements with a meaningful spread.
+/// Fewest measurements with a meaningful spread.
 const FEWEST: usize = 3;
 
 /// Returns the larger relative spread of a layer's measurements.

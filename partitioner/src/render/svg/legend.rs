@@ -1,8 +1,8 @@
 //! Legend of colours and hatchings: a row above a stand-alone picture, a list beside the scrolling
 //! part of a page.
 
-use super::canvas::{MARGIN, RIGHT, WIDTH};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// Sizes of a sample in pixels.
 const WIDE: f64 = 16.0;
@@ -52,8 +52,8 @@ impl Legend {
     }
 
     /// Draws the entries side by side at the top of a picture, from the left.
-    pub(in crate::render) fn draw(&self, svg: &mut String) {
-        let mut x = MARGIN;
+    pub(in crate::render) fn draw(&self, svg: &mut String, across: Range<f64>) {
+        let mut x = across.start;
         for Key { samples, name, .. } in &self.keys {
             for sample in samples {
                 // Writing to a String cannot fail, here and below.
@@ -68,7 +68,7 @@ impl Legend {
         }
         // The step and its bubble are at the right end.
         if let Some(label) = &self.label
-            && x + text_width(label) < WIDTH - RIGHT - NUMBERS
+            && x + text_width(label) < across.end - NUMBERS
         {
             let _ = writeln!(svg, "<text x=\"{x}\" y=\"19\">{label}</text>");
         }

@@ -9,7 +9,7 @@ use crate::ids::DeviceId;
 use crate::render::page::escaped;
 use crate::timeline::Timeline;
 use crate::units::Micros;
-use canvas::{BELOW_LEGEND, BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
+use canvas::{BELOW_LEGEND, BOTTOM, Canvas, MARGIN, RIGHT, ROW, TOP, WIDTH, described, times};
 use legend::Legend;
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ pub fn in_a_row_svg(timeline: &Timeline, steps: usize, title: &str) -> String {
             escaped(title)
         );
     }
-    legend.draw(&mut canvas.svg);
+    legend.draw(&mut canvas.svg, MARGIN..WIDTH - RIGHT);
     let _ = writeln!(
         canvas.svg,
         "<text x=\"{}\" y=\"19\" text-anchor=\"end\">{} {}, bubble {:.1} %</text>",

@@ -117,6 +117,20 @@ pub(super) fn is_missing(cell: &str) -> bool {
     MISSING.contains(&cell.to_lowercase().as_str())
 }
 
+/// Lists the first few names.
+pub(super) fn listed(names: &[impl AsRef<str>]) -> String {
+    const MOST: usize = 12;
+    let few = names
+        .iter()
+        .take(MOST)
+        .map(|name| format!("`{}`", name.as_ref()));
+    let few = few.collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(MOST) {
+        Some(more) if more > 0 => format!("{few} and {more} more"),
+        _ => few,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

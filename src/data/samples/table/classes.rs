@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::layout::{Layout, listed};
+use super::cell::listed;
+use super::layout::Layout;
 use super::{Learns, Table};
 use crate::DataError;
 

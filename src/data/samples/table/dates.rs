@@ -8,8 +8,6 @@ use time::format_description::parse_owned;
 use time::parsing::Parsed;
 use time::{Date, Month, Time};
 
-use super::forms::Form;
-
 /// Formats that distinguish day and month.
 const DAYS: [&str; 3] = [
     "[year]-[month]-[day]",
@@ -46,17 +44,6 @@ pub(super) enum Told {
     Clock,
     /// With a time and its zone, converted to UTC.
     Zone,
-}
-
-impl Told {
-    /// Returns the form of a column with such cells.
-    pub(super) fn form(self) -> Form {
-        match self {
-            Self::Day => Form::Dates,
-            Self::Clock => Form::Times,
-            Self::Zone => Form::TimesInUtc,
-        }
-    }
 }
 
 /// Parses a cell such as `2024-01-31`, `31.01.2024` or `2024-01-31T18:30:00Z`.

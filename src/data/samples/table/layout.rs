@@ -2,6 +2,7 @@
 
 use csv::StringRecord;
 
+use super::cell::listed;
 use super::forms::{Column, Forms};
 use crate::samples::Missing;
 
@@ -136,19 +137,5 @@ pub(super) fn find(header: &StringRecord, name: &str) -> Result<usize, String> {
                 listed(&all)
             ))
         }
-    }
-}
-
-/// Lists the first few names.
-pub(super) fn listed(names: &[impl AsRef<str>]) -> String {
-    const MOST: usize = 12;
-    let few = names
-        .iter()
-        .take(MOST)
-        .map(|name| format!("`{}`", name.as_ref()));
-    let few = few.collect::<Vec<_>>().join(", ");
-    match names.len().checked_sub(MOST) {
-        Some(more) if more > 0 => format!("{few} and {more} more"),
-        _ => few,
     }
 }

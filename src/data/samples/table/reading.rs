@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use csv::{ReaderBuilder, StringRecord};
 
 use super::cell::{TARGETS, is_missing, no_input, no_target, number, unknown};
-use super::forms::Search;
 use super::layout::{Input, Layout, Wanted};
 use super::origin::Origin;
+use super::search::Search;
 #[cfg(feature = "parquet")]
 use super::text::refuse_large;
 use super::text::{self, at, check_names, damaged, line, separator};

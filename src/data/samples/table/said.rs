@@ -2,10 +2,10 @@
 
 use gpipe_partitioner::words::count;
 
-use super::cell::is_number;
+use super::cell::{is_number, listed};
 use super::dates::moment;
 use super::forms::Form;
-use super::layout::{Layout, listed};
+use super::layout::Layout;
 
 /// This many distinct numbers may be classes in any case.
 const MOST_CLASSES: usize = 20;

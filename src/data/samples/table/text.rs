@@ -7,7 +7,7 @@ use tch::Device;
 
 use gpipe_partitioner::Bytes;
 
-use super::layout::listed;
+use super::cell::listed;
 use crate::lines::{OPEN_QUOTE, SEPARATORS, open_quote, other_cells};
 use crate::{DataError, Place, magic};
 use gpipe_partitioner::files;

@@ -20,7 +20,7 @@ pub enum Setting {
     MicroBatches,
     /// Leaves of the tree in which gradients are summed.
     Tree,
-    /// Stages of each device.
+    /// Stages per device.
     Chunks,
     /// Layers of each stage.
     Balance,

@@ -1,14 +1,17 @@
 //! Exchange between copies of a stage in different processes, between steps.
 
+use std::collections::HashMap;
 use std::thread;
 
 use gpipe_partitioner::StageId;
 use tch::Device;
 
-use super::{Ranks, stopped};
+use super::{CopyId, Ranks, stopped};
 use crate::error::Error;
-use crate::pipeline::stages::{CopyId, Given};
 use crate::{TorchError, Values};
+
+/// Values sent from one copy of a stage to another.
+pub(in crate::pipeline) type Given = HashMap<(CopyId, CopyId), Values>;
 
 impl Ranks {
     /// Sends the values that local copies have `given` to other processes, and receives those for

@@ -1,16 +1,12 @@
 //! Exchange between the copies of a stage between steps.
 
-use std::collections::HashMap;
-
 use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 
-use super::{CopyId, Stages};
+use super::Stages;
 use crate::error::Error;
+use crate::pipeline::ranks::{CopyId, Given};
 use crate::{OuterStep, Sums, TorchStage, Values};
-
-/// Values sent from one copy of a stage to another.
-pub(in crate::pipeline) type Given = HashMap<(CopyId, CopyId), Values>;
 
 impl Stages {
     /// Sends the parameters that each copy updated to the other copies of its stage, which adopt

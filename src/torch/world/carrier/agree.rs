@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use super::super::{Group, Lost, Transfer};
-use super::arrivals::bytes_of;
 use tch::{Device, Kind, Tensor};
 
 /// Tags of votes and of other exchanges, above all tags of values.
@@ -166,7 +165,8 @@ impl Message {
 
     pub(super) fn bytes(self, goes_on: GoesOn<'_>) -> Result<Vec<u8>, Stopped> {
         let odd = |why: &str| Stopped::Wrong(self.from, why.to_owned());
-        let of = |tensor: Tensor| bytes_of(&tensor).map_err(|_| odd("bytes that are none"));
+        let of =
+            |tensor: Tensor| Vec::<u8>::try_from(&tensor).map_err(|_| odd("bytes that are none"));
         let first = of(self.first.wait_past(goes_on)?)?;
         let (length, first) = number(&first).ok_or_else(|| odd("no length"))?;
         let mut all = first[..length.min(first.len())].to_vec();

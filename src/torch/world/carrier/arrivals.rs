@@ -14,9 +14,10 @@ use std::sync::Arc;
 use super::super::{Group, Lost, Transfer, World};
 use super::channels::Channels;
 use super::headers::Headers;
-use super::posted::Posted;
+use super::posted::{MARK, Posted};
 use super::shared::{Shared, is_over};
-use super::{Parcel, Payload};
+use super::{Order, Parcel, Payload};
+use crate::caught;
 use crate::streams::{Channel, InTransit};
 use crate::wire::{FIRST, Header, Incoming};
 use gpipe_engine::Address;
@@ -28,9 +29,6 @@ use tch::{Device, Kind, Tensor};
 /// values that are not needed yet.
 const AHEAD: RangeInclusive<usize> = 2..=32;
 const AHEAD_BYTES: usize = 32 << 20;
-
-/// Bytes before a header that identify the call in which the value was sent.
-pub(super) const MARK: usize = 8;
 
 /// Reason why a value does not arrive.
 pub(super) enum Stopped {
@@ -79,7 +77,7 @@ pub(super) struct Arrivals {
     limit: u64,
     headers: Arc<Headers>,
     posted: Arc<Posted>,
-    places: Vec<Place>,
+    tags: Vec<u32>,
     rest: std::vec::IntoIter<Expected>,
     ahead: VecDeque<(Expected, Option<Guess>)>,
     /// Bytes being received ahead.
@@ -117,7 +115,7 @@ impl Arrivals {
             limit: shared.limit,
             headers: shared.received(),
             posted: shared.posted(),
-            places: all.iter().map(|expected| expected.place).collect(),
+            tags: all.iter().map(|expected| expected.place.tag).collect(),
             rest: all.into_iter(),
             ahead: VecDeque::new(),
             bytes_ahead: 0,
@@ -144,7 +142,7 @@ impl Arrivals {
     /// Begins the receives of the next step, once all values of this one have arrived.
     pub(super) fn post_again(&self) {
         // A failure is reported to those waiting for the next step.
-        let _ = self.posted.again(&self.group, self.from, &self.places);
+        let _ = self.posted.again(&self.group, self.from, &self.tags);
     }
 
     /// Begins to receive the next values, assuming that they look as in the previous step.
@@ -275,6 +273,43 @@ impl Arrivals {
     }
 }
 
+impl<V: Payload> Shared<V> {
+    /// Receives the values of an order, one after another.
+    pub(super) fn receive(&self, order: Order) {
+        let Order {
+            step,
+            from,
+            mut arrivals,
+            piece: _piece,
+        } = order;
+        loop {
+            // A thread that died would leave the others waiting.
+            let delivered = caught(|| {
+                let delivered = arrivals.next().and_then(|next| {
+                    let Some((to, parcel)) = next else {
+                        return Ok(false);
+                    };
+                    let value = V::from_parcel(parcel).map_err(wrong)?;
+                    let delivered = self.deliver(step, to, value).ok_or(Stopped::Lost)?;
+                    delivered.map(|()| true).map_err(wrong)
+                });
+                Ok(delivered)
+            });
+            let delivered =
+                delivered.unwrap_or_else(|error| Err(Stopped::Wrong(error.to_string())));
+            match delivered {
+                Ok(true) => {}
+                Ok(false) => return arrivals.post_again(),
+                Err(Stopped::Lost) => return,
+                Err(Stopped::Wrong(why)) => {
+                    let why = format!("what rank {from} has sent: {why}");
+                    return self.fail_in(arrivals.generation(), &why);
+                }
+            }
+        }
+    }
+}
+
 fn wait(transfers: Vec<Transfer>) -> Result<(), Lost> {
     for transfer in transfers {
         let _ = transfer.wait()?;
@@ -282,6 +317,6 @@ fn wait(transfers: Vec<Transfer>) -> Result<(), Lost> {
     Ok(())
 }
 
-pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, Stopped> {
+fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, Stopped> {
     Vec::<u8>::try_from(tensor).map_err(wrong)
 }

@@ -13,26 +13,13 @@ use crossbeam_channel::{Sender, unbounded};
 use gpipe_partitioner::DeviceId;
 use parking_lot::Mutex;
 
-use super::super::Group;
 use super::busy::Piece;
-use super::shared::{Shared, is_over};
+use super::shared::{Shared, Way, is_over};
 use super::{Parcel, Payload};
 use crate::caught;
 use crate::streams::{Channel, InTransit, ToHost};
 use crate::wire::Outgoing;
 use tch::{Device, Tensor};
-
-/// Route of a value to its process.
-pub(super) struct Way {
-    pub(super) generation: u64,
-    pub(super) to: DeviceId,
-    pub(super) group: Arc<Group>,
-    pub(super) rank: usize,
-    /// Tag of its header.
-    pub(super) tag: u32,
-    /// Mark of the call in which it is sent.
-    pub(super) mark: u64,
-}
 
 /// Sending GPU and receiving device.
 type Ends = (usize, DeviceId);

@@ -10,9 +10,11 @@ use std::collections::hash_map::Entry;
 use parking_lot::Mutex;
 
 use super::super::{Group, Lost, Transfer};
-use super::arrivals::{MARK, Place};
 use crate::wire::FIRST;
 use tch::Kind;
+
+/// Bytes before a header that identify the call in which the value was sent.
+pub(super) const MARK: usize = 8;
 
 /// Most receives posted ahead, for all devices together: each has memory for a small value.
 const MOST: usize = 512;
@@ -28,15 +30,15 @@ impl Posted {
         begun.map_or_else(|| begin(group, from, tag), Ok)
     }
 
-    /// Posts receives for these places again.
-    pub(super) fn again(&self, group: &Group, from: usize, places: &[Place]) -> Result<(), Lost> {
-        for place in places {
+    /// Posts receives under these tags again.
+    pub(super) fn again(&self, group: &Group, from: usize, tags: &[u32]) -> Result<(), Lost> {
+        for &tag in tags {
             let mut all = self.0.lock();
             if all.len() >= MOST {
                 break;
             }
-            if let Entry::Vacant(own) = all.entry((from, place.tag)) {
-                own.insert(begin(group, from, place.tag)?);
+            if let Entry::Vacant(own) = all.entry((from, tag)) {
+                own.insert(begin(group, from, tag)?);
             }
         }
         Ok(())

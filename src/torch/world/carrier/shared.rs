@@ -6,18 +6,16 @@ use parking_lot::Mutex;
 
 use super::super::beat::other_call;
 use super::super::{Group, Lost, World};
-use super::agree::{Exchange, Stopped as Odd, TOLD, VOTES};
-use super::arrivals::Stopped;
+use super::agree::{Exchange, Stopped, TOLD, VOTES};
 use super::busy::Busy;
 use super::channels::{Channels, Unconnected};
-use super::departures::Way;
 use super::headers::Headers;
 use super::pending::Pending;
 use super::posted::Posted;
-use super::{Order, Parcel, Payload, tag_of};
+use super::{Payload, tag_of};
+use crate::Values;
 use crate::wire::{Header, Outgoing};
-use crate::{Values, caught};
-use gpipe_engine::{Address, Ballot, Door, Program, Verdict};
+use gpipe_engine::{Address, Ballot, Door, Program, UnwantedValue, Verdict};
 use tch::Tensor;
 
 pub(super) struct Shared<V> {
@@ -52,6 +50,18 @@ struct State<V> {
 struct Open<V> {
     program: Arc<Program>,
     door: Arc<dyn Door<V>>,
+}
+
+/// Route of a value to its process.
+pub(super) struct Way {
+    pub(super) generation: u64,
+    pub(super) to: DeviceId,
+    pub(super) group: Arc<Group>,
+    pub(super) rank: usize,
+    /// Tag of its header.
+    pub(super) tag: u32,
+    /// Mark of the call in which it is sent.
+    pub(super) mark: u64,
 }
 
 /// Returns whether a generation of a world has ended: a failure in it then has another cause.
@@ -220,47 +230,16 @@ impl<V: Payload> Shared<V> {
         Ok(messages)
     }
 
-    /// Receives the values of an order, one after another.
-    pub(super) fn receive(&self, order: Order) {
-        let Order {
-            step,
-            from,
-            mut arrivals,
-            piece: _piece,
-        } = order;
-        loop {
-            // A thread that died would leave the others waiting.
-            let delivered = caught(|| {
-                let delivered = arrivals.next().and_then(|next| {
-                    let Some((to, parcel)) = next else {
-                        return Ok(false);
-                    };
-                    self.deliver(step, to, parcel).map(|()| true)
-                });
-                Ok(delivered)
-            });
-            let delivered =
-                delivered.unwrap_or_else(|error| Err(Stopped::Wrong(error.to_string())));
-            match delivered {
-                Ok(true) => {}
-                Ok(false) => return arrivals.post_again(),
-                Err(Stopped::Lost) => return,
-                Err(Stopped::Wrong(why)) => {
-                    let why = format!("what rank {from} has sent: {why}");
-                    return self.fail_in(arrivals.generation(), &why);
-                }
-            }
-        }
-    }
-
-    fn deliver(&self, step: u64, to: Address, parcel: Parcel) -> Result<(), Stopped> {
-        let value = V::from_parcel(parcel);
-        let value = value.map_err(|error| Stopped::Wrong(error.to_string()))?;
+    /// Gives a value of a step to its device; `None` if the step has ended.
+    pub(super) fn deliver(
+        &self,
+        step: u64,
+        to: Address,
+        value: V,
+    ) -> Option<Result<(), UnwantedValue>> {
         let state = self.state.lock();
-        let open = state.open.as_ref().filter(|_| state.begun == step);
-        let door = &open.ok_or(Stopped::Lost)?.door;
-        let delivered = door.deliver(to, value);
-        delivered.map_err(|unwanted| Stopped::Wrong(unwanted.to_string()))
+        let open = state.open.as_ref().filter(|_| state.begun == step)?;
+        Some(open.door.deliver(to, value))
     }
 
     pub(super) fn vote(&self, ballot: &Ballot) -> Result<Verdict, gpipe_engine::Lost> {
@@ -336,7 +315,7 @@ impl<V: Payload> Shared<V> {
         let mut told = Vec::new();
         for (rank, theirs) in all.iter().enumerate() {
             let Some((name, rest)) = split(theirs) else {
-                return Err(self.wrong(Odd::Wrong(rank, "no call".to_owned())));
+                return Err(self.wrong(Stopped::Wrong(rank, "no call".to_owned())));
             };
             if name != call.as_bytes() {
                 let name = String::from_utf8_lossy(name);
@@ -349,10 +328,10 @@ impl<V: Payload> Shared<V> {
     }
 
     /// Loses the world: a rank that sent undecodable data has failed beyond recovery.
-    pub(super) fn wrong(&self, odd: Odd) -> Lost {
+    pub(super) fn wrong(&self, odd: Stopped) -> Lost {
         match odd {
-            Odd::Lost(lost) => lost,
-            Odd::Wrong(from, why) => {
+            Stopped::Lost(lost) => lost,
+            Stopped::Wrong(from, why) => {
                 let why = format!("what rank {from} has sent between steps: {why}");
                 self.world.lose(&why)
             }

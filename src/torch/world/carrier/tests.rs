@@ -20,12 +20,12 @@ const STEPS: usize = 4;
 /// and a transposed view of the first, which shares its memory.
 struct Scale {
     id: StageId,
-    /// The last stage makes its own gradients.
+    /// The last stage computes its own gradients.
     last: bool,
     /// Fails here.
     fault: Option<Action>,
     held: Vec<(MicroId, Tensor)>,
-    /// A sum over micro-batches, in the order of their backwards.
+    /// Sum over micro-batches, in the order of their backwards.
     gradient: Option<Tensor>,
     before: Option<Tensor>,
 }
@@ -136,7 +136,7 @@ fn generated(kind: ScheduleKind, devices: usize, micros: usize) -> CheckedSchedu
     kind.generate(shape).unwrap()
 }
 
-/// Numbers of a step: outputs and gradients by micro-batch, then the sums of the stages.
+/// Numbers of a step: outputs and gradients by micro-batch, then the stages' sums.
 type Numbers = (Vec<(usize, Vec<f64>)>, Vec<(usize, f64)>);
 
 fn numbers(values: EdgeValues<Values>) -> Vec<(usize, Vec<f64>)> {

@@ -20,10 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::group::Group;
 use super::lost::Lost;
 use super::watch::{Abort, Watch};
-use super::{World, tell_all};
 use crate::{Process, SharedFile, TensorBytes, TorchError};
 use inbox::{Awaited, Inbox};
 use outbox::Outbox;
@@ -189,10 +187,13 @@ fn host() -> Option<String> {
     Some(format!("{} {}", start.trim(), network.display()))
 }
 
-/// Connects the processes of a group with those of the same host; all of them call this. `None` if
-/// there are none.
-pub(super) fn connect(world: &World, group: &Arc<Group>) -> Result<Option<Arc<Local>>, Lost> {
-    let (own, hosts) = (world.rank(), &group.places.hosts);
+/// Connects this process, of these ranks' hosts, with those of the same host; all of them call this.
+/// `gather` brings the data of all. `None` if there are none.
+pub(super) fn connect(
+    (own, hosts): (usize, &[String]),
+    (watch, generation): (&Arc<Watch>, u64),
+    gather: impl Fn(&[u8]) -> Result<Vec<Vec<u8>>, Lost>,
+) -> Result<Option<Arc<Local>>, Lost> {
     let mut names: Vec<&String> = hosts.iter().collect();
     names.sort_unstable();
     if names.windows(2).all(|two| two[0] != two[1]) {
@@ -221,7 +222,7 @@ pub(super) fn connect(world: &World, group: &Arc<Group>) -> Result<Option<Arc<Lo
         .written(),
         _ => String::new(),
     };
-    let offers = tell_all(world, group, offer.as_bytes())?;
+    let offers = gather(offer.as_bytes())?;
     let mut inboxes = HashMap::new();
     let mut outboxes = HashMap::new();
     for other in others {
@@ -242,7 +243,7 @@ pub(super) fn connect(world: &World, group: &Arc<Group>) -> Result<Option<Arc<Lo
     let can: Vec<u8> = (0..hosts.len())
         .map(|rank| u8::from(outboxes.contains_key(&rank)))
         .collect();
-    let all = tell_all(world, group, &can)?;
+    let all = gather(&can)?;
     let both = |rank: &usize| all[*rank].get(own) == Some(&1);
     inboxes.retain(|rank, _| both(rank));
     outboxes.retain(|rank, _| both(rank));
@@ -253,11 +254,11 @@ pub(super) fn connect(world: &World, group: &Arc<Group>) -> Result<Option<Arc<Lo
         inboxes,
         outboxes,
         aborted: AtomicBool::new(false),
-        watch: Arc::clone(&group.watch),
+        watch: Arc::clone(watch),
         id: OnceLock::new(),
     });
     let aborts = Arc::new(Aborts(Arc::downgrade(&local)));
-    let id = group.watch.register(group.generation, aborts);
+    let id = watch.register(generation, aborts);
     let _ = local.id.set(id);
     Ok(Some(local))
 }

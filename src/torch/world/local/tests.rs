@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::testing::ranks;
+use crate::world::Group;
 use tch::{Device, Kind};
 
 fn numbers(count: i64, from: i64) -> Tensor {

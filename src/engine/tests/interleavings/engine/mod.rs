@@ -34,8 +34,6 @@ mod part;
 mod placement;
 #[path = "../../../program.rs"]
 mod program;
-#[path = "../../../ran.rs"]
-mod ran;
 #[path = "../../../recovery.rs"]
 mod recovery;
 #[path = "../../../replicas.rs"]
@@ -54,6 +52,8 @@ mod spin;
 mod stage;
 #[path = "../../../state.rs"]
 mod state;
+#[path = "../../../step_result.rs"]
+mod step_result;
 mod sync;
 #[path = "../../../task.rs"]
 mod task;
@@ -75,8 +75,8 @@ pub use handle::Engine;
 pub use in_memory::InMemory;
 pub use mesh::Mesh;
 pub use program::Program;
-pub use ran::Settled;
 pub use sharing::{Sharing, Unpinned};
 pub use stage::Stage;
+pub use step_result::Settled;
 pub use topology::{EdgeId, Topology};
 pub use worker::StageBuilder;

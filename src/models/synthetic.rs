@@ -9,7 +9,7 @@ use gpipe_torch::TorchError;
 pub enum Fill {
     /// Floats from N(0, 1).
     Normal,
-    /// Floats, uniform in [0, 1).
+    /// Makes floats, uniform in [0, 1).
     Uniform,
     /// Integers (`i64`), uniform from 0 to below this number, which is the number of classes or tokens.
     Classes(i64),
