@@ -83,8 +83,8 @@ peers-input: setup
 
 # Bottlenecks made on purpose: what the diagnosis of the input says of each, and what its advice brings (see
 # benches/README.md). On an idle machine: about five minutes. ARGS="slow disk" for a part.
-input-verdicts: setup
-	cargo run --release --locked --no-default-features --features train --example input_verdicts -- $(ARGS)
+input-verdicts: setup simulated-gpus
+	GPIPE_SIMULATE_GPUS=1 cargo run --release --locked --no-default-features --features train --example input_verdicts -- $(ARGS)
 
 # Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and what
 # joining costs by the number of processes (see benches/README.md). The first needs root.

@@ -8,7 +8,6 @@ use gpipe::data::{
 };
 use gpipe::error::TorchError;
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::torch::streams::Recorder;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::bottlenecks::Bottleneck;
@@ -146,10 +145,9 @@ fn taken<S: Source>(
         loading
     };
     gpipe::tch::set_num_threads(own.threads as i32);
-    let recorder = Recorder::new(&[Some(0)]);
     let copies = own.work[Phase::Copy as usize] + own.idle[Phase::Copy as usize] > 0.0;
     let loading = if copies {
-        loading.record_streams(&recorder, 0)
+        loading.to(Device::Cuda(0))
     } else {
         loading
     };

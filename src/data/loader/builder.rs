@@ -23,7 +23,6 @@ use super::work::{Shared, Watch};
 use super::{Loader, Waits};
 use crate::diagnosis::ledger::DelayReader;
 use crate::{DataError, OnDevice, Source};
-use gpipe_torch::streams::{Backend, Recorder};
 
 /// Where items are made one by one, those that a worker makes at a time, at most: few enough that
 /// the workers end a batch together, enough that handing over costs nothing.
@@ -192,20 +191,9 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     {
         self.devices = vec![device];
         self.ends = match device {
-            Device::Cuda(index) => Some(ends(&Backend::Cuda, index)),
+            Device::Cuda(index) => Some(ends(index)),
             _ => None,
         };
-        self
-    }
-
-    /// Brings batches to a recorder's accelerator: what this would be told is written down,
-    /// and the tensors stay on the CPU.
-    #[must_use]
-    pub fn record_streams(mut self, recorder: &Recorder, accelerator: usize) -> Self
-    where
-        B: OnDevice,
-    {
-        self.ends = Some(ends(&Backend::Recorder(recorder.clone()), accelerator));
         self
     }
 

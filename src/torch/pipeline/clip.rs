@@ -1,11 +1,10 @@
 //! Gradient clipping by the norm of the whole model.
 
-use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 
 use super::Pipeline;
 use super::readback::{LateNumber, Readback};
-use super::stages::{CopyId, in_model_order, of_all_in_order};
+use super::stages::{in_model_order, of_all_in_order};
 use crate::error::{Error, Setting, SettingsError};
 use crate::{clip_factor, clip_there, operators, total_norm};
 
@@ -174,7 +173,6 @@ impl Pipeline {
         let (total, factor) = operators(|| clip_there(&in_model_order(norms)?.1, max_norm))?;
         let norm = Readback::new(&self.engine, &total, "the norm of the gradients")?;
         if max_norm.is_finite() {
-            self.engine.made(&factor, CopyId::first_of(StageId(0)))?;
             // Tensors may move between threads, but not be shared.
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {

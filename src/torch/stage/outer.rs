@@ -170,10 +170,7 @@ impl TorchStage {
         all.splice(own..own, given);
         let mut guards = Vec::new();
         for tensor in all.iter().flat_map(Values::present) {
-            guards.push(
-                self.streams()
-                    .uses("the weights of other replicas", tensor)?,
-            );
+            guards.push(self.streams().uses(tensor)?);
         }
         let device = self.passes().compute().layers().device();
         let at = |index: usize| -> Result<Vec<Tensor>, TorchError> {
@@ -238,7 +235,7 @@ impl TorchStage {
             all.len()
         );
         for (own, new) in all.into_iter().zip(new.present()) {
-            let _shared = self.streams().uses("the weights of another replica", new)?;
+            let _shared = self.streams().uses(new)?;
             copies::fill(own, new)?;
         }
         Ok(())

@@ -4,12 +4,12 @@ use std::path::Path;
 
 /// A call that may be left out, as it stands in a line, and the kind of its site.
 const CALLS: [(&str, &str); 11] = [
-    ("backend.wait(", "wait"),
-    ("backend.record(", "record"),
-    ("backend.finish(", "finish"),
-    ("backend.used_by(", "used_by"),
-    ("backend.enter(", "enter"),
-    ("backend.submit_guard(", "submit_guard"),
+    ("cuda::wait(", "wait"),
+    ("cuda::record(", "record"),
+    ("cuda::finish(", "finish"),
+    ("cuda::used_by(", "used_by"),
+    ("cuda::enter(", "enter"),
+    ("cuda::submit_guard(", "submit_guard"),
     (".guard_of_other(", "submit_guard"),
     (".submit_scope(", "submit_scope"),
     ("left_out(\"hold\")", "hold"),
@@ -18,13 +18,18 @@ const CALLS: [(&str, &str); 11] = [
 ];
 
 /// Where these are, below `src`.
-const FOLDERS: [&str; 4] = ["data/loader", "pipeline", "torch/stage", "torch/streams"];
+const FOLDERS: [&str; 4] = [
+    "data/loader",
+    "torch/pipeline",
+    "torch/stage",
+    "torch/streams",
+];
 
 /// The switch itself; and where a device is asked whether it is lost, which keeps no order.
 const NOT: [&str; 2] = ["left_out.rs", "streams/lost.rs"];
 
 /// Lines of functions whose callers are the sites.
-const PASS_ON: [&str; 2] = ["self.point(stream)", "Some(backend.submit_guard(device))"];
+const PASS_ON: [&str; 1] = ["Some(cuda::submit_guard(device))"];
 
 pub(super) fn sites() -> Vec<String> {
     let mut all = Vec::new();
