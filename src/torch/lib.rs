@@ -90,7 +90,7 @@ pub use ffi::{Pool, put_row, with_bytes, with_numbers};
 pub(crate) use ffi::{Process, SharedFile, SharedMemory, TensorBytes, sleep_at, wake_at};
 pub(crate) use ffi::{RawEvent, copy_into, copy_to, copy_to_host, current_stream};
 pub(crate) use ffi::{UNIQUE_ID, driver_uuid, nccl_unique_id, nccl_version};
-pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
+pub(crate) use ffi::{forbid_waits, has_cuda_graphs, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;

@@ -29,6 +29,7 @@ mod replicas;
 mod report;
 mod rounds;
 mod simulated;
+mod skipped;
 mod steps;
 mod stress;
 mod tree;
@@ -43,8 +44,11 @@ fn main() -> ExitCode {
         Group::anywhere(memory::tests()).once(),
         Group::anywhere(offload::tests()),
         Group::anywhere(offload::memory_tests()).once(),
+        Group::simulated(offload::counted_tests()).once(),
         Group::anywhere(steps::tests()),
+        Group::simulated(steps::simulated_tests()).once(),
         Group::anywhere(graphs::tests()),
+        Group::anywhere(graphs::once_tests()).once(),
         Group::anywhere(tree::tests()),
         Group::anywhere(replicas::tests()),
         Group::anywhere(exported::tests()).once(),
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Group::simulated(batches::tests()).once(),
         Group::simulated(faults::tests()).once(),
         Group::simulated(lost::tests()).once(),
+        Group::simulated(skipped::tests()).once(),
         Group::simulated(processes::tests()),
         Group::simulated(processes::simulated_tests()).once(),
         Group::simulated(grid::tests()).once(),

@@ -1,9 +1,16 @@
 //! Activations and optimizer states offloaded to host memory.
 
+mod pieces;
+
 use gpipe::memory::{of_device, reset_device_peak};
 use gpipe::partitioner::{Bytes, MicroId, ScheduleKind, Shape, StageId};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{Optimizer, Pipeline, PipelineBuilder, Sequential, optim::AdamW, settings::Recompute};
+use gpipe::{
+    Optimizer, Pipeline, PipelineBuilder, Sequential,
+    checkpoint::{Checkpoint, Checkpointer, Extras},
+    optim::{AdamW, Sgd},
+    settings::Recompute,
+};
 
 use crate::harness::{Test, note};
 use crate::rounds;
@@ -21,7 +28,15 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 pub(crate) fn memory_tests() -> Vec<Test> {
-    vec![("offload::what_is_away_is_not_on_the_device", less_memory)]
+    vec![
+        ("offload::what_is_away_is_not_on_the_device", less_memory),
+        ("offload::an_optimizer_may_begin_and_cease_to", on_and_off),
+    ]
+}
+
+/// What leaves, by the number of copies: only simulated devices count them.
+pub(crate) fn counted_tests() -> Vec<Test> {
+    pieces::tests()
 }
 
 fn builder(model: &Model, schedule: ScheduleKind, recompute: &Recompute) -> PipelineBuilder {
@@ -41,7 +56,12 @@ fn same_bits() {
         ScheduleKind::OneFOneB,
         ScheduleKind::ZbH1,
     ];
-    let models = [models::mlp(), models::unet(), models::transformer(0.2)];
+    let models = [
+        models::mlp(),
+        models::unet(),
+        models::transformer(0.2),
+        models::moving(),
+    ];
     for (number, model) in models.into_iter().enumerate() {
         for (turn, schedule) in schedules.into_iter().enumerate() {
             if !rounds::has_turn(number + turn) {
@@ -55,6 +75,11 @@ fn same_bits() {
                         .build()
                         .unwrap();
                     let mut optimizer = Optimizer::new(AdamW::default()).offload(offload);
+                    if turn % 2 == 0 {
+                        // Each parameter has a window: memory is used again while others are on
+                        // their way.
+                        optimizer = optimizer.offload_window(Bytes(1));
+                    }
                     let (x, y) = (model.batch)(8);
                     for _ in 0..3 {
                         pipe.train_step(&x, &y, model.loss).unwrap();
@@ -164,4 +189,49 @@ fn less_memory() {
         "{least} {some} {peak}"
     );
     assert!(away + two * 9 / 10 < after, "{away} {after}");
+}
+
+/// Weights in one way, biases in another; from one pair of steps to the next with offload or
+/// without, in the same training or one that goes on from its checkpoint.
+fn on_and_off() {
+    let model = models::mlp();
+    let momentum = Sgd {
+        momentum: 0.9,
+        ..Sgd::default()
+    };
+    let build = || {
+        let pipe = builder(&model, ScheduleKind::OneFOneB, &Recompute::Never);
+        let optimizer = Optimizer::new(AdamW::default());
+        let optimizer = optimizer.group(|name| name.ends_with("bias"), momentum);
+        (pipe.build().unwrap(), optimizer)
+    };
+    let train = |offload: [bool; 3], resume: bool| {
+        let (mut pipe, mut optimizer) = build();
+        let (x, y) = (model.batch)(8);
+        for offload in offload {
+            if resume {
+                let folder = tempfile::tempdir().unwrap();
+                let mut checkpointer = Checkpointer::new(folder.path()).unwrap();
+                let saved = checkpointer.save(&mut pipe, &optimizer, Extras::new(0));
+                saved.unwrap();
+                checkpointer.finish().unwrap();
+                (pipe, optimizer) = build();
+                let checkpoint = Checkpoint::newest(folder.path()).unwrap();
+                checkpoint.restore(&mut pipe, &mut optimizer).unwrap();
+            }
+            optimizer = optimizer.offload(offload);
+            for _ in 0..2 {
+                pipe.train_step(&x, &y, model.loss).unwrap();
+                optimizer.step(&mut pipe).unwrap();
+            }
+        }
+        snapshot(&mut pipe)
+    };
+    let plain = train([false; 3], false);
+    for offload in [[true, false, true], [false, true, true]] {
+        for resume in [false, true] {
+            let case = format!("{offload:?}, resume {resume}");
+            assert_same_bits(&plain, &train(offload, resume), &case);
+        }
+    }
 }

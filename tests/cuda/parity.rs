@@ -1,17 +1,19 @@
 //! The same numbers for all cuts and schedules, and nearly those of the CPU.
 
-use gpipe::partitioner::{ScheduleKind, Shape};
+use gpipe::partitioner::{Bytes, ScheduleKind, Shape};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{
-    Optimizer, Pipeline, Sequential,
+    Optimizer, Pipeline, Sequential, Values,
+    layers::Context,
     optim::{AdamW, OptimizerKind, Sgd},
     settings::{Precision, Recompute},
 };
 
 use crate::harness::{Test, note, skip};
 use crate::rounds;
+use crate::support::everywhere::{Closure, batch8, plain_linear};
 use crate::support::models::{self, Model};
-use crate::support::{assert_same_bits, snapshot};
+use crate::support::{assert_same_bits, cross_entropy, snapshot};
 
 const GPU: Device = Device::Cuda(0);
 
@@ -57,6 +59,10 @@ pub(crate) fn tests() -> Vec<Test> {
         (
             "parity::tensors_may_overlap_themselves_and_have_gaps",
             sparse_strides,
+        ),
+        (
+            "parity::values_that_share_memory_do_so_on_other_devices",
+            shared_memory,
         ),
     ]
 }
@@ -259,6 +265,73 @@ fn sparse_strides() {
                 "{devices:?}, strides {:?}",
                 x.stride()
             );
+        }
+    }
+}
+
+/// Four layers; the third changes a value that others share memory with.
+fn sharing() -> Sequential {
+    fn handle(x: &Values, number: usize) -> Tensor {
+        x.get(number).unwrap().shallow_clone()
+    }
+    let layer = |body: fn(Values, &nn::Linear) -> Values| {
+        move |path: &nn::Path<'_>| {
+            let linear = nn::linear(path, 8, 8, nn::LinearConfig::default());
+            Closure(move |x: Values, _: &Context| Ok(body(x, &linear)))
+        }
+    };
+    let give = layer(|x, linear| {
+        let x = x.into_one().unwrap().apply(linear);
+        vec![x.narrow(1, 0, 6), x.narrow(1, 2, 6), x.narrow(1, 1, 1)].into()
+    });
+    let write = layer(|x, _| {
+        let _ = handle(&x, 0).g_mul_scalar_(2.0);
+        x
+    });
+    let join = layer(|x, linear| {
+        let (a, b, c) = (handle(&x, 0), handle(&x, 1), handle(&x, 2));
+        let joined = Tensor::cat(&[&a.sin(), &b.narrow(1, 4, 2)], 1) * c;
+        joined.apply(linear).into()
+    });
+    let model = plain_linear(Sequential::new(), "in").layer("give", give);
+    model.layer("write", write).layer("join", join)
+}
+
+/// Where values are copied, to another device or to the host and back.
+fn shared_memory() {
+    let other = match gpipe::device::cuda_available().unwrap() {
+        0 | 1 => Device::Cpu,
+        _ => Device::Cuda(1),
+    };
+    let train = |balance: &[usize], schedule, recompute: &Recompute| {
+        let stages: Vec<usize> = (0..balance.len()).collect();
+        let pipe = Pipeline::builder(sharing())
+            .devices(&[GPU, other][..balance.len()])
+            .balance(balance)
+            .micro_batches(3)
+            .schedule(schedule)
+            .recompute(recompute.clone())
+            .offload(if balance.len() > 1 { &stages } else { &[] })
+            .offload_at_least(Bytes(1))
+            .deterministic(true)
+            .seed(3);
+        let mut pipe = pipe.build().unwrap();
+        let (x, y) = batch8();
+        let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+        Optimizer::new(Sgd::default()).step(&mut pipe).unwrap();
+        let values = snapshot(&mut pipe).into_iter();
+        let values = values.map(|(name, value)| (name, value.to_device(Device::Cpu)));
+        (report.read().unwrap().loss, values.collect::<Vec<_>>())
+    };
+    let (loss, values) = train(&[4], ScheduleKind::GPipe, &Recompute::Never);
+    for recompute in [Recompute::Never, Recompute::Always] {
+        for schedule in [ScheduleKind::GPipe, ScheduleKind::ZbH1] {
+            for balance in [[2, 2], [3, 1], [1, 3]] {
+                let case = format!("{schedule} {balance:?} {recompute}");
+                let own = train(&balance, schedule, &recompute);
+                assert_eq!(own.0, loss, "{case}");
+                assert_same_bits(&own.1, &values, &case);
+            }
         }
     }
 }

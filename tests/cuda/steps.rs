@@ -1,5 +1,7 @@
 //! Execution of steps: absence of host waits, device clocks, checkpoints of streams.
 
+use std::time::Duration;
+
 use gpipe::data::{Dataset, Made};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{
@@ -11,7 +13,9 @@ use gpipe::{
 use crate::apart;
 use crate::harness::{self, Test, note};
 use crate::lost;
+use crate::simulated::fail;
 use crate::support::models::{self, Model};
+use crate::support::{batch, cross_entropy};
 
 const GPU: Device = Device::Cuda(0);
 
@@ -36,6 +40,11 @@ pub(crate) fn tests() -> Vec<Test> {
         ),
         ("steps::random_batches_leave_no_memory_behind", no_leaks),
     ]
+}
+
+pub(crate) fn simulated_tests() -> Vec<Test> {
+    let name = "steps::nobody_waits_for_a_gradient_that_does_not_come";
+    vec![(name, no_gradient)]
 }
 
 /// Two stages and four micro-batches.
@@ -331,4 +340,24 @@ fn losing() {
         error.contains("anew") && later.contains("anew"),
         "{error}; {later}"
     );
+}
+
+/// A stage of the host waited for each backward of an accelerator whose gradient it did not get, and
+/// was late with what the accelerator needed next.
+fn no_gradient() {
+    let model = Sequential::new()
+        .layer("source", |_| nn::func(|x| x * 2.0))
+        .layer("head", |p| nn::linear(p, 8, 5, nn::LinearConfig::default()));
+    let mut pipe = Pipeline::builder(model)
+        .devices(&[Device::Cpu, Device::Cuda(0)])
+        .balance(&[1, 1])
+        .micro_batches(2)
+        .patience(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let (x, y) = batch(&[4, 8], 4);
+    pipe.train_step(&x, &y, cross_entropy).unwrap();
+    fail("stall", 1);
+    let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    assert!(!report.is_ready());
 }

@@ -23,7 +23,6 @@ use super::work::{Shared, Watch};
 use super::{Loader, Waits};
 use crate::diagnosis::ledger::DelayReader;
 use crate::{DataError, OnDevice, Source};
-use gpipe_torch::streams::{Backend, Recorder};
 
 /// Upper bound of items per task, where items are made one by one: few enough that workers finish a
 /// batch together, many enough that handing over is cheap.
@@ -189,20 +188,9 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     {
         self.devices = vec![device];
         self.ends = match device {
-            Device::Cuda(index) => Some(ends(&Backend::Cuda, index)),
+            Device::Cuda(index) => Some(ends(index)),
             _ => None,
         };
-        self
-    }
-
-    /// Copies batches to a recorder's accelerator: operations are recorded, and the tensors stay on the
-    /// CPU.
-    #[must_use]
-    pub fn record_streams(mut self, recorder: &Recorder, accelerator: usize) -> Self
-    where
-        B: OnDevice,
-    {
-        self.ends = Some(ends(&Backend::Recorder(recorder.clone()), accelerator));
         self
     }
 

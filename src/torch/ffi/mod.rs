@@ -22,13 +22,13 @@
 //! | nothing else uses the dispatch key `TESTING_ONLY_GenericMode` | `shim/random.cpp` | `tests/numbers/randomness.rs` |
 //! | nor `Fake`, which comes below autograd | `shim/onednn.cpp` | `tests/numbers/kernels.rs` |
 //! | nor `TESTING_ONLY_GenericWrapper` | `shim/weightless.cpp` | `tests/library/zoo/weightless.rs` |
-//! | the autograd engine may be replaced by one that adds hooks for saved tensors (`set_default_engine_stub`) | `shim/saved_tensors.cpp` | `tests/streams/offload.rs` |
+//! | the autograd engine may be replaced by one that adds hooks for saved tensors (`set_default_engine_stub`) | `shim/saved_tensors.cpp` | `tests/memory/counted.rs`, `tests/cuda/offload.rs` |
 //! | autograd's engine runs nodes in order of their sequence numbers and adds gradients as `InputBuffer` does | `shim/walk.cpp`, `shim/split.cpp` | `tests/numbers/joint_backward.rs`, `tests/numbers/split_backward.rs` |
 //! | a node of libtorch's own formulas has a type in `torch::autograd::generated` and records no graph | `shim/walk.cpp` | `tests/numbers/joint_backward.rs`: `formulas_of_many_kinds` |
 //! | oneDNN behind `mkldnn_matmul` and `mkldnn_convolution_backward_stub`, whose bits depend on shapes and layouts alone | `shim/onednn.cpp` | `tests/numbers/kernels.rs`, `tests/parity/alignment.rs` |
 //! | a storage remembers its allocator, and the context of its data pointer is the data | `shim/memory.cpp` | `memory/tests.rs`, `tests/memory/counted.rs` |
 //! | MKL's kernels do not depend on addresses in the mode `AUTO` (`mkl_serv_cbwr_set`), which is set before MKL is first used | `shim/runtime.cpp` | `tests/parity/alignment.rs` |
-//! | the fused optimizer kernels skip an update whose `found_inf` is 1 | `shim/optim.cpp` | `tests/streams/skipped.rs`, `optim/state/tests.rs` |
+//! | the fused optimizer kernels skip an update whose `found_inf` is 1 | `shim/optim.cpp` | `tests/cuda/skipped.rs`, `optim/state/tests.rs` |
 //! | `ProcessGroupGloo` has 488 bytes and names gloo's types only behind pointers: gloo's headers are not in the wheel | `shim/world.cpp`, `shim/gloo` | a `static_assert` there; `ffi/world/tests.rs` |
 //! | NCCL's C interface of version 2.14, `ncclConfig_t` as long as it was then: no header of it is there | `shim/nccl.cpp` | a `static_assert` there; on a GPU nothing yet |
 //! | libtorch warns of every host sync when it is asked to | `shim/cuda_graphs.cpp`, `shim/runtime.cpp` | on a GPU `tests/cuda/steps.rs`, `tests/cuda/graphs.rs` |

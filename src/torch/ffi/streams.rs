@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 
 use tch::Tensor;
 
@@ -22,19 +21,6 @@ unsafe extern "C" {
     fn gp_record_stream(tensor: TensorPtr, device: c_int, id: i64) -> c_int;
     fn gp_copy_to(tensor: TensorPtr, device: c_int, out: *mut TensorPtr) -> c_int;
     fn gp_copy_into(to: TensorPtr, from: TensorPtr) -> c_int;
-    fn gp_watched_copy(
-        tensor: TensorPtr,
-        log: *mut c_void,
-        number: u64,
-        freed: extern "C" fn(*mut c_void, u64),
-        out: *mut TensorPtr,
-    ) -> c_int;
-    fn gp_watch(
-        tensor: TensorPtr,
-        log: *mut c_void,
-        number: u64,
-        freed: extern "C" fn(*mut c_void, u64),
-    ) -> c_int;
 }
 
 /// A new stream of a CUDA device, by its id.
@@ -158,90 +144,4 @@ pub(crate) fn copy_to_host(tensor: &Tensor) -> Result<Tensor> {
 pub(crate) fn copy_into(to: &Tensor, from: &Tensor) -> Result<()> {
     // SAFETY: both tensors are alive.
     check(unsafe { gp_copy_into(lend(to), lend(from)) })
-}
-
-/// Receiver of notifications when the memory of watched copies is freed.
-pub(crate) trait Watcher: Send + Sync {
-    /// The memory of the copy with this number is about to be freed, on the thread
-    /// that dropped its last handle. Must not panic, and must not drop tensors.
-    fn freed(&self, number: u64);
-}
-
-/// Copies a tensor to host memory; the watcher is notified when the copy is freed.
-pub(crate) fn watched_copy<W: Watcher>(
-    tensor: &Tensor,
-    watcher: &Arc<W>,
-    number: u64,
-) -> Result<Tensor> {
-    let log = as_log(watcher);
-    let mut out = ptr::null_mut();
-    // SAFETY: the tensor is alive; `log` is handed over to the copy, or to the function's
-    // failure, which gives it to `freed` once; `out` is a new tensor on success.
-    unsafe {
-        check(gp_watched_copy(
-            lend(tensor),
-            log,
-            number,
-            freed::<W>,
-            &raw mut out,
-        ))?;
-        own(out)
-    }
-    .ok_or_else(|| TorchError::new("a copy gave no tensor"))
-}
-
-/// Notifies the watcher when a tensor's memory is freed, after its last handle is dropped.
-pub(crate) fn watch<W: Watcher>(tensor: &Tensor, watcher: &Arc<W>, number: u64) -> Result<()> {
-    let log = as_log(watcher);
-    // SAFETY: the tensor is alive; `log` is handed over to its memory, or to the function's
-    // failure, which gives it to `freed` once.
-    check(unsafe { gp_watch(lend(tensor), log, number, freed::<W>) })
-}
-
-/// A handle that [`freed`] will take back.
-fn as_log<W: Watcher>(watcher: &Arc<W>) -> *mut c_void {
-    Arc::into_raw(Arc::clone(watcher)).cast_mut().cast()
-}
-
-extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
-    // SAFETY: `log` is what `into_raw` gave for this memory, and this is its one end.
-    let watcher = unsafe { Arc::from_raw(log.cast_const().cast::<W>()) };
-    watcher.freed(number);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use tch::{Device, Kind};
-
-    use super::*;
-
-    #[derive(Default)]
-    struct Sum(AtomicU64);
-
-    impl Watcher for Sum {
-        fn freed(&self, number: u64) {
-            self.0.fetch_add(number, Ordering::Relaxed);
-        }
-    }
-
-    /// A handle to the watcher was lost with each tensor that has no memory to watch, and
-    /// with each failure.
-    #[test]
-    fn a_watcher_is_told_once_and_let_go_also_where_nothing_can_be_watched() {
-        let watcher = Arc::new(Sum::default());
-        let dense = Tensor::ones([4], (Kind::Float, Device::Cpu));
-        let copy = watched_copy(&dense, &watcher, 1).unwrap();
-        watch(&dense, &watcher, 10).unwrap();
-        assert_eq!(watcher.0.load(Ordering::Relaxed), 0);
-        assert_eq!(copy, dense);
-        drop((copy, dense));
-        assert_eq!(watcher.0.load(Ordering::Relaxed), 11);
-        let sparse = Tensor::ones([4], (Kind::Float, Device::Cpu)).to_sparse_sparse_dim(1);
-        drop(watched_copy(&sparse, &watcher, 100).unwrap());
-        watch(&sparse, &watcher, 1000).unwrap_err();
-        assert_eq!(watcher.0.load(Ordering::Relaxed), 1111);
-        assert_eq!(Arc::strong_count(&watcher), 1);
-    }
 }

@@ -15,7 +15,6 @@ use tch::Device;
 use super::loss_scale::LossScale;
 use super::programs::Source;
 use crate::error::Error;
-use crate::streams::Recorder;
 use crate::world::World;
 use crate::{Kernels, NonFinite, OuterStep, Precision, Recompute, Sequential};
 pub(crate) use check::check_model;
@@ -50,7 +49,6 @@ pub struct PipelineBuilder {
     seed: u64,
     threads_per_stage: Option<usize>,
     patience: Option<Duration>,
-    recorder: Option<Recorder>,
     memory_limit: Option<Limit>,
     numbers: Option<(bool, bool)>,
     forbid_host_waits: bool,
@@ -88,7 +86,6 @@ impl PipelineBuilder {
             seed: 0,
             threads_per_stage: None,
             patience: None,
-            recorder: None,
             memory_limit: None,
             numbers: None,
             forbid_host_waits: false,

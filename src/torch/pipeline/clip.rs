@@ -1,6 +1,5 @@
 //! Gradient clipping by the norm of the whole model.
 
-use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 
 use super::Pipeline;
@@ -175,7 +174,6 @@ impl Pipeline {
         let (total, factor) = operators(|| clip_there(&in_model_order(norms)?.1, max_norm))?;
         let norm = Readback::new(&self.engine, &total, "the norm of the gradients")?;
         if max_norm.is_finite() {
-            self.engine.made(&factor, CopyId::first_of(StageId(0)))?;
             // Tensors may move between threads, but not be shared.
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::host_wait::{TOLD_BEFORE, in_time};
 use crate::TorchError;
-use crate::streams::{Backend, Event, MemorySpace, TaskEvents};
+use crate::streams::{Event, MemorySpace, TaskEvents, cuda};
 use gpipe_engine::ActionEvent as HostEvent;
 
 /// An event of an accelerator, and its completion time by the host's clock.
@@ -34,16 +34,15 @@ impl Anchors {
     /// Makes anchors for these accelerators now, and waits for them.
     pub(super) fn drop_in(
         &self,
-        backend: &Backend,
         devices: &[usize],
         patience: Option<Duration>,
     ) -> Result<(), TorchError> {
-        for device in devices.iter().filter(|_| backend.keeps_time()) {
-            let shared = backend.submit_guard(*device);
-            let event = backend.record(backend.current(*device)?)?;
+        for device in devices {
+            let shared = cuda::submit_guard(*device);
+            let event = cuda::record(cuda::current(*device)?)?;
             drop(shared);
             in_time(&event, *device, patience, TOLD_BEFORE)?;
-            backend.finish(&event)?;
+            cuda::finish(&event)?;
             let at = Instant::now();
             self.put(*device, Anchor { event, at });
         }
@@ -68,7 +67,6 @@ impl Anchors {
 /// Times of a step that may not be over.
 #[derive(Debug)]
 pub(super) struct Times {
-    backend: Backend,
     places: Vec<MemorySpace>,
     /// Events of each device.
     task_events: Vec<TaskEvents>,
@@ -93,17 +91,14 @@ pub(super) struct DeviceTimes {
 }
 
 impl Times {
-    /// Returns `None` if no device records times.
     pub(super) fn new(
-        backend: &Backend,
         places: &[MemorySpace],
         task_events: Vec<TaskEvents>,
         host: Vec<Vec<HostEvent>>,
         epoch: Instant,
         (anchors, patience): (&Anchors, Option<Duration>),
-    ) -> Option<Self> {
-        backend.keeps_time().then(|| Self {
-            backend: backend.clone(),
+    ) -> Self {
+        Self {
             places: places.to_vec(),
             task_events,
             host,
@@ -111,7 +106,7 @@ impl Times {
             anchors: anchors.now(),
             next: anchors.clone(),
             patience,
-        })
+        }
     }
 
     /// Returns whether [`Times::read`] would not wait.
@@ -122,7 +117,7 @@ impl Times {
             .filter_map(|task_events| task_events.end.as_ref());
         // A device that failed has nothing to wait for.
         ends.into_iter()
-            .all(|end| Backend::is_over(end).unwrap_or(true))
+            .all(|end| cuda::is_over(end).unwrap_or(true))
     }
 
     /// See [`super::host_wait::HostWait::in_time`].
@@ -154,7 +149,7 @@ impl Times {
             .iter()
             .filter_map(|task_events| task_events.end.as_ref())
         {
-            self.backend.finish(end)?;
+            cuda::finish(end)?;
         }
         let mut spans = Vec::new();
         let mut shares: Vec<f64> = Vec::new();
@@ -192,7 +187,7 @@ impl Times {
             return Ok(None);
         };
         let at = match self.anchors.get(&accelerator) {
-            Some(anchor) => after(anchor.at, Backend::seconds(&anchor.event, event)?),
+            Some(anchor) => after(anchor.at, cuda::seconds(&anchor.event, event)?),
             None => *begun,
         };
         let anchor = Anchor {
@@ -213,8 +208,8 @@ impl Times {
         let actions = self.task_events[number].actions.iter();
         actions
             .map(|(_, begin, end)| {
-                let begin = at + Backend::seconds(base, begin)?;
-                let end = at + Backend::seconds(base, end)?;
+                let begin = at + cuda::seconds(base, begin)?;
+                let end = at + cuda::seconds(base, end)?;
                 // Clocks differ slightly, so a time may lie before the step.
                 Ok((begin.max(0.0), end.max(0.0)))
             })

@@ -19,7 +19,6 @@
 
 use std::sync::Arc;
 
-use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 use tch::{Kind, Tensor};
 
@@ -67,15 +66,9 @@ impl FiniteCheck {
         let Some(parts) = parts.collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
-        let stage = parts.last().map_or(StageId(0), |(copy, _)| copy.stage);
         let (names, norms) = tch::no_grad(|| in_model_order(parts))?;
         let (blob, on_devices) =
             tch::no_grad(|| check_on_devices(&norms, losses, losses_count, scale))?;
-        // The stage that has the losses.
-        let last = CopyId::first_of(stage);
-        for tensor in std::iter::once(&on_devices.found_inf).chain(&on_devices.factor) {
-            stages.made(tensor, last)?;
-        }
         let check = Self {
             numbers: Readback::new(stages, &blob, "the norms of the gradients")?,
             names: names.into(),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::TorchError;
-use crate::streams::{Backend, Event, Stream};
+use crate::streams::{Event, Stream, cuda, lost};
 
 /// Name of the event after all work that was submitted before.
 pub(super) const TOLD_BEFORE: &str = "the end of what was told before";
@@ -15,7 +15,6 @@ pub(super) const TOLD_BEFORE: &str = "the end of what was told before";
 /// Completion of a copy to the host.
 #[derive(Debug, Clone)]
 pub(super) struct HostWait {
-    pub(super) backend: Backend,
     pub(super) stream: Stream,
     pub(super) event: Event,
     pub(super) patience: Option<Duration>,
@@ -24,15 +23,15 @@ pub(super) struct HostWait {
 impl HostWait {
     pub(super) fn is_over(&self) -> bool {
         // A device that failed has nothing to wait for.
-        Backend::is_over(&self.event).unwrap_or(true)
+        cuda::is_over(&self.event).unwrap_or(true)
     }
 
     /// # Errors
     /// The device failed, or has not reached `what` in time.
     pub(super) fn finish(&self, what: &str) -> Result<(), TorchError> {
         self.in_time(what)?;
-        let finished = self.backend.finish(&self.event);
-        finished.map_err(|error| self.backend.lost_in_reading(self.stream, error))
+        let finished = cuda::finish(&self.event);
+        finished.map_err(|error| lost::explain_reading(self.stream, error))
     }
 
     /// Waits at most as long as the patience; without one, does not wait.
@@ -58,7 +57,7 @@ pub(super) fn in_time(
     let Some(patience) = patience else {
         return Ok(());
     };
-    if Backend::is_over_within(event, patience).unwrap_or(true) {
+    if cuda::is_over_within(event, patience).unwrap_or(true) {
         return Ok(());
     }
     Err(TorchError::new(format!(

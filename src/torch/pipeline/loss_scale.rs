@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,7 +10,6 @@ use tch::{Device, Tensor};
 use super::Pipeline;
 use super::device_loss_scale::{DeviceLossScale, LARGEST, SMALLEST};
 use super::finite_check::FiniteCheck;
-use super::ranks::CopyId;
 use crate::TorchError;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 
@@ -245,8 +243,6 @@ impl Pipeline {
         };
         let device = self.devices.last().copied().unwrap_or(Device::Cpu);
         let scale = scaler.move_to_device(device)?;
-        let last = StageId(self.devices.len().saturating_sub(1));
-        self.engine.made(&scale, CopyId::first_of(last))?;
         let scale = Mutex::new(scale);
         self.engine
             .on_each(move |_, stage| Ok(stage.set_loss_scale(&scale.lock())?))?;

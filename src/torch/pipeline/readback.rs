@@ -7,8 +7,7 @@ use tch::{Kind, Tensor};
 use super::host_wait::HostWait;
 use super::stages::Stages;
 use crate::TorchError;
-#[cfg(any(test, feature = "testing"))]
-use crate::streams::{Backend, Event, Stream};
+use crate::streams::lost;
 
 /// Numbers that are, or will be, in host memory.
 #[derive(Debug)]
@@ -38,18 +37,13 @@ impl Readback {
         })
     }
 
-    /// Makes a number that waits for an event unknown to its device.
+    /// Makes numbers that cannot be read.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn of_a_failed_device() -> Self {
         Self {
-            numbers: Tensor::from_slice(&[0.0]),
+            numbers: Tensor::from_slice(&[0.0]).reshape([1, 1]),
             what: "numbers",
-            ready: Some(HostWait {
-                backend: Backend::Cuda,
-                stream: Stream { device: 0, id: 0 },
-                event: Event::Recorded(0),
-                patience: None,
-            }),
+            ready: None,
         }
     }
 
@@ -91,7 +85,7 @@ impl Drop for Readback {
     /// Page-locked memory must not be freed after its device is lost.
     fn drop(&mut self) {
         if let Some(ready) = &self.ready
-            && ready.backend.lost().is_some()
+            && lost::loss().is_some()
         {
             std::mem::forget(std::mem::replace(&mut self.numbers, Tensor::new()));
         }

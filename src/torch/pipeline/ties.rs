@@ -164,23 +164,16 @@ impl Tied {
         let places = || self.places.iter().zip(replicas);
         let own = places().find(|(place, _)| **place == self.owner);
         let owner = self.owner.of(own.map_or(0, |(_, replica)| *replica));
-        // The copy of the stage whose device has the sum.
-        let mut first = owner;
         for (place, &replica) in places() {
             let grad = take_gradient(place, replica, engine)?;
             // Gradients are added up on the owner's device.
             let grad = engine.carry(grad, place.of(replica), owner)?;
-            if sum.is_none() {
-                first = place.of(replica);
-            }
             sum = match (sum, grad) {
                 (None, grad) => grad,
                 (sum, None) => sum,
                 (Some(sum), Some(grad)) => {
                     let grad = grad.f_to_device(sum.device())?;
-                    let sum = tch::no_grad(|| sum.f_add(&grad))?;
-                    engine.made(&sum, first)?;
-                    Some(sum)
+                    Some(tch::no_grad(|| sum.f_add(&grad))?)
                 }
             };
         }

@@ -324,7 +324,7 @@ impl Accumulator {
         found_inf: &Tensor,
         factor: Option<&Tensor>,
     ) -> anyhow::Result<()> {
-        let _shared = self.streams.uses("a verdict", found_inf)?;
+        let _shared = self.streams.uses(found_inf)?;
         if let Some(factor) = factor {
             self.scale_by(factor)?;
         }
@@ -417,7 +417,7 @@ impl Accumulator {
 
     /// Multiplies all gradients with a number on some device.
     pub(crate) fn scale_by(&self, factor: &Tensor) -> anyhow::Result<()> {
-        let _shared = self.streams.uses("a factor of gradients", factor)?;
+        let _shared = self.streams.uses(factor)?;
         let factor = factor.f_to_device(self.device)?;
         Ok(ffi::scale_by(&self.present(), &factor)?)
     }

@@ -68,7 +68,7 @@ impl TorchStage {
     pub(crate) fn set_loss_scale(&mut self, scale: &Tensor) -> Result<(), TorchError> {
         if self.has_loss() {
             // The scale is on the stage's own device.
-            let _shared = self.streams().uses("a loss scale", scale)?;
+            let _shared = self.streams().uses(scale)?;
         }
         if let Some(loss) = self.passes_mut().loss() {
             loss.set_scale(scale);

@@ -67,9 +67,7 @@ impl TorchStage {
         );
         for (parameter, updated) in own.into_iter().zip(updated.iter()) {
             let Some(updated) = updated else { continue };
-            let _shared = self
-                .streams()
-                .uses("the weights of another replica", updated)?;
+            let _shared = self.streams().uses(updated)?;
             copies::fill(parameter, updated)?;
         }
         Ok(())

@@ -203,7 +203,7 @@ impl TorchStage {
             .into_iter()
             .map(|input| self.here(self.streams.receive(input)?))
             .collect::<Result<_, TorchError>>()?;
-        let begin = self.streams.begin_action(action, &inputs)?;
+        let begin = self.streams.begin_action()?;
         let outputs = self.passes.run(action, inputs, &settings)?;
         Ok(self.streams.send(action, begin, outputs, &self.route)?)
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::backend::Backend;
+use super::cuda;
+use super::held::submits;
 use super::ids::{Event, MemorySpace, Stream};
 use super::in_transit::InTransit;
 use super::side_stream::within;
@@ -23,7 +24,6 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// One of the two ends.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    backend: Backend,
     device: usize,
     stream: Stream,
     /// Dropped before the memories: after that NCCL adds nothing to the stream.
@@ -55,13 +55,11 @@ impl Channel {
         (rank, device): (usize, usize),
         given_up: impl Fn() -> bool,
     ) -> Result<Self, Interrupted> {
-        let backend = Backend::Cuda;
-        let shared = backend.submit_guard(device);
+        let shared = cuda::submit_guard(device);
         let id = ffi::new_stream_of_high_priority(device)?;
         let own = Self {
             communicator: Communicator::connect(word, rank, device)?,
             stream: Stream { device, id },
-            backend,
             device,
             unsettled: Mutex::default(),
             last: Mutex::default(),
@@ -69,15 +67,13 @@ impl Channel {
         own.settle(&[], &given_up)?;
         // NCCL allocates its resources for transfers at the first one.
         let place = (tch::Kind::Uint8, tch::Device::Cuda(device));
-        let first = [within(&own.backend, &[own.stream], || {
-            Ok(Tensor::f_zeros([1], place)?)
-        })?];
+        let first = [within(&[own.stream], || Ok(Tensor::f_zeros([1], place)?))?];
         match rank {
             0 => own.put(&first, Communicator::send)?,
             _ => own.put(&first, Communicator::receive)?,
         }
         own.settle(&first, &given_up)?;
-        let there = own.backend.record(own.stream)?;
+        let there = cuda::record(own.stream)?;
         drop(shared);
         wait(&there, &given_up)?;
         Ok(own)
@@ -95,13 +91,13 @@ impl Channel {
         sent: &InTransit,
         prepare: impl FnOnce(&Values) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let _shared = self.backend.submit_guard(self.device);
+        let _shared = cuda::submit_guard(self.device);
         if let Some(ready) = &sent.ready {
-            self.backend.wait(self.stream, ready)?;
+            cuda::wait(self.stream, ready)?;
         }
         for tensor in sent.values.present() {
             if MemorySpace::of(tensor.device()) == MemorySpace::Accelerator(self.device) {
-                self.backend.used_by(tensor, self.stream)?;
+                cuda::used_by(tensor, self.stream)?;
             }
         }
         self.inside(|| prepare(&sent.values))
@@ -110,7 +106,7 @@ impl Channel {
     /// Runs `body` with the channel's stream as the current one of its device.
     fn inside<T>(&self, body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let mut done = None;
-        within(&self.backend, &[self.stream], || {
+        within(&[self.stream], || {
             done = Some(body());
             Ok(())
         })?;
@@ -123,7 +119,7 @@ impl Channel {
         memories: &[Tensor],
         given_up: impl Fn() -> bool,
     ) -> Result<(), Interrupted> {
-        let _shared = self.backend.submit_guard(self.device);
+        let _shared = cuda::submit_guard(self.device);
         self.put(memories, Communicator::send)?;
         self.settle(memories, &given_up)
     }
@@ -134,7 +130,7 @@ impl Channel {
         prepare: impl FnOnce() -> anyhow::Result<(T, Vec<Tensor>)>,
         given_up: impl Fn() -> bool,
     ) -> anyhow::Result<T> {
-        let _shared = self.backend.submit_guard(self.device);
+        let _shared = cuda::submit_guard(self.device);
         let (made, memories) = self.inside(prepare)?;
         if !memories.is_empty() {
             self.put(&memories, Communicator::receive)?;
@@ -148,12 +144,11 @@ impl Channel {
         &self,
         unpack: impl FnOnce() -> anyhow::Result<Values>,
     ) -> anyhow::Result<InTransit> {
-        let _shared = self.backend.submit_guard(self.device);
+        let _shared = cuda::submit_guard(self.device);
         let values = self.inside(unpack)?;
-        let ready = self.backend.record(self.stream)?;
+        let ready = cuda::record(self.stream)?;
         *self.last.lock() = Some(ready.clone());
-        let at = MemorySpace::Accelerator(self.device);
-        Ok(InTransit::new(values, at, Some(ready)))
+        Ok(InTransit::new(values, Some(ready)))
     }
 
     /// Waits until the GPU has all that was received so far.
@@ -168,7 +163,7 @@ impl Channel {
         memories: &[Tensor],
         transfer: impl FnOnce(&Communicator, &[Tensor], i64) -> Result<(), TorchError>,
     ) -> Result<(), TorchError> {
-        self.backend.submits(MemorySpace::Accelerator(self.device));
+        submits(MemorySpace::Accelerator(self.device));
         transfer(&self.communicator, memories, self.stream.id)
     }
 
@@ -207,7 +202,7 @@ impl Channel {
 
 fn wait(event: &Event, given_up: &impl Fn() -> bool) -> Result<(), Interrupted> {
     const STEP: Duration = Duration::from_millis(5);
-    while !Backend::is_over_within(event, STEP)? {
+    while !cuda::is_over_within(event, STEP)? {
         if given_up() {
             return Err(Interrupted::GivenUp);
         }

@@ -8,12 +8,13 @@ use std::time::Instant;
 use gpipe_partitioner::{Action, ActionKind};
 use tch::{Device, Tensor};
 
-use super::backend::Backend;
-use super::capture_lock::SubmitGuard;
+use super::cuda;
 use super::ids::{Event, MemorySpace, Stream};
 use super::in_transit::InTransit;
+use super::lost;
 use super::pending::PendingD2H;
 use super::side_stream::{SideStream, within};
+use super::submit::SubmitGuard;
 use super::task_events::{CallerEvents, TaskLog};
 use crate::device::device_name;
 use crate::error::TorchError;
@@ -36,7 +37,8 @@ pub(crate) struct Route {
 #[doc(alias = "StreamContext")]
 #[derive(Debug)]
 pub(crate) struct DeviceStreams {
-    pub(super) backend: Option<Backend>,
+    /// Whether a stage of the pipeline is on an accelerator.
+    among_accelerators: bool,
     pub(super) accelerator: Option<AcceleratorStreams>,
     pub(super) pending_d2h: RefCell<PendingD2H>,
     /// The account that is charged with what CPU stages offload.
@@ -65,7 +67,7 @@ impl DeviceStreams {
     /// The streams of a thread that only exchanges values with other threads of the host.
     pub(crate) fn host() -> Self {
         Self {
-            backend: None,
+            among_accelerators: false,
             accelerator: None,
             pending_d2h: RefCell::default(),
             host_account: None,
@@ -74,23 +76,17 @@ impl DeviceStreams {
         }
     }
 
-    /// Opens streams for the calling thread.
-    pub(crate) fn open(
-        backend: &Backend,
-        place: MemorySpace,
-        task_log: &Arc<TaskLog>,
-    ) -> Result<Self, TorchError> {
+    /// Opens streams for the calling thread, in a pipeline with accelerators.
+    pub(crate) fn open(place: MemorySpace, task_log: &Arc<TaskLog>) -> Result<Self, TorchError> {
         let accelerator = match place {
             MemorySpace::Host => None,
-            MemorySpace::Accelerator(device) => Some(AcceleratorStreams::open(backend, device)?),
+            MemorySpace::Accelerator(device) => Some(AcceleratorStreams::open(device)?),
         };
         Ok(Self {
-            backend: Some(backend.clone()),
+            among_accelerators: true,
             accelerator,
-            pending_d2h: RefCell::default(),
-            host_account: None,
-            submit_guard: RefCell::default(),
             task_log: Arc::clone(task_log),
+            ..Self::host()
         })
     }
 
@@ -102,24 +98,30 @@ impl DeviceStreams {
         }
     }
 
-    /// The backend and the number of the thread's accelerator.
-    pub(crate) fn on_accelerator(&self) -> Option<(&Backend, usize)> {
-        let accelerator = self.accelerator.as_ref()?;
-        Some((self.backend.as_ref()?, accelerator.device))
+    /// The number of the thread's accelerator.
+    pub(crate) fn on_accelerator(&self) -> Option<usize> {
+        let accelerator = self.accelerator.as_ref();
+        accelerator.map(|accelerator| accelerator.device)
     }
 
-    /// Returns whether nothing is left to do after an action: there is no backend, and no offloaded
-    /// memory to release.
+    /// Returns whether an action has nothing to do with accelerators, and there is no offloaded
+    /// memory to release after it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.backend.is_none() && self.pending_d2h.borrow().is_empty()
+        !self.among_accelerators && self.pending_d2h.borrow().is_empty()
+    }
+
+    /// Returns whether a device of the pipeline may be lost: then page-locked memory must not be
+    /// freed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.among_accelerators && lost::loss().is_some()
     }
 
     /// The host waits until the main stream is empty.
     pub(crate) fn synchronize(&self) -> Result<(), TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
-            return Ok(());
-        };
-        backend.finish(&backend.record(accelerator.main)?)
+        match &self.accelerator {
+            Some(accelerator) => cuda::finish(&cuda::record(accelerator.main)?),
+            None => Ok(()),
+        }
     }
 
     /// Returns the device on which its thread computes.
@@ -128,10 +130,8 @@ impl DeviceStreams {
     }
 
     pub(super) fn space(&self) -> MemorySpace {
-        let accelerator = self.accelerator.as_ref();
-        accelerator.map_or(MemorySpace::Host, |accelerator| {
-            MemorySpace::Accelerator(accelerator.device)
-        })
+        let device = self.on_accelerator();
+        device.map_or(MemorySpace::Host, MemorySpace::Accelerator)
     }
 
     /// Begins a task, which runs after the caller's submitted work on any device (rule 6).
@@ -139,28 +139,23 @@ impl DeviceStreams {
         &self,
         caller_events: Option<&CallerEvents>,
     ) -> Result<(), TorchError> {
-        let Some(backend) = &self.backend else {
-            return Ok(());
-        };
         for (device, event) in caller_events.into_iter().flat_map(CallerEvents::events) {
             let _shared = match &self.accelerator {
-                Some(accelerator) => {
-                    accelerator.guard_of_other(backend, MemorySpace::Accelerator(*device))
-                }
-                None => Some(backend.submit_guard(*device)),
+                Some(accelerator) => accelerator.guard_of_other(MemorySpace::Accelerator(*device)),
+                None => Some(cuda::submit_guard(*device)),
             };
             // On its own accelerator the current stream is the main stream.
-            backend.wait(backend.current(*device)?, event)?;
+            cuda::wait(cuda::current(*device)?, event)?;
             if let Some(accelerator) = self
                 .accelerator
                 .as_ref()
                 .filter(|accelerator| accelerator.device != *device)
             {
-                backend.wait(accelerator.main, event)?;
+                cuda::wait(accelerator.main, event)?;
             }
         }
         if let Some(accelerator) = &self.accelerator {
-            let begin = backend.record(accelerator.main)?;
+            let begin = cuda::record(accelerator.main)?;
             self.task_log.note(|task_events| {
                 task_events.begin.get_or_insert((begin, Instant::now()));
             });
@@ -168,55 +163,37 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// Registers that `who` will read, in the main stream, a tensor made by another thread (rule
-    /// 4). A tensor on another accelerator is copied in this thread's current stream there: the
-    /// guard must live until then.
-    pub(crate) fn uses(
-        &self,
-        who: &str,
-        tensor: &Tensor,
-    ) -> Result<Option<SubmitGuard>, TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+    /// Registers that the main stream will read a tensor made by another thread (rule 4). A tensor
+    /// on another accelerator is copied in this thread's current stream there: the guard must live
+    /// until then.
+    pub(crate) fn uses(&self, tensor: &Tensor) -> Result<Option<SubmitGuard>, TorchError> {
+        let Some(accelerator) = &self.accelerator else {
             return Ok(None);
         };
-        let place = backend.space_of(tensor, self.space());
-        let shared = accelerator.guard_of_other(backend, place);
+        let place = MemorySpace::of(tensor.device());
+        let shared = accelerator.guard_of_other(place);
         if let MemorySpace::Accelerator(device) = place {
-            backend.used_by(tensor, backend.current(device)?)?;
+            cuda::used_by(tensor, cuda::current(device)?)?;
         }
-        backend.reads(
-            who,
-            MemorySpace::Accelerator(accelerator.device),
-            std::iter::once(tensor),
-        );
         Ok(shared)
     }
 
     /// Ends a task: the caller's next work runs after it (rule 6).
     pub(crate) fn end_task(&self) -> Result<(), TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             return Ok(());
         };
-        let end = backend.record(accelerator.main)?;
+        let end = cuda::record(accelerator.main)?;
         self.task_log
             .note(|task_events| task_events.end = Some(end));
         Ok(())
     }
 
     /// Records the event at which an action begins, for [`DeviceStreams::send`].
-    pub(crate) fn begin_action(
-        &self,
-        action: Action,
-        inputs: &[Values],
-    ) -> Result<Option<Event>, TorchError> {
-        let Some(backend) = &self.backend else {
-            return Ok(None);
-        };
-        let reads = inputs.iter().flat_map(Values::present);
-        backend.works(action, self.space(), reads);
+    pub(crate) fn begin_action(&self) -> Result<Option<Event>, TorchError> {
         let accelerator = self.accelerator.as_ref();
         accelerator
-            .map(|accelerator| backend.record(accelerator.main))
+            .map(|accelerator| cuda::record(accelerator.main))
             .transpose()
     }
 
@@ -229,19 +206,10 @@ impl DeviceStreams {
         outputs: Vec<Values>,
         route: &Route,
     ) -> Result<Vec<InTransit>, TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
-            let here = self.backend.as_ref().map(|_| MemorySpace::Host);
-            let in_transit = |values| InTransit {
-                at: here,
-                ..InTransit::from(values)
-            };
-            return Ok(outputs.into_iter().map(in_transit).collect());
+        let Some(accelerator) = &self.accelerator else {
+            return Ok(outputs.into_iter().map(InTransit::from).collect());
         };
-        let outputs: Vec<Values> = outputs
-            .into_iter()
-            .map(|values| values.try_move(|tensor| backend.made(tensor, self.space())))
-            .collect::<Result<_, _>>()?;
-        let done = backend.record(accelerator.main)?;
+        let done = cuda::record(accelerator.main)?;
         if let Some(begin) = begin {
             let times = (action, begin, done.clone());
             self.task_log
@@ -251,7 +219,7 @@ impl DeviceStreams {
             ActionKind::Forward => &route.forward,
             _ => &route.backward,
         };
-        self.give(outputs, to, &done)
+        accelerator.give(outputs, to, &done)
     }
 
     /// Sends gradients, which stay in use here, to the copies of a stage in other replicas.
@@ -261,61 +229,31 @@ impl DeviceStreams {
         outputs: Vec<Values>,
         to: &[Option<MemorySpace>],
     ) -> Result<Vec<InTransit>, TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
-            let here = self.backend.as_ref().map(|_| MemorySpace::Host);
-            let in_transit = |values| InTransit {
-                at: here,
-                ..InTransit::from(values)
-            };
-            return Ok(outputs.into_iter().map(in_transit).collect());
-        };
-        let done = backend.record(accelerator.main)?;
-        self.give(outputs, to, &done)
-    }
-
-    /// Makes values that are ready when `done` is over, one for each place.
-    fn give(
-        &self,
-        outputs: Vec<Values>,
-        to: &[Option<MemorySpace>],
-        done: &Event,
-    ) -> Result<Vec<InTransit>, TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             return Ok(outputs.into_iter().map(InTransit::from).collect());
         };
-        let mut to = to.iter();
-        outputs
-            .into_iter()
-            .map(|values| match to.next().copied().flatten() {
-                Some(place) if place != self.space() => {
-                    accelerator.dispatch(backend, values, done, place)
-                }
-                _ => Ok(InTransit::new(values, self.space(), Some(done.clone()))),
-            })
-            .collect()
+        let done = cuda::record(accelerator.main)?;
+        accelerator.give(outputs, to, &done)
     }
 
     /// Makes an arrived value usable in the main stream (rule 3), on this device.
     #[doc(alias = "irecv")]
     pub(crate) fn receive(&self, in_transit: InTransit) -> Result<Values, TorchError> {
-        let InTransit { values, at, ready } = in_transit;
-        let (Some(backend), Some(at)) = (&self.backend, at) else {
-            return Ok(values);
-        };
+        let InTransit { values, ready } = in_transit;
         if let Some(accelerator) = &self.accelerator {
-            return values
-                .try_move(|tensor| accelerator.receive(backend, tensor, at, ready.as_ref()));
+            return values.try_move(|tensor| accelerator.receive(tensor, ready.as_ref()));
         }
         // Without values (no gradient, for example) the host need not wait for the sender.
         let comes = values.present().next().is_some();
-        if let Some(ready) = ready.as_ref().filter(|_| comes) {
-            backend.finish(ready)?;
-        }
-        values.try_move(|tensor| match backend.space_of(&tensor, at) {
-            MemorySpace::Host => Ok(tensor),
+        let Some(ready) = ready.filter(|_| comes) else {
+            return Ok(values);
+        };
+        cuda::finish(&ready)?;
+        values.try_move(|tensor| match tensor.device() {
+            Device::Cpu => Ok(tensor),
             // The caller's own tensor, on an accelerator that has no stage.
-            MemorySpace::Accelerator(_) => {
-                let here = tch::no_grad(|| tensor.f_to_device(tch::Device::Cpu))?;
+            _ => {
+                let here = tch::no_grad(|| tensor.f_to_device(Device::Cpu))?;
                 Ok(here.f_set_requires_grad(tensor.requires_grad())?)
             }
         })
@@ -323,9 +261,9 @@ impl DeviceStreams {
 }
 
 impl AcceleratorStreams {
-    fn open(backend: &Backend, device: usize) -> Result<Self, TorchError> {
-        let main = backend.stream(device)?;
-        backend.enter(main)?;
+    fn open(device: usize) -> Result<Self, TorchError> {
+        let main = cuda::stream(device)?;
+        cuda::enter(main)?;
         Ok(Self {
             device,
             main,
@@ -337,33 +275,50 @@ impl AcceleratorStreams {
         })
     }
 
-    pub(super) fn offloading(&self, backend: &Backend) -> Result<Stream, TorchError> {
-        self.offloading.of(backend, self.device)
+    pub(super) fn offloading(&self) -> Result<Stream, TorchError> {
+        self.offloading.of(self.device)
     }
 
-    pub(super) fn prefetching(&self, backend: &Backend) -> Result<Stream, TorchError> {
-        self.prefetching.of(backend, self.device)
+    pub(super) fn prefetching(&self) -> Result<Stream, TorchError> {
+        self.prefetching.of(self.device)
     }
 
     /// The stream at the other end of copies to another accelerator.
-    fn peer(&self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
+    fn peer(&self, device: usize) -> Result<Stream, TorchError> {
         if let Some(stream) = self.peer.borrow().get(&device) {
             return Ok(*stream);
         }
-        let stream = backend.stream(device)?;
+        let stream = cuda::stream(device)?;
         self.peer.borrow_mut().insert(device, stream);
         Ok(stream)
     }
 
     /// The guard of another accelerator, held while that takes part in a copy.
     #[track_caller]
-    fn guard_of_other(&self, backend: &Backend, place: MemorySpace) -> Option<SubmitGuard> {
+    fn guard_of_other(&self, place: MemorySpace) -> Option<SubmitGuard> {
         match place {
             MemorySpace::Accelerator(device) if device != self.device => {
-                Some(backend.submit_guard(device))
+                Some(cuda::submit_guard(device))
             }
             _ => None,
         }
+    }
+
+    /// Makes values that are ready when `done` is over, one for each place.
+    fn give(
+        &self,
+        outputs: Vec<Values>,
+        to: &[Option<MemorySpace>],
+        done: &Event,
+    ) -> Result<Vec<InTransit>, TorchError> {
+        let (mut to, here) = (to.iter(), MemorySpace::Accelerator(self.device));
+        outputs
+            .into_iter()
+            .map(|values| match to.next().copied().flatten() {
+                Some(place) if place != here => self.dispatch(values, done, place),
+                _ => Ok(InTransit::new(values, Some(done.clone()))),
+            })
+            .collect()
     }
 
     /// Copies values to another memory space, once `done` is over (rule 2).
@@ -377,85 +332,76 @@ impl AcceleratorStreams {
     #[doc(alias = "p2p")]
     fn dispatch(
         &self,
-        backend: &Backend,
         values: Values,
         done: &Event,
         to: MemorySpace,
     ) -> Result<InTransit, TorchError> {
-        let near = self.sending.of(backend, self.device)?;
-        backend.wait(near, done)?;
-        let _shared = self.guard_of_other(backend, to);
+        let near = self.sending.of(self.device)?;
+        cuda::wait(near, done)?;
+        let _shared = self.guard_of_other(to);
         let last = match to {
             MemorySpace::Host => near,
-            MemorySpace::Accelerator(device) => self.peer(backend, device)?,
+            MemorySpace::Accelerator(device) => self.peer(device)?,
         };
-        let from = MemorySpace::Accelerator(self.device);
-        let values = within(backend, &[near, last], || {
-            values.try_move(|tensor| match backend.space_of(&tensor, from) {
-                MemorySpace::Host => Ok(tensor),
-                from @ MemorySpace::Accelerator(_) => {
+        let values = within(&[near, last], || {
+            values.try_move(|tensor| match tensor.device() {
+                Device::Cpu => Ok(tensor),
+                _ => {
                     // The memory is the receiver's, and the stage that an error names the sender.
-                    let copy = backend.copy(&tensor, from, to).map_err(|error| {
+                    let copy = cuda::copy(&tensor, to).map_err(|error| {
                         let to = device_name(to.device());
                         TorchError::new(format!("while sending to a stage on {to}: {error}"))
                     })?;
-                    backend.used_by(&tensor, near)?;
+                    cuda::used_by(&tensor, near)?;
                     Ok(copy)
                 }
             })
         })?;
-        Ok(InTransit::new(values, to, Some(backend.record(last)?)))
+        Ok(InTransit::new(values, Some(cuda::record(last)?)))
     }
 
-    fn receive(
-        &self,
-        backend: &Backend,
-        tensor: Tensor,
-        from: MemorySpace,
-        ready: Option<&Event>,
-    ) -> Result<Tensor, TorchError> {
-        match backend.space_of(&tensor, from) {
+    fn receive(&self, tensor: Tensor, ready: Option<&Event>) -> Result<Tensor, TorchError> {
+        match MemorySpace::of(tensor.device()) {
             MemorySpace::Accelerator(device) if device == self.device => {
                 if let Some(ready) = ready {
-                    backend.wait(self.main, ready)?;
+                    cuda::wait(self.main, ready)?;
                 }
-                backend.used_by(&tensor, self.main)?;
+                cuda::used_by(&tensor, self.main)?;
                 Ok(tensor)
             }
-            from => self.fetch(backend, &tensor, from, ready),
+            from => self.fetch(&tensor, from, ready),
         }
     }
 
     /// Copies a tensor to this accelerator (rule 2).
     fn fetch(
         &self,
-        backend: &Backend,
         tensor: &Tensor,
         from: MemorySpace,
         ready: Option<&Event>,
     ) -> Result<Tensor, TorchError> {
-        let near = self.receiving.of(backend, self.device)?;
-        let _shared = self.guard_of_other(backend, from);
+        let near = self.receiving.of(self.device)?;
+        let _shared = self.guard_of_other(from);
         let peer = match from {
             MemorySpace::Host => near,
-            MemorySpace::Accelerator(device) => self.peer(backend, device)?,
+            MemorySpace::Accelerator(device) => self.peer(device)?,
         };
         if let Some(ready) = ready {
-            backend.wait(peer, ready)?;
+            cuda::wait(peer, ready)?;
         }
-        let copy = within(backend, &[near, peer], || {
+        let copy = within(&[near, peer], || {
             let to = MemorySpace::Accelerator(self.device);
             // No layer is running yet that an error could name.
-            backend.copy(tensor, from, to).map_err(|error| {
+            cuda::copy(tensor, to).map_err(|error| {
                 let from = device_name(from.device());
                 TorchError::new(format!("while receiving from {from}: {error}"))
             })
         })?;
         if from != MemorySpace::Host {
-            backend.used_by(tensor, peer)?;
+            cuda::used_by(tensor, peer)?;
         }
-        backend.wait(self.main, &backend.record(near)?)?;
-        backend.used_by(&copy, self.main)?;
+        cuda::wait(self.main, &cuda::record(near)?)?;
+        cuda::used_by(&copy, self.main)?;
         Ok(copy)
     }
 }

@@ -1,12 +1,11 @@
 //! Whether the calling thread has a device's capture lock (rule 9).
 //!
 //! A missing guard shows only if another thread captures a graph at that moment. So builds with
-//! debug assertions check for it in every call of the [`Backend`] that submits work to a CUDA
-//! device, whether any thread captures or not.
+//! debug assertions check for it in every call that submits work to a CUDA device, whether any
+//! thread captures or not.
 
 use std::marker::PhantomData;
 
-use super::backend::Backend;
 use super::ids::MemorySpace;
 
 /// Marks that this thread has the device's lock, shared or exclusive.
@@ -63,17 +62,15 @@ mod here {
     }
 }
 
-impl Backend {
-    /// # Panics
-    /// With debug assertions, if another thread could capture a graph on the place while the
-    /// calling thread submits work to it.
-    pub(super) fn submits(&self, place: MemorySpace) {
-        if let (Self::Cuda, MemorySpace::Accelerator(device)) = (self, place) {
-            debug_assert!(
-                here::has(device),
-                "work for cuda:{device} from a thread that does not share the device: another \
-                 one could capture a graph meanwhile"
-            );
-        }
+/// # Panics
+/// With debug assertions, if another thread could capture a graph on the place while the calling
+/// thread submits work to it.
+pub(super) fn submits(place: MemorySpace) {
+    if let MemorySpace::Accelerator(device) = place {
+        debug_assert!(
+            here::has(device),
+            "work for cuda:{device} from a thread that does not share the device: another one \
+             could capture a graph meanwhile"
+        );
     }
 }

@@ -24,18 +24,10 @@ pub struct Stream {
     pub(crate) id: i64,
 }
 
-/// The id of a device's default stream, which every thread uses that has entered no other.
-pub(crate) const DEFAULT: i64 = 0;
-
 /// A point in a stream that other streams and the host can wait for.
 #[doc(alias = "cudaEvent_t")]
 #[derive(Debug, Clone)]
-pub enum Event {
-    /// An event of CUDA.
-    Cuda(Arc<RawEvent>),
-    /// The number of an event that a recorder keeps.
-    Recorded(u64),
-}
+pub struct Event(pub(super) Arc<RawEvent>);
 
 impl MemorySpace {
     pub(crate) fn device(self) -> Device {

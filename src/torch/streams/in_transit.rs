@@ -2,7 +2,7 @@
 
 use tch::Device;
 
-use super::backend::Backend;
+use super::cuda;
 use super::ids::{Event, MemorySpace};
 use super::to_host::ToHost;
 use crate::error::TorchError;
@@ -13,8 +13,6 @@ use crate::values::Values;
 #[derive(Debug, Default)]
 pub(crate) struct InTransit {
     pub(crate) values: Values,
-    /// Their memory space; none in a pipeline without accelerators.
-    pub(super) at: Option<MemorySpace>,
     /// The event that a user of the values has to wait for.
     pub(super) ready: Option<Event>,
 }
@@ -23,29 +21,17 @@ impl From<Values> for InTransit {
     fn from(values: Values) -> Self {
         Self {
             values,
-            at: None,
             ready: None,
         }
     }
 }
 
 impl InTransit {
-    pub(super) fn new(values: Values, at: MemorySpace, ready: Option<Event>) -> Self {
-        Self {
-            values,
-            at: Some(at),
-            ready,
-        }
+    pub(super) fn new(values: Values, ready: Option<Event>) -> Self {
+        Self { values, ready }
     }
 
-    /// Wraps values in host memory, for a stage anywhere: the receiver copies them to its own
-    /// device.
-    pub(crate) fn on_host(values: Values) -> Self {
-        Self::new(values, MemorySpace::Host, None)
-    }
-
-    /// Returns the accelerator that has some of the values; `None` for a recorder's, which are on
-    /// the host.
+    /// Returns the accelerator that has some of the values.
     pub(crate) fn on_accelerator(&self) -> Option<usize> {
         let mut present = self.values.present();
         present.find_map(|tensor| match MemorySpace::of(tensor.device()) {
@@ -55,56 +41,52 @@ impl InTransit {
     }
 
     /// Values that the calling thread's current stream makes.
-    pub(crate) fn of_current_stream(backend: &Backend, values: Values) -> Result<Self, TorchError> {
+    pub(crate) fn of_current_stream(values: Values) -> Result<Self, TorchError> {
         let there = values
             .present()
             .map(|tensor| MemorySpace::of(tensor.device()));
-        let Some(at @ MemorySpace::Accelerator(device)) = there.max() else {
-            return Ok(Self::on_host(values));
+        let Some(MemorySpace::Accelerator(device)) = there.max() else {
+            return Ok(values.into());
         };
-        let _shared = backend.submit_guard(device);
-        let ready = backend.record(backend.current(device)?)?;
-        Ok(Self::new(values, at, Some(ready)))
+        let _shared = cuda::submit_guard(device);
+        let ready = cuda::record(cuda::current(device)?)?;
+        Ok(Self::new(values, Some(ready)))
     }
 
     /// The values on a device, for the calling thread's current stream there (rules 3 and 4).
-    pub(crate) fn open(self, backend: &Backend, device: Device) -> Result<Values, TorchError> {
+    pub(crate) fn open(self, device: Device) -> Result<Values, TorchError> {
         let Device::Cuda(index) = device else {
             return ToHost::default().values(self);
         };
-        let Self { values, ready, .. } = self;
-        let _shared = backend.submit_guard(index);
-        let stream = backend.current(index)?;
+        let Self { values, ready } = self;
+        let _shared = cuda::submit_guard(index);
+        let stream = cuda::current(index)?;
         if let Some(ready) = &ready {
-            backend.wait(stream, ready)?;
+            cuda::wait(stream, ready)?;
         }
         let here = MemorySpace::Accelerator(index);
         values.try_move(|tensor| match MemorySpace::of(tensor.device()) {
-            MemorySpace::Host => backend.copy(&tensor, MemorySpace::Host, here),
-            from @ MemorySpace::Accelerator(_) if from == here => {
-                backend.used_by(&tensor, stream).map(|()| tensor)
+            MemorySpace::Host => cuda::copy(&tensor, here),
+            MemorySpace::Accelerator(device) if device == index => {
+                cuda::used_by(&tensor, stream).map(|()| tensor)
             }
-            from @ MemorySpace::Accelerator(other) => {
-                let _shared = backend.submit_guard(other);
+            MemorySpace::Accelerator(other) => {
+                let _shared = cuda::submit_guard(other);
                 // libtorch has it wait for both devices' current streams.
-                let copy = backend.copy(&tensor, from, here)?;
-                backend.used_by(&tensor, backend.current(other)?)?;
+                let copy = cuda::copy(&tensor, here)?;
+                cuda::used_by(&tensor, cuda::current(other)?)?;
                 Ok(copy)
             }
         })
     }
 
     /// Lets the caller use the values in its current stream (rule 4).
-    pub(crate) fn hand_out(&self, backend: &Backend) -> Result<(), TorchError> {
-        let Some(at @ MemorySpace::Accelerator(_)) = self.at else {
-            return Ok(());
-        };
+    pub(crate) fn hand_out(&self) -> Result<(), TorchError> {
         for tensor in self.values.present() {
-            if let MemorySpace::Accelerator(device) = backend.space_of(tensor, at) {
-                backend.used_by(tensor, backend.current(device)?)?;
+            if let MemorySpace::Accelerator(device) = MemorySpace::of(tensor.device()) {
+                cuda::used_by(tensor, cuda::current(device)?)?;
             }
         }
-        backend.reads("the caller", at, self.values.present());
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::backend::Backend;
+use super::cuda;
 use super::ids::Stream;
 use crate::error::TorchError;
 
@@ -73,17 +73,15 @@ pub(crate) use switch::left_out;
 /// An always empty stream, by device.
 static EMPTY: Mutex<BTreeMap<usize, Stream>> = Mutex::new(BTreeMap::new());
 
-impl Backend {
-    /// For an event with nothing before it.
-    pub(super) fn empty_stream(&self, device: usize) -> Result<Stream, TorchError> {
-        let mut empty = EMPTY.lock();
-        if let Some(stream) = empty.get(&device) {
-            return Ok(*stream);
-        }
-        let stream = self.stream(device)?;
-        empty.insert(device, stream);
-        Ok(stream)
+/// For an event with nothing before it.
+pub(super) fn empty_stream(device: usize) -> Result<Stream, TorchError> {
+    let mut empty = EMPTY.lock();
+    if let Some(stream) = empty.get(&device) {
+        return Ok(*stream);
     }
+    let stream = cuda::stream(device)?;
+    empty.insert(device, stream);
+    Ok(stream)
 }
 
 /// Leaves nothing out.
@@ -99,20 +97,20 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
-    const BACKEND: &str = "src/torch/streams/backend.rs";
+    const CUDA: &str = "src/torch/streams/cuda.rs";
     const SHIM: &str = "src/torch/shim/streams.cpp";
 
     /// Texts of such calls, in Rust and C++, and the only files that may have them.
     const CALLS: [(&str, &[&str]); 13] = [
-        ("ffi::record_stream(", &[BACKEND]),
-        ("ffi::enter_stream(", &[BACKEND]),
+        ("ffi::record_stream(", &[CUDA]),
+        ("ffi::enter_stream(", &[CUDA]),
         // The profiler measures with events, on one stream.
         (
             "RawEvent::record(",
-            &[BACKEND, "src/torch/profile/stopwatch.rs"],
+            &[CUDA, "src/torch/profile/stopwatch.rs"],
         ),
-        ("event.block(", &[BACKEND]),
-        ("event.synchronize(", &[BACKEND]),
+        ("event.block(", &[CUDA]),
+        ("event.synchronize(", &[CUDA]),
         ("gp_record_stream(", &["src/torch/ffi/streams.rs", SHIM]),
         ("gp_event_block(", &["src/torch/ffi/streams.rs", SHIM]),
         ("record_stream(stream", &[SHIM]),
@@ -171,7 +169,7 @@ mod tests {
 
     #[test]
     fn each_of_these_places_asks_whether_it_is_left_out() {
-        let path = root().join(BACKEND);
+        let path = root().join(CUDA);
         let text = std::fs::read_to_string(path).unwrap();
         let calls = |function: &&str| {
             let copies = ["ffi::copy_to(", "ffi::copy_into("];

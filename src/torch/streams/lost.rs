@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use parking_lot::Mutex;
 
-use super::backend::Backend;
+use super::cuda;
 use super::device_streams::DeviceStreams;
 use super::ids::Stream;
 use crate::device_lost::{DeviceLost, is_of_cuda};
@@ -15,97 +15,77 @@ use crate::error::TorchError;
 use crate::ffi;
 
 /// The loss of one of libtorch's devices.
-static CUDA: Mutex<Option<DeviceLost>> = Mutex::new(None);
+static LOST: Mutex<Option<DeviceLost>> = Mutex::new(None);
 
 /// The numbers of libtorch's devices that pipelines of the process have used.
 static USED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-impl Backend {
-    fn remembered<T>(&self, with: impl FnOnce(&mut Option<DeviceLost>) -> T) -> T {
-        match self {
-            Self::Cuda => with(&mut CUDA.lock()),
-            Self::Recorder(recorder) => recorder.lost(with),
-        }
-    }
+/// The loss of a device, if there was one.
+pub(crate) fn loss() -> Option<DeviceLost> {
+    LOST.lock().clone()
+}
 
-    /// The loss of a device, if there was one.
-    pub(crate) fn lost(&self) -> Option<DeviceLost> {
-        self.remembered(|lost| lost.clone())
-    }
+/// # Errors
+/// A device is lost.
+pub(crate) fn check() -> Result<(), DeviceLost> {
+    loss().map_or(Ok(()), Err)
+}
 
-    /// # Errors
-    /// A device is lost.
-    pub(crate) fn is_there(&self) -> Result<(), DeviceLost> {
-        self.lost().map_or(Ok(()), Err)
+/// Adds to an error of CUDA that the device is lost, if it is. The loss is also printed at once,
+/// since freeing device memory may end the process from now on.
+pub(crate) fn explain(stream: Stream, at: impl Display, error: anyhow::Error) -> anyhow::Error {
+    if !is_of_cuda(&error) {
+        return error;
     }
-
-    /// Adds to an error of CUDA that the device is lost, if it is. The loss is also printed at
-    /// once, since freeing device memory may end the process from now on.
-    pub(crate) fn explain_loss(
-        &self,
-        stream: Stream,
-        at: impl Display,
-        error: anyhow::Error,
-    ) -> anyhow::Error {
-        if !is_of_cuda(&error) {
-            return error;
-        }
-        let gone = self.gone(stream);
-        let Some((_, answer)) = gone.first() else {
-            return error;
+    let gone = gone(stream);
+    let Some((_, answer)) = gone.first() else {
+        return error;
+    };
+    let (lost, new) = {
+        let mut lost = LOST.lock();
+        let new = lost.is_none();
+        let first = || DeviceLost {
+            first: told(&format!("{at}: {error:#}"), &answer.to_string()),
         };
-        let (lost, new) = self.remembered(|lost| {
-            let new = lost.is_none();
-            let first = || DeviceLost {
-                first: told(&format!("{at}: {error:#}"), &answer.to_string()),
-            };
-            (lost.get_or_insert_with(first).clone(), new)
-        });
-        if new {
-            // If printing fails, the error still contains it.
-            let _ = writeln!(std::io::stderr(), "{lost}");
-        }
-        if let Self::Cuda = self {
-            for (device, _) in gone {
-                // If this fails, the process may end when memory is freed. An already abandoned
-                // device refuses.
-                let _ = ffi::abandon_cuda(device);
-            }
-        }
-        error.context(lost)
+        (lost.get_or_insert_with(first).clone(), new)
+    };
+    if new {
+        // If printing fails, the error still contains it.
+        let _ = writeln!(std::io::stderr(), "{lost}");
     }
+    for (device, _) in gone {
+        // If this fails, the process may end when memory is freed. An already abandoned device
+        // refuses.
+        let _ = ffi::abandon_cuda(device);
+    }
+    error.context(lost)
+}
 
-    /// Does the same for an error of the host's wait for a step's numbers.
-    pub(crate) fn lost_in_reading(&self, stream: Stream, error: TorchError) -> TorchError {
-        let explained = self.explain_loss(stream, "numbers of a step that were read", error.into());
-        TorchError::new(explained.to_string())
-    }
+/// Does the same for an error of the host's wait for a step's numbers.
+pub(crate) fn explain_reading(stream: Stream, error: TorchError) -> TorchError {
+    let explained = explain(stream, "numbers of a step that were read", error.into());
+    TorchError::new(explained.to_string())
+}
 
-    /// The devices of a pipeline, among which a lost one is looked for.
-    pub(crate) fn uses(&self, devices: impl IntoIterator<Item = usize>) {
-        if let Self::Cuda = self {
-            USED.lock().extend(devices);
-        }
-    }
+/// Adds devices of a pipeline to those among which a lost one is looked for.
+pub(crate) fn look_among(devices: impl IntoIterator<Item = usize>) {
+    USED.lock().extend(devices);
+}
 
-    /// The devices that are lost, and what they answer: the stream's, and others. A stage hears of the
-    /// loss of another one's device as well, by an event or a copy between them.
-    fn gone(&self, stream: Stream) -> Vec<(usize, TorchError)> {
-        let others = match self {
-            Self::Cuda => USED.lock().clone(),
-            Self::Recorder(_) => BTreeSet::new(),
-        };
-        let others = others.into_iter().filter(|other| *other != stream.device);
-        let current = |device| self.current(device).ok();
-        let streams = std::iter::once(stream).chain(others.filter_map(current));
-        let gone = streams.filter_map(|stream| Some((stream.device, self.answers(stream).err()?)));
-        gone.collect()
-    }
+/// The devices that are lost, and what they answer: the stream's, and others. A stage hears of the
+/// loss of another one's device as well, by an event or a copy between them.
+fn gone(stream: Stream) -> Vec<(usize, TorchError)> {
+    let others = USED.lock().clone().into_iter();
+    let others = others.filter(|other| *other != stream.device);
+    let current = |device| cuda::current(device).ok();
+    let streams = std::iter::once(stream).chain(others.filter_map(current));
+    let gone = streams.filter_map(|stream| Some((stream.device, answers(stream).err()?)));
+    gone.collect()
+}
 
-    /// Checks that the device finishes its work: a lost one answers with an error.
-    fn answers(&self, stream: Stream) -> Result<(), TorchError> {
-        self.finish(&self.point(stream)?)
-    }
+/// Checks that the device finishes its work: a lost one answers with an error.
+fn answers(stream: Stream) -> Result<(), TorchError> {
+    cuda::finish(&cuda::point(stream)?)
 }
 
 /// Combines the first error with the device's own answer: cuBLAS, for example, only reports that a
@@ -121,18 +101,11 @@ fn told(seen: &str, answer: &str) -> String {
 }
 
 impl DeviceStreams {
-    /// Returns whether its device is lost: then page-locked memory must not be freed.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.backend
-            .as_ref()
-            .is_some_and(|backend| backend.lost().is_some())
-    }
-
-    /// See [`Backend::explain_loss`].
+    /// See [`explain`].
     pub(crate) fn explain_loss(&self, at: impl Display, error: anyhow::Error) -> anyhow::Error {
-        match (&self.backend, &self.accelerator) {
-            (Some(backend), Some(accelerator)) => backend.explain_loss(accelerator.main, at, error),
-            _ => error,
+        match &self.accelerator {
+            Some(accelerator) => explain(accelerator.main, at, error),
+            None => error,
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The host only submits work to a device's *streams*. Work in one stream runs in order;
 //! different streams are independent. An *event* is a point in a stream that another stream
-//! (or the host) can wait for. These rules keep the numbers right, and [`Recorder`] checks
-//! them:
+//! (or the host) can wait for. These rules keep the numbers right, and simulated GPUs check them
+//! (`src/simulated_cuda/checks`):
 //!
 //! 1. A device's thread computes on a stream of its own, the *main* stream.
 //! 2. A value for another device is copied (p2p) on a *side* stream, which first waits for
@@ -33,7 +33,7 @@
 //! 9. A capture is a state of the whole device, not of a stream or a thread: the allocator
 //!    forgets at the end of a capture which other streams used memory meanwhile, and libtorch
 //!    hands out a stream again after 32. So a thread that submits work to a device shares the
-//!    device, and a thread that captures has it alone (`capture_lock.rs`; `held.rs` checks it).
+//!    device, and a thread that captures has it alone (`submit.rs`; `held.rs` checks it).
 //! 10. A value for another process's GPU goes through a `Channel`, whose stream is a side stream as
 //!     any other: rules 2 to 4 hold at either end. NCCL puts a transfer into it some time after it is
 //!     asked to, and until it has done so the thread that asked keeps the memory and the device.
@@ -41,28 +41,23 @@
 //!
 //! The CPU has no streams: for CPU stages none of this happens.
 
-mod backend;
-mod capture_lock;
 mod captures;
 mod channel;
+pub mod cuda;
 mod device_streams;
 mod held;
 mod ids;
 mod in_transit;
 mod left_out;
-mod lost;
+pub(crate) mod lost;
 mod offload;
 mod pending;
-mod recorder;
 mod side_stream;
 mod submit;
 mod task_events;
 mod to_host;
 
-pub use recorder::{Disorder, Recorder, Summary};
-
-pub use backend::Backend;
-pub(crate) use captures::{CapturedGraph, GraphPool, can_capture};
+pub(crate) use captures::GraphPool;
 pub(crate) use channel::{Channel, Interrupted};
 pub(crate) use device_streams::{DeviceStreams, Route};
 pub use ids::{Event, MemorySpace, Stream};

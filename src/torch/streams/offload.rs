@@ -1,8 +1,9 @@
 //! Activation offload: activations are copied to host memory and prefetched before their use (rule
 //! 7). Optimizer states are offloaded by the same means.
 
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
+use super::cuda;
 use super::device_streams::DeviceStreams;
 use super::ids::{Event, MemorySpace};
 use super::left_out::left_out;
@@ -13,9 +14,6 @@ use crate::ffi;
 use crate::memory::Account;
 use crate::values::Values;
 
-/// The reader of prefetched values, for messages.
-const KEPT: &str = "what was kept on the host";
-
 impl DeviceStreams {
     /// Copies tensors that the main stream has made by now to the host (D2H), and returns the
     /// copies. `foreign` tells for each tensor whether its memory belongs to another stream. The
@@ -24,24 +22,19 @@ impl DeviceStreams {
     #[doc(alias = "to_host")]
     pub(crate) fn offload(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
         let _charged = self.host_account.as_ref().map(Account::enter);
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             let copies = tensors.iter().map(|(tensor, _)| on_host(tensor)).collect();
             let held = tensors.into_iter().map(|(tensor, _)| tensor);
             self.pending_d2h.borrow_mut().now.extend(held);
             return copies;
         };
-        for (tensor, foreign) in &tensors {
-            if !foreign {
-                backend.kept(tensor, accelerator.device)?;
-            }
-        }
-        let offloading = accelerator.offloading(backend)?;
-        backend.wait(offloading, &backend.record(accelerator.main)?)?;
-        within(backend, &[offloading], || {
+        let offloading = accelerator.offloading()?;
+        cuda::wait(offloading, &cuda::record(accelerator.main)?)?;
+        within(&[offloading], || {
             let copy = |(tensor, foreign): (Tensor, bool)| {
-                let copy = backend.copy(&tensor, self.space(), MemorySpace::Host)?;
+                let copy = cuda::copy(&tensor, MemorySpace::Host)?;
                 if foreign {
-                    backend.used_by(&tensor, offloading)?;
+                    cuda::used_by(&tensor, offloading)?;
                 }
                 if !left_out("hold") {
                     self.pending_d2h.borrow_mut().now.push(tensor);
@@ -60,12 +53,12 @@ impl DeviceStreams {
             before,
             copied,
         } = &mut *pending;
-        if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
+        if let Some(accelerator) = &self.accelerator {
             if let Some(copied) = copied.take() {
-                backend.wait(accelerator.main, &copied)?;
+                cuda::wait(accelerator.main, &copied)?;
             }
             if !now.is_empty() {
-                *copied = Some(backend.record(accelerator.offloading(backend)?)?);
+                *copied = Some(cuda::record(accelerator.offloading()?)?);
             }
         }
         if left_out("hold") {
@@ -83,58 +76,41 @@ impl DeviceStreams {
 
     /// Blocks the host until everything offloaded has arrived, so that the host can read it.
     pub(crate) fn wait_offloaded(&self) -> Result<(), TorchError> {
-        match (&self.backend, &self.accelerator) {
-            (Some(backend), Some(accelerator)) => {
-                backend.finish(&backend.record(accelerator.offloading(backend)?)?)
-            }
-            _ => Ok(()),
+        match &self.accelerator {
+            Some(accelerator) => cuda::finish(&cuda::record(accelerator.offloading()?)?),
+            None => Ok(()),
         }
     }
 
     /// Begins to copy from the host (H2D) what a later action is going to use.
     pub(crate) fn prefetch(&self, values: Values) -> Result<PendingH2D, TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             let values = values.try_move(|tensor| on_host(&tensor))?;
             let ready = None;
             return Ok(PendingH2D { values, ready });
         };
-        let prefetching = accelerator.prefetching(backend)?;
+        let prefetching = accelerator.prefetching()?;
         // The copy to the host may not be over yet.
-        backend.wait(
-            prefetching,
-            &backend.record(accelerator.offloading(backend)?)?,
-        )?;
-        backend.wait(prefetching, &backend.record(accelerator.main)?)?;
-        let values = within(backend, &[prefetching], || {
-            values.try_move(|tensor| backend.copy(&tensor, MemorySpace::Host, self.space()))
+        cuda::wait(prefetching, &cuda::record(accelerator.offloading()?)?)?;
+        cuda::wait(prefetching, &cuda::record(accelerator.main)?)?;
+        let values = within(&[prefetching], || {
+            values.try_move(|tensor| cuda::copy(&tensor, self.space()))
         })?;
-        let ready = Some(backend.record(prefetching)?);
+        let ready = Some(cuda::record(prefetching)?);
         Ok(PendingH2D { values, ready })
     }
 
     /// Makes prefetched values usable in the main stream, which waits for their copies.
     pub(crate) fn wait_prefetch(&self, pending: PendingH2D) -> Result<Values, TorchError> {
         let PendingH2D { values, ready } = pending;
-        if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
-            if let Some(ready) = ready {
-                backend.wait(accelerator.main, &ready)?;
-            }
-            backend.reads(KEPT, self.space(), values.present());
+        if let (Some(accelerator), Some(ready)) = (&self.accelerator, ready) {
+            cuda::wait(accelerator.main, &ready)?;
         }
         Ok(values)
     }
 }
 
 impl DeviceStreams {
-    /// Allocates device memory that [`DeviceStreams::prefetch_into`] is going to write into.
-    pub(crate) fn reserve(&self, bytes: u64, device: Device) -> Result<Tensor, TorchError> {
-        let memory = Tensor::f_empty([bytes as i64], (Kind::Uint8, device))?;
-        if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
-            backend.kept(&memory, accelerator.device)?;
-        }
-        Ok(memory)
-    }
-
     /// Begins to copy from the host into memory of the main stream: the first of each pair
     /// into the second.
     pub(crate) fn prefetch_into<'a>(
@@ -142,39 +118,27 @@ impl DeviceStreams {
         pairs: impl Iterator<Item = (&'a Tensor, &'a Tensor)>,
     ) -> Result<Option<Event>, TorchError> {
         let mut pairs = pairs.peekable();
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             pairs.try_for_each(|(host, here)| ffi::copy_into(here, host))?;
             return Ok(None);
         };
         if pairs.peek().is_none() {
             return Ok(None);
         }
-        let prefetching = accelerator.prefetching(backend)?;
+        let prefetching = accelerator.prefetching()?;
         // Its copy to the host, or that of the memory's previous content, may not be over yet.
-        backend.wait(
-            prefetching,
-            &backend.record(accelerator.offloading(backend)?)?,
-        )?;
-        backend.wait(prefetching, &backend.record(accelerator.main)?)?;
-        within(backend, &[prefetching], || {
-            pairs.try_for_each(|(host, here)| {
-                backend.copy_into(here, host, (MemorySpace::Host, self.space()))
-            })
+        cuda::wait(prefetching, &cuda::record(accelerator.offloading()?)?)?;
+        cuda::wait(prefetching, &cuda::record(accelerator.main)?)?;
+        within(&[prefetching], || {
+            pairs.try_for_each(|(host, here)| cuda::copy_into(here, host))
         })?;
-        backend.record(prefetching).map(Some)
+        cuda::record(prefetching).map(Some)
     }
 
     /// Makes the main stream wait for the copies begun by [`DeviceStreams::prefetch_into`].
-    pub(crate) fn wait_prefetch_into<'a>(
-        &self,
-        ready: Option<Event>,
-        tensors: impl Iterator<Item = &'a Tensor>,
-    ) -> Result<(), TorchError> {
-        if let (Some(backend), Some(accelerator), Some(ready)) =
-            (&self.backend, &self.accelerator, ready)
-        {
-            backend.wait(accelerator.main, &ready)?;
-            backend.reads(KEPT, self.space(), tensors);
+    pub(crate) fn wait_prefetch_into(&self, ready: Option<Event>) -> Result<(), TorchError> {
+        if let (Some(accelerator), Some(ready)) = (&self.accelerator, ready) {
+            cuda::wait(accelerator.main, &ready)?;
         }
         Ok(())
     }
@@ -182,11 +146,11 @@ impl DeviceStreams {
     /// Makes the main stream wait for all prefetches, some of which may have failed: then the
     /// memory can be freed.
     pub(crate) fn join_prefetches(&self) -> Result<(), TorchError> {
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             return Ok(());
         };
-        let prefetching = accelerator.prefetching(backend)?;
-        backend.wait(accelerator.main, &backend.record(prefetching)?)
+        let prefetching = accelerator.prefetching()?;
+        cuda::wait(accelerator.main, &cuda::record(prefetching)?)
     }
 
     /// Copies tensors that the main stream has made by now into existing host memory: the first of
@@ -196,17 +160,17 @@ impl DeviceStreams {
         pairs: impl Iterator<Item = (Tensor, Tensor)>,
     ) -> Result<(), TorchError> {
         let mut pairs = pairs.peekable();
-        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+        let Some(accelerator) = &self.accelerator else {
             return pairs.try_for_each(|(here, host)| ffi::copy_into(&host, &here));
         };
         if pairs.peek().is_none() {
             return Ok(());
         }
-        let offloading = accelerator.offloading(backend)?;
-        backend.wait(offloading, &backend.record(accelerator.main)?)?;
-        within(backend, &[offloading], || {
+        let offloading = accelerator.offloading()?;
+        cuda::wait(offloading, &cuda::record(accelerator.main)?)?;
+        within(&[offloading], || {
             pairs.try_for_each(|(here, host)| {
-                backend.copy_into(&host, &here, (self.space(), MemorySpace::Host))?;
+                cuda::copy_into(&host, &here)?;
                 if !left_out("hold") {
                     self.pending_d2h.borrow_mut().now.push(here);
                 }

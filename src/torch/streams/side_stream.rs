@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::backend::Backend;
+use super::cuda;
 use super::ids::Stream;
 use crate::error::TorchError;
 
@@ -12,28 +12,27 @@ use crate::error::TorchError;
 pub(super) struct SideStream(OnceCell<Stream>);
 
 impl SideStream {
-    pub(super) fn of(&self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
+    pub(super) fn of(&self, device: usize) -> Result<Stream, TorchError> {
         if let Some(stream) = self.0.get() {
             return Ok(*stream);
         }
-        let stream = backend.stream(device)?;
+        let stream = cuda::stream(device)?;
         Ok(*self.0.get_or_init(|| stream))
     }
 }
 
 /// Runs `body` with these streams as the current ones of their devices.
 pub(super) fn within<T>(
-    backend: &Backend,
     streams: &[Stream],
     body: impl FnOnce() -> Result<T, TorchError>,
 ) -> Result<T, TorchError> {
     let mut before = Vec::with_capacity(streams.len());
     for stream in streams {
-        before.push(backend.enter(*stream)?);
+        before.push(cuda::enter(*stream)?);
     }
     let done = body();
     for stream in before.into_iter().rev() {
-        backend.enter(stream)?;
+        cuda::enter(stream)?;
     }
     done
 }

@@ -1,32 +1,59 @@
 //! Guards for submitting work to a device, and for exclusive use to capture a graph (rule 9).
 
-use super::backend::Backend;
-use super::capture_lock::{CaptureLock, CaptureLocks, SubmitGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
+
 use super::device_streams::DeviceStreams;
 use super::held::Held;
 use super::left_out::left_out;
 
-/// The locks of libtorch's devices, for all pipelines of the process.
-static CUDA: CaptureLocks = CaptureLocks::new();
+/// The lock of one device: readers submit work to the device, the writer captures a graph.
+#[doc(alias = "CUDA graph capture")]
+type CaptureLock = Arc<RwLock<()>>;
 
-impl Backend {
-    fn capture_lock(&self, device: usize) -> CaptureLock {
-        match self {
-            Self::Cuda => CUDA.of(device),
-            Self::Recorder(recorder) => recorder.capture_locks().of(device),
+/// Guard during which no graph is captured on the device.
+#[derive(Debug)]
+pub struct SubmitGuard {
+    _lock: ArcRwLockReadGuard<RawRwLock, ()>,
+    /// `None` for a guard that is left out.
+    _held: Option<Held>,
+}
+
+impl SubmitGuard {
+    fn new(lock: ArcRwLockReadGuard<RawRwLock, ()>, device: usize) -> Self {
+        Self {
+            _lock: lock,
+            _held: Some(Held::new(device)),
         }
     }
 
-    /// Prevents captures of graphs on the device while the result lives. A thread that has a guard
-    /// of another device may take one: it does not queue behind a thread that waits to capture,
-    /// with which it could deadlock.
-    #[track_caller]
-    pub fn submit_guard(&self, device: usize) -> SubmitGuard {
-        if left_out("submit_guard") {
-            return SubmitGuard::left_out();
+    /// Makes a guard of a private lock.
+    fn left_out() -> Self {
+        Self {
+            _lock: CaptureLock::default().read_arc(),
+            _held: None,
         }
-        SubmitGuard::new(self.capture_lock(device).read_arc_recursive(), device)
     }
+}
+
+/// The locks by device, for all pipelines of the process.
+static LOCKS: Mutex<BTreeMap<usize, CaptureLock>> = Mutex::new(BTreeMap::new());
+
+fn capture_lock(device: usize) -> CaptureLock {
+    Arc::clone(LOCKS.lock().entry(device).or_default())
+}
+
+/// Prevents captures of graphs on the device while the result lives. A thread that has a guard of
+/// another device may take one: it does not queue behind a thread that waits to capture, with which
+/// it could deadlock.
+#[track_caller]
+pub fn submit_guard(device: usize) -> SubmitGuard {
+    if left_out("submit_guard") {
+        return SubmitGuard::left_out();
+    }
+    SubmitGuard::new(capture_lock(device).read_arc_recursive(), device)
 }
 
 /// Scope in which no other thread captures a graph on the streams' device. Scopes nest.
@@ -50,8 +77,8 @@ impl DeviceStreams {
         let mut guard = self.submit_guard.borrow_mut();
         let own = self.on_accelerator().filter(|_| guard.is_none());
         let outermost = own.is_some();
-        if let Some((backend, device)) = own {
-            let shared = backend.capture_lock(device).read_arc();
+        if let Some(device) = own {
+            let shared = capture_lock(device).read_arc();
             *guard = Some(SubmitGuard::new(shared, device));
         }
         drop(guard);
@@ -64,13 +91,13 @@ impl DeviceStreams {
     /// Runs `body` while no other thread submits work to the device. The calling thread's own
     /// guard, if it has one, is released meanwhile.
     pub(super) fn exclusively<T>(&self, body: impl FnOnce() -> T) -> T {
-        let Some((backend, device)) = self.on_accelerator() else {
+        let Some(device) = self.on_accelerator() else {
             return body();
         };
         if left_out("capture lock") {
             return body();
         }
-        let capture_lock = backend.capture_lock(device);
+        let capture_lock = capture_lock(device);
         let shared = self.submit_guard.take().map(drop).is_some();
         let alone = (capture_lock.write(), Held::new(device));
         let done = body();

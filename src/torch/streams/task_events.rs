@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use gpipe_partitioner::Action;
 
-use super::backend::Backend;
+use super::cuda;
 use super::ids::{Event, MemorySpace};
 use super::in_transit::InTransit;
 use crate::error::TorchError;
@@ -19,13 +19,10 @@ pub(crate) struct CallerEvents {
 
 impl CallerEvents {
     /// Records them on these accelerators.
-    pub(crate) fn new(
-        backend: &Backend,
-        devices: impl Iterator<Item = usize>,
-    ) -> Result<Self, TorchError> {
+    pub(crate) fn new(devices: impl Iterator<Item = usize>) -> Result<Self, TorchError> {
         let event = |device| {
-            let _shared = backend.submit_guard(device);
-            Ok((device, backend.record(backend.current(device)?)?))
+            let _shared = cuda::submit_guard(device);
+            Ok((device, cuda::record(cuda::current(device)?)?))
         };
         Ok(Self {
             events: devices.map(event).collect::<Result<_, TorchError>>()?,
@@ -42,26 +39,17 @@ impl CallerEvents {
     }
 
     /// Sends the caller's own values to a stage.
-    pub(crate) fn in_transit(
-        &self,
-        backend: &Backend,
-        values: Values,
-    ) -> Result<InTransit, TorchError> {
+    pub(crate) fn in_transit(&self, values: Values) -> Result<InTransit, TorchError> {
         let there = values
             .present()
-            .map(|tensor| backend.space_of_callers(tensor))
-            .max();
-        let Some(MemorySpace::Accelerator(device)) = there else {
-            return Ok(InTransit::new(values, MemorySpace::Host, None));
+            .map(|tensor| MemorySpace::of(tensor.device()));
+        let Some(MemorySpace::Accelerator(device)) = there.max() else {
+            return Ok(values.into());
         };
-        let ready = if let Some(event) = self.of(device) {
-            event.clone()
-        } else {
-            let _shared = backend.submit_guard(device);
-            backend.record(backend.current(device)?)?
-        };
-        let at = MemorySpace::Accelerator(device);
-        Ok(InTransit::new(values, at, Some(ready)))
+        match self.of(device) {
+            Some(event) => Ok(InTransit::new(values, Some(event.clone()))),
+            None => InTransit::of_current_stream(values),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tch::{Device, Tensor};
 
-use super::backend::Backend;
+use super::cuda;
 use super::ids::{MemorySpace, Stream};
 use super::in_transit::InTransit;
 use super::side_stream::within;
@@ -27,44 +27,42 @@ impl ToHost {
         if in_transit.on_accelerator().is_none() {
             return Ok(in_transit.values);
         }
-        let InTransit { values, ready, .. } = in_transit;
-        let backend = Backend::Cuda;
+        let InTransit { values, ready } = in_transit;
         let mut copied = Vec::new();
         let mut sources = Vec::new();
         let values = values.try_move(|tensor| {
             let Device::Cuda(device) = tensor.device() else {
                 return Ok(tensor);
             };
-            let stream = self.stream(&backend, device)?;
-            let _shared = backend.submit_guard(device);
+            let stream = self.stream(device)?;
+            let _shared = cuda::submit_guard(device);
             if let Some(ready) = &ready {
-                backend.wait(stream, ready)?;
+                cuda::wait(stream, ready)?;
             }
-            let copy = within(&backend, &[stream], || to_host(&backend, &tensor, device))?;
-            copied.push(backend.record(stream)?);
+            let copy = within(&[stream], || to_host(&tensor))?;
+            copied.push(cuda::record(stream)?);
             // Its memory belongs to its own stream, which may reuse it at once (rule 4).
             sources.push(tensor);
             Ok(copy)
         });
         // Also for copies before a failed one.
         for event in &copied {
-            backend.finish(event)?;
+            cuda::finish(event)?;
         }
         values
     }
 
-    fn stream(&mut self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
+    fn stream(&mut self, device: usize) -> Result<Stream, TorchError> {
         if let Some(stream) = self.streams.get(&device) {
             return Ok(*stream);
         }
-        let stream = backend.stream(device)?;
+        let stream = cuda::stream(device)?;
         self.streams.insert(device, stream);
         Ok(stream)
     }
 }
 
-fn to_host(backend: &Backend, tensor: &Tensor, device: usize) -> Result<Tensor, TorchError> {
-    let from = MemorySpace::Accelerator(device);
-    let copy = backend.copy(tensor, from, MemorySpace::Host);
+fn to_host(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    let copy = cuda::copy(tensor, MemorySpace::Host);
     copy.map_err(|error| TorchError::new(format!("while sending to another process: {error}")))
 }

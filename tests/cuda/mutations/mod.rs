@@ -34,15 +34,19 @@ const ONE_OF_EACH: [(&str, &str, &str); 10] = [
     ("enter", "before.push(", "mutations::between_devices"),
     (
         "finish",
-        "backend.finish(ready)?;",
+        "cuda::finish(&ready)?;",
         "mutations::with_the_host",
     ),
     ("hold", "if !left_out", "mutations::offloaded"),
-    ("non_blocking", "else if left_out", "mutations::offloaded"),
+    (
+        "non_blocking",
+        "if left_out(\"non_blocking\") {",
+        "mutations::offloaded",
+    ),
     ("record", "let done = ", "mutations::between_devices"),
     (
         "submit_guard",
-        "(backend, to)",
+        "guard_of_other(to)",
         "mutations::between_devices",
     ),
     (

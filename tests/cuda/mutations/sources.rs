@@ -4,12 +4,12 @@ use std::path::Path;
 
 /// A call that may be left out, as written in the source, and the kind of its site.
 const CALLS: [(&str, &str); 11] = [
-    ("backend.wait(", "wait"),
-    ("backend.record(", "record"),
-    ("backend.finish(", "finish"),
-    ("backend.used_by(", "used_by"),
-    ("backend.enter(", "enter"),
-    ("backend.submit_guard(", "submit_guard"),
+    ("cuda::wait(", "wait"),
+    ("cuda::record(", "record"),
+    ("cuda::finish(", "finish"),
+    ("cuda::used_by(", "used_by"),
+    ("cuda::enter(", "enter"),
+    ("cuda::submit_guard(", "submit_guard"),
     (".guard_of_other(", "submit_guard"),
     (".submit_scope(", "submit_scope"),
     ("left_out(\"hold\")", "hold"),
@@ -17,14 +17,19 @@ const CALLS: [(&str, &str); 11] = [
     ("left_out(\"capture lock\")", "capture lock"),
 ];
 
-/// Folders with such calls, below `src`.
-const FOLDERS: [&str; 4] = ["data/loader", "pipeline", "torch/stage", "torch/streams"];
+/// Where these are, below `src`.
+const FOLDERS: [&str; 4] = [
+    "data/loader",
+    "torch/pipeline",
+    "torch/stage",
+    "torch/streams",
+];
 
 /// Excludes the switch itself, and queries for lost devices, which order nothing.
 const NOT: [&str; 2] = ["left_out.rs", "streams/lost.rs"];
 
-/// Functions whose callers are the sites.
-const PASS_ON: [&str; 2] = ["self.point(stream)", "Some(backend.submit_guard(device))"];
+/// Lines of functions whose callers are the sites.
+const PASS_ON: [&str; 1] = ["Some(cuda::submit_guard(device))"];
 
 pub(super) fn sites() -> Vec<String> {
     let mut all = Vec::new();

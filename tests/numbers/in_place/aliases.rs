@@ -4,16 +4,15 @@
 //! separate variable over the same memory, so that autograd did not know that changing one changes the other;
 //! and if one was copied, the other did not change.
 
-use gpipe::partitioner::{Bytes, ScheduleKind};
+use gpipe::partitioner::Bytes;
 use gpipe::tch::{Kind, Tensor, nn};
-use gpipe::torch::streams::Recorder;
-use gpipe::{Pipeline, PipelineBuilder, Sequential, Values, settings::Recompute};
+use gpipe::{Pipeline, Sequential, Values};
 
 use super::plain::{Body, Parts, as_plain, sequential};
 use crate::support::everywhere::{
     Closure, batch8, plain_linear, popped, same_everywhere, with_linear,
 };
-use crate::support::{assert_same_bits, cpus, cross_entropy, gradients, single_threaded};
+use crate::support::{cpus, cross_entropy};
 
 fn lin(x: Values, linear: &nn::Linear) -> anyhow::Result<Values> {
     Ok(x.into_one()?.apply(linear).into())
@@ -197,70 +196,6 @@ fn values_that_share_memory_used_many_times() {
     ]);
 }
 
-/// Values are copied to another device, or to the host and back.
-#[test]
-fn values_that_share_memory_do_so_on_other_devices() {
-    single_threaded();
-    let parts: &Parts = &[
-        ("in", lin),
-        ("give", |x, linear| {
-            let x = x.into_one()?.apply(linear);
-            Ok(vec![x.narrow(1, 0, 6), x.narrow(1, 2, 6), x.narrow(1, 1, 1)].into())
-        }),
-        ("write", |x, _| {
-            let _ = handle(&x, 0).g_mul_scalar_(2.0);
-            Ok(x)
-        }),
-        ("join", |x, linear| {
-            let (a, b, c) = (handle(&x, 0), handle(&x, 1), handle(&x, 2));
-            Ok((Tensor::cat(&[&a.sin(), &b.narrow(1, 4, 2)], 1) * c)
-                .apply(linear)
-                .into())
-        }),
-    ];
-    let numbers = |builder: PipelineBuilder| {
-        let mut pipe = builder
-            .micro_batches(3)
-            .threads_per_stage(1)
-            .seed(3)
-            .build()
-            .unwrap();
-        let (x, y) = batch8();
-        let losses = [0, 1].map(|_| {
-            pipe.train_step(&x, &y, cross_entropy)
-                .unwrap()
-                .read()
-                .unwrap()
-                .loss
-                .to_bits()
-        });
-        (losses, gradients(&mut pipe))
-    };
-    let expected = numbers(Pipeline::builder(sequential(parts)));
-    for recompute in [Recompute::Never, Recompute::Always] {
-        for schedule in [ScheduleKind::GPipe, ScheduleKind::ZbH1] {
-            for balance in [[2, 2], [3, 1], [1, 3]] {
-                let what = format!("{schedule} {balance:?} {recompute}");
-                let recorder = Recorder::new(&[Some(0), Some(1)]);
-                let builder = Pipeline::builder(sequential(parts))
-                    .devices(&cpus(2))
-                    .balance(&balance)
-                    .schedule(schedule)
-                    .recompute(recompute.clone())
-                    .offload_at_least(Bytes(1))
-                    .offload(&[0, 1])
-                    .record_streams(&recorder);
-                let own = numbers(builder);
-                assert_eq!(own.0, expected.0, "{what}");
-                assert_same_bits(&own.1, &expected.1, &what);
-                recorder
-                    .check()
-                    .unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
-            }
-        }
-    }
-}
-
 /// Complex views, and the same bytes as another type.
 #[test]
 fn complex_numbers_and_their_parts() {
@@ -346,4 +281,32 @@ fn stashing(in_place: bool) -> Sequential {
 #[test]
 fn what_was_stashed_shares_memory_with_nobody() {
     same_everywhere(&stashing(true), &batch8().0, Some(&stashing(false)));
+}
+
+/// Also of what is in the host's memory meanwhile.
+#[test]
+fn a_change_of_what_was_saved_is_an_error_where_it_is_offloaded_too() {
+    for offload in [&[][..], &[0]] {
+        let model = with_linear(Sequential::new(), "spoils", |x, linear, _| {
+            let saved = x.apply(linear).exp();
+            let out = &saved * 2.0;
+            let _ = saved.shallow_clone().g_mul_scalar_(3.0);
+            Ok(out)
+        });
+        let builder = Pipeline::builder(plain_linear(model, "out"))
+            .devices(&cpus(1))
+            .micro_batches(2)
+            .offload(offload)
+            .offload_at_least(Bytes(1));
+        let (x, y) = batch8();
+        let step = builder.build().unwrap().train_step(&x, &y, cross_entropy);
+        let message = step.unwrap_err().to_string();
+        for part in [
+            "layer `spoils`",
+            "modified by an inplace operation",
+            "is at version 1",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
 }

@@ -50,8 +50,6 @@ pub enum Setting {
     Tf32,
     /// The seed of initial values and random layers.
     Seed,
-    /// The stream recorder that stands in for accelerators.
-    Recorder,
     /// Tied parameters.
     Ties,
     /// Loaded values of parameters and buffers.
@@ -100,7 +98,6 @@ impl Setting {
             Self::Deterministic => "deterministic",
             Self::Tf32 => "tf32",
             Self::Seed => "seed",
-            Self::Recorder => "record_streams",
             Self::Ties => "tie",
             Self::Weights => "load",
             Self::Optimizer => "optimizer",

@@ -5,7 +5,7 @@
 //! allocated before the first update, so that no update can stop half-way for lack of memory. An
 //! update interrupted by a failed copy resumes where it stopped: see [`Progress`].
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::optimizer_slot::OptimizerSlot;
 use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Progress, Update};
@@ -38,11 +38,7 @@ struct PendingWindow {
 
 impl Staging {
     /// For windows of these batches.
-    fn new(
-        groups: &Groups,
-        batches: &[Batch],
-        streams: &DeviceStreams,
-    ) -> Result<Self, TorchError> {
+    fn new(groups: &Groups, batches: &[Batch]) -> Result<Self, TorchError> {
         let windows = all_windows(groups, batches);
         let need = |window: &Window| {
             let moments = OptimizerSlot::moments_of(groups.kind(window.group));
@@ -53,7 +49,8 @@ impl Staging {
         let device = windows
             .first()
             .map_or(Device::Cpu, |window| window.chosen[0].parameter.device());
-        let halves = (0..windows.len().min(2)).map(|_| streams.reserve(most, device));
+        let half = |_| Tensor::f_empty([most as i64], (Kind::Uint8, device));
+        let halves = (0..windows.len().min(2)).map(half);
         Ok(Self {
             halves: halves.collect::<Result<_, _>>()?,
         })
@@ -196,8 +193,7 @@ impl OptimizerState {
         while let (Some(window), Some(PendingWindow { slots, ready })) =
             (windows.get(progress.done), pending.take())
         {
-            let here = slots.iter().flat_map(|(_, pairs)| pairs);
-            streams.wait_prefetch_into(ready, here.map(|(_, here)| here))?;
+            streams.wait_prefetch_into(ready)?;
             pending = prefetch(self, progress.done + 1)?;
             self.point_slots_at(&slots, |(_, here)| here);
             let updated = self.update(update, window.group, window.chosen);

@@ -8,7 +8,7 @@ use crate::error::{Error, Setting, SettingsError};
 use crate::pipeline::programs::Source;
 use crate::pipeline::ranks::Members;
 use crate::pipeline::stages::Accelerators;
-use crate::streams::{Backend, MemorySpace, Recorder, Route, can_capture};
+use crate::streams::{MemorySpace, Route};
 use crate::{Graphing, NonFinite, Skip};
 
 /// Memory limits of CUDA devices.
@@ -36,15 +36,6 @@ impl PipelineBuilder {
     #[must_use]
     pub fn memory_limits(mut self, limits: &[Option<Bytes>]) -> Self {
         self.memory_limit = Some(Limit::OfEntries(limits.to_vec()));
-        self
-    }
-
-    /// Makes the devices stand for the recorder's accelerators: their stream operations are
-    /// recorded, while everything is computed on the CPU. The recorder has a place for each entry
-    /// of the list of devices.
-    #[must_use]
-    pub fn record_streams(mut self, recorder: &Recorder) -> Self {
-        self.recorder = Some(recorder.clone());
         self
     }
 
@@ -115,14 +106,12 @@ impl PipelineBuilder {
         self
     }
 
-    /// Checks that devices which can capture graphs have the necessary support.
-    pub(super) fn check_graphs(&self, accelerators: &Accelerators) -> Result<(), Error> {
+    /// Checks that graphs can be captured on the accelerators, if they are asked for.
+    pub(super) fn check_graphs(&self) -> Result<(), Error> {
         if !self.cuda_graphs {
             return Ok(());
         }
-        let mut places = accelerators.places.iter();
-        places
-            .try_for_each(|place| can_capture(&accelerators.backend, *place))
+        crate::has_cuda_graphs()
             .map_err(|why| SettingsError::unavailable(Setting::CudaGraphs, &why).into())
     }
 
@@ -184,20 +173,7 @@ impl PipelineBuilder {
     }
 
     /// Returns the devices with streams, if there are any.
-    pub(super) fn accelerators(&self, members: &Members) -> Result<Option<Accelerators>, Error> {
-        if let Some(recorder) = &self.recorder {
-            let (places, devices) = (recorder.places(), self.devices.len());
-            if places.len() != devices || self.devices.iter().any(|d| *d != Device::Cpu) {
-                let why = format!(
-                    "a recorder of {} places for {devices} devices: it stands in for CPU devices, \
-                     one place each",
-                    places.len()
-                );
-                return Err(SettingsError::invalid(Setting::Recorder, why).into());
-            }
-            let backend = Backend::Recorder(recorder.clone());
-            return Ok(Some(Accelerators::new(backend, places.to_vec())));
-        }
+    pub(super) fn accelerators(&self, members: &Members) -> Option<Accelerators> {
         // Data for another process goes through host memory.
         let place = |(number, device): (usize, &Device)| {
             if members.is_here(DeviceId(number)) {
@@ -207,14 +183,14 @@ impl PipelineBuilder {
             }
         };
         let places: Vec<MemorySpace> = members.devices.iter().enumerate().map(place).collect();
-        let any = places.iter().any(|place| *place != MemorySpace::Host);
-        if any {
-            crate::tell_ends();
+        if places.iter().all(|place| *place == MemorySpace::Host) {
+            return None;
         }
-        let mut all = Accelerators::new(Backend::Cuda, places);
+        crate::tell_ends();
+        let mut all = Accelerators::new(places);
         all.forbid_host_waits = self.forbid_host_waits;
         all.patience = self.patience;
-        Ok(any.then_some(all))
+        Some(all)
     }
 }
 

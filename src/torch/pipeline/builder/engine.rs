@@ -70,9 +70,9 @@ impl PipelineBuilder {
     ) -> Result<Parts, Error> {
         let here: Vec<(DeviceId, Device)> = members.here().collect();
         let threads = self.threads(members);
-        let accelerators = self.accelerators(members)?;
-        if let Some(accelerators) = &accelerators {
-            self.check_graphs(accelerators)?;
+        let accelerators = self.accelerators(members);
+        if accelerators.is_some() {
+            self.check_graphs()?;
         }
         let mesh = programs.mesh();
         // Memory of another process is reached through its carrier. By stage, then by replica.
@@ -107,7 +107,7 @@ impl PipelineBuilder {
             let opened = accelerators.as_ref().map(|all| {
                 let number = number.index();
                 let (place, task_log) = (all.places[number], Arc::clone(&all.task_logs[number]));
-                (all.backend.clone(), place, task_log)
+                (place, task_log)
             });
             let offloaded = meter.as_ref().and_then(DeviceMeter::offloaded);
             let kernels = self.kernels;
@@ -115,9 +115,7 @@ impl PipelineBuilder {
                 crate::prepare_thread(device, threads)?;
                 kernels.set_here(device)?;
                 let streams = match &opened {
-                    Some((backend, place, task_log)) => {
-                        DeviceStreams::open(backend, *place, task_log)?
-                    }
+                    Some((place, task_log)) => DeviceStreams::open(*place, task_log)?,
                     None => DeviceStreams::host(),
                 };
                 let streams = Rc::new(streams.charging_host(offloaded));

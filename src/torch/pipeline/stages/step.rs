@@ -8,7 +8,7 @@ use gpipe_partitioner::{MicroId, StageId};
 use super::{Accelerators, CopyId, Stages};
 use crate::error::Error;
 use crate::pipeline::device_times::Times;
-use crate::streams::{CallerEvents, InTransit};
+use crate::streams::{InTransit, cuda};
 use crate::{Mode, StepSettings, TorchError, Values};
 use gpipe_engine::{EdgeId, End, EngineError, Entry, Program, Ran, Settled, StepOutcome};
 
@@ -116,8 +116,9 @@ impl Stages {
         let accelerators = self.accelerators.as_ref();
         let caller_events = accelerators.map(Accelerators::caller_events).transpose();
         let caller_events = caller_events.map_err(Error::Accelerator)?;
-        let entries = self.entries(program, columns, |values| {
-            in_transit(accelerators, caller_events.as_ref(), values)
+        let entries = self.entries(program, columns, |values| match &caller_events {
+            Some(caller_events) => caller_events.in_transit(values),
+            None => Ok(values.into()),
         })?;
         let settings = StepSettings {
             step,
@@ -138,11 +139,9 @@ impl Stages {
         };
         let task_events = accelerators.join().map_err(Error::Accelerator)?;
         let shares = accelerators.devices().into_iter();
-        let shares: Vec<_> = shares
-            .map(|device| accelerators.backend.submit_guard(device))
-            .collect();
+        let shares: Vec<_> = shares.map(|device| cuda::submit_guard(device)).collect();
         for in_transit in outcome.exits.values().chain(outcome.gradients.values()) {
-            in_transit.hand_out(&accelerators.backend)?;
+            in_transit.hand_out()?;
         }
         drop(shares);
         let mut events = vec![Vec::new(); accelerators.places.len()];
@@ -150,14 +149,13 @@ impl Stages {
         for (device, own) in self.here.iter().zip(own) {
             events[device.index()] = own;
         }
-        Ok(Times::new(
-            &accelerators.backend,
+        Ok(Some(Times::new(
             &accelerators.places,
             task_events,
             events,
             epoch,
             (&accelerators.anchors, accelerators.patience),
-        ))
+        )))
     }
 
     fn settle(
@@ -230,19 +228,6 @@ impl Stages {
         let here = all.filter(|(_, to, (micro, _))| is_here(*to, *micro));
         let here = here.map(|(edge, _, part)| (edge, part));
         here.map(|(edge, part)| entry(edge, part)).collect()
-    }
-}
-
-fn in_transit(
-    accelerators: Option<&Accelerators>,
-    caller_events: Option<&Arc<CallerEvents>>,
-    values: Values,
-) -> Result<InTransit, TorchError> {
-    match (accelerators, caller_events) {
-        (Some(accelerators), Some(caller_events)) => {
-            caller_events.in_transit(&accelerators.backend, values)
-        }
-        _ => Ok(InTransit::from(values)),
     }
 }
 

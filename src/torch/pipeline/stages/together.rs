@@ -34,7 +34,8 @@ impl Stages {
 
     /// Returns whether a copy of a stage is in this process.
     pub(in crate::pipeline) fn is_here(&self, copy: CopyId) -> bool {
-        self.device_of(copy).is_some()
+        let mut here = self.engine.copies_of(copy.stage);
+        here.any(|device| self.engine.mesh().replica_of(device) == copy.replica)
     }
 
     /// Begins a call in all processes after their preparation: see

@@ -108,7 +108,6 @@ impl Stages {
     }
 
     fn is_lost(&self) -> bool {
-        let all = self.accelerators.as_ref();
-        all.is_some_and(|all| all.backend.lost().is_some())
+        self.accelerators.is_some() && lost::loss().is_some()
     }
 }

@@ -62,7 +62,7 @@ impl Accumulator {
         let Some(parameter) = self.find(name) else {
             return Ok(());
         };
-        let _shared = self.streams.uses("a sum of tied gradients", grad)?;
+        let _shared = self.streams.uses(grad)?;
         let grad = grad.f_to_device(self.device)?;
         Ok(ffi::set_grad(&parameter, Some(&grad))?)
     }

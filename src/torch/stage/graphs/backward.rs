@@ -2,19 +2,19 @@
 
 use tch::Tensor;
 
-use super::copies::{copy, copy_list, copy_skips, fill, fill_list, poison};
+use super::copies::{copy, copy_list, copy_skips, fill};
 use super::shapes::{Shape, shape};
 use crate::error::TorchError;
+use crate::ffi::CudaGraph;
 use crate::stage::accumulator::{Accumulator, Gradients};
 use crate::stage::border::{BorderGradients, SkipList};
 use crate::stage::live::{Half, Live};
-use crate::streams::{CapturedGraph, DeviceStreams, GraphPool};
+use crate::streams::{DeviceStreams, GraphPool};
 
 /// The graph of the backward, or of its first half.
 #[derive(Debug)]
 pub(super) struct BackwardGraph {
-    graph: CapturedGraph,
-    half: Half,
+    graph: CudaGraph,
     /// Input gradients: of outgoing skips, then of the outputs.
     roots: Vec<Option<Tensor>>,
     shape: Shape,
@@ -28,7 +28,7 @@ pub(super) struct BackwardGraph {
 /// The graph of the second half of the backward.
 #[derive(Debug)]
 pub(super) struct WeightGraph {
-    graph: CapturedGraph,
+    graph: CudaGraph,
     gradients: Gradients,
 }
 
@@ -58,7 +58,6 @@ impl BackwardGraph {
         check_dense(&gradients)?;
         let backward = Self {
             graph,
-            half,
             roots,
             shape,
             main,
@@ -69,15 +68,10 @@ impl BackwardGraph {
             gradients,
         };
         backward.copied()?;
-        if streams.emulates_graphs() {
-            let skips = backward.skips.iter().map(|(_, value)| value);
-            let all = backward.main.iter().chain(skips);
-            poison(all.chain(&backward.gradients).map(Option::as_ref))?;
-        }
         Ok(backward)
     }
 
-    pub(super) fn graph(&self) -> &CapturedGraph {
+    pub(super) fn graph(&self) -> &CudaGraph {
         &self.graph
     }
 
@@ -105,26 +99,6 @@ impl BackwardGraph {
     pub(super) fn copied(&self) -> Result<(Vec<Option<Tensor>>, SkipList), TorchError> {
         Ok((copy_list(&self.main)?, copy_skips(&self.skips)?))
     }
-
-    /// Without a device that can replay: runs the backward of an autograd graph from the inputs of
-    /// the replay.
-    pub(super) fn run(&self, live: &mut Live) -> anyhow::Result<BorderGradients> {
-        let mut grads = BorderGradients::from_roots(live.outgoing(), &self.roots);
-        live.backward(self.half, &mut grads)?;
-        Ok(grads)
-    }
-
-    /// Does the same, and stores the results as the graph would.
-    pub(super) fn emulate(&self, live: &mut Live, accumulator: &Accumulator) -> anyhow::Result<()> {
-        let (done, gradients) = accumulator.alone(|| self.run(live))?;
-        let (main, mut skips) = done?.into_parts();
-        fill_list(&self.main, &main)?;
-        fill_list(&self.gradients, &gradients)?;
-        for (skip, to) in &self.skips {
-            fill_list(std::slice::from_ref(to), &[skips.take(*skip)])?;
-        }
-        Ok(())
-    }
 }
 
 impl WeightGraph {
@@ -138,26 +112,16 @@ impl WeightGraph {
             accumulator.alone(|| streams.capture(pool, || Ok(live.backward_weight()?)))?;
         let (graph, ()) = captured?;
         check_dense(&gradients)?;
-        if streams.emulates_graphs() {
-            poison(gradients.iter().map(Option::as_ref))?;
-        }
         Ok(Self { graph, gradients })
     }
 
-    pub(super) fn graph(&self) -> &CapturedGraph {
+    pub(super) fn graph(&self) -> &CudaGraph {
         &self.graph
     }
 
     /// Adds the last replay's gradients to the parameters'.
     pub(super) fn accumulate(&self, accumulator: &Accumulator) -> anyhow::Result<()> {
         accumulator.add_copies(&self.gradients)
-    }
-
-    /// Without a device that can replay: does the graph's work.
-    pub(super) fn emulate(&self, live: &mut Live, accumulator: &Accumulator) -> anyhow::Result<()> {
-        let (done, gradients) = accumulator.alone(|| live.backward_weight())?;
-        done?;
-        Ok(fill_list(&self.gradients, &gradients)?)
     }
 }
 

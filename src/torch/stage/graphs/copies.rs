@@ -54,20 +54,6 @@ pub(super) fn fill<'a>(
     Ok(())
 }
 
-/// Fills gradients.
-pub(super) fn fill_list(to: &[Option<Tensor>], from: &[Option<Tensor>]) -> Result<(), TorchError> {
-    let (to, from) = (to.iter(), from.iter());
-    fill(to.map(Option::as_ref), from.map(Option::as_ref))
-}
-
-/// Fills with NaN what must not be read before a replay: a capture computes nothing.
-pub(super) fn poison<'a>(values: impl Iterator<Item = Option<&'a Tensor>>) -> anyhow::Result<()> {
-    for tensor in values.flatten().filter(|tensor| tensor.is_floating_point()) {
-        let _ = tch::no_grad(|| -> anyhow::Result<_> { Ok(once(tensor)?.f_fill_(f64::NAN)?) })?;
-    }
-    Ok(())
-}
-
 /// Every place of its memory once.
 fn once(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let mut once = tensor.f_detach()?;

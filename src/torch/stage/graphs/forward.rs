@@ -2,17 +2,17 @@
 
 use tch::Tensor;
 
-use super::copies::{copy_inputs, copy_skips, copy_values, fill, poison};
+use super::copies::{copy_inputs, copy_skips, copy_values, fill};
 use crate::error::TorchError;
+use crate::ffi::CudaGraph;
 use crate::stage::border::SkipList;
-use crate::stage::buffers::restore;
 use crate::stage::compute::Compute;
 use crate::stage::inputs::Inputs;
 use crate::stage::layers::SegmentOutput;
 use crate::stage::live::Live;
 use crate::stage::pass::Pass;
 use crate::stage::segment::RunUnit;
-use crate::streams::{CapturedGraph, DeviceStreams, GraphPool};
+use crate::streams::{DeviceStreams, GraphPool};
 use crate::values::{Values, hand_over};
 
 /// The stage's only segment: stages that recompute have no graphs.
@@ -22,7 +22,7 @@ pub(super) const UNIT: RunUnit = RunUnit::Segment(SEGMENT);
 /// The graph of a slot's forward, with the tensors that it reads and writes.
 #[derive(Debug)]
 pub(super) struct ForwardGraph {
-    graph: CapturedGraph,
+    graph: CudaGraph,
     inputs: Inputs,
     outputs: Values,
     /// Outgoing skips.
@@ -41,18 +41,11 @@ impl ForwardGraph {
     ) -> anyhow::Result<(Self, Live)> {
         let mut inputs = copy_inputs(inputs)?;
         let writes = compute.segments().get(UNIT).writes();
-        // If capturing means computing, buffers change.
-        let emulated = streams.emulates_graphs();
-        let layers = compute.segments().get(UNIT).layers();
-        let buffers = emulated.then(|| compute.buffers().copies(layers));
-        let buffers = buffers.transpose()?;
         // Should the backward need another run, that finds what was in the buffers.
-        let captured = streams.capture(pool, || {
+        let (graph, output) = streams.capture(pool, || {
             inputs.set_buffers(compute.moving_buffers(UNIT)?);
             compute.run(UNIT, &inputs, pass)
-        });
-        restore(buffers.as_deref().unwrap_or_default())?;
-        let (graph, output) = captured?;
+        })?;
         anyhow::ensure!(
             compute.segments().get(UNIT).writes() == writes,
             "its layers change a value in place now and then"
@@ -75,13 +68,10 @@ impl ForwardGraph {
         };
         // Detects values that cannot be copied.
         forward.output(false)?;
-        if emulated {
-            poison(forward.outputs.iter().chain(forward.leaving()))?;
-        }
         Ok((forward, live))
     }
 
-    pub(super) fn graph(&self) -> &CapturedGraph {
+    pub(super) fn graph(&self) -> &CudaGraph {
         &self.graph
     }
 
@@ -107,25 +97,5 @@ impl ForwardGraph {
             copy_values(&self.outputs)?
         };
         Ok(SegmentOutput::new(values, copy_skips(&self.skips)?))
-    }
-
-    fn leaving(&self) -> impl Iterator<Item = Option<&Tensor>> {
-        self.skips.iter().map(|(_, value)| value.as_ref())
-    }
-
-    /// Without a device that can replay: does the graph's work. Returns the autograd graph.
-    pub(super) fn emulate(
-        &mut self,
-        compute: &mut Compute,
-        pass: Pass<'_>,
-    ) -> anyhow::Result<Live> {
-        self.inputs.set_buffers(compute.moving_buffers(UNIT)?);
-        let output = compute.run(UNIT, &self.inputs, pass)?;
-        let (values, skips, mut live) = output.into_live()?;
-        fill(self.outputs.iter(), values.iter())?;
-        let skips = skips.iter().map(|(_, value)| value.as_ref());
-        fill(self.leaving(), skips)?;
-        live.roots(&values)?;
-        Ok(live)
     }
 }

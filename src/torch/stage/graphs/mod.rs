@@ -175,13 +175,13 @@ impl Graphs {
         inputs: Inputs,
         pass: Pass<'_>,
     ) -> anyhow::Result<Forward> {
-        let Some(mut slot) = self.slot(compute, &inputs, pass)? else {
+        let Some(slot) = self.slot(compute, &inputs, pass)? else {
             let run = || compute.run(UNIT, &inputs, pass);
             return Ok(Forward::Run(self.detect_syncs(run)?));
         };
         drop(inputs);
         // The loss is here, and done with the outputs before the slot is used again.
-        let output = slot.replay_forward(&self.streams, compute, pass, self.has_loss)?;
+        let output = slot.replay_forward(self.has_loss)?;
         self.replayed += 1;
         Ok(Forward::Replayed(output, slot))
     }
@@ -270,7 +270,7 @@ impl Graphs {
             }
         }
         drop(roots);
-        slot.replay_backward(&self.streams, (compute, accumulator), grads, pass)?;
+        slot.replay_backward((compute, accumulator), grads)?;
         self.replayed += 1;
         if half == Half::Input {
             return Ok(Backward::Replayed(Some(slot)));
@@ -289,8 +289,7 @@ impl Graphs {
     ) -> anyhow::Result<()> {
         if !slot.has_weight() {
             let checked = self.audit.check();
-            let captured = checked
-                .and_then(|()| slot.capture_weight(&self.streams, (compute, accumulator), pass));
+            let captured = checked.and_then(|()| slot.capture_weight(&self.streams, accumulator));
             if let Err(error) = captured {
                 self.refuse(|| why_not(compute, &error))?;
                 let roots = slot.copied_roots()?;
@@ -301,7 +300,7 @@ impl Graphs {
             }
             self.note_capture(compute);
         }
-        slot.replay_weight(&self.streams, (compute, accumulator), pass)?;
+        slot.replay_weight(accumulator)?;
         self.replayed += 1;
         self.free.push(slot);
         Ok(())

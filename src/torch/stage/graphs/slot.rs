@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::backward::{BackwardGraph, WeightGraph};
-use super::forward::{ForwardGraph, SEGMENT, UNIT};
+use super::forward::{ForwardGraph, UNIT};
 use super::shapes::Shape;
 use crate::error::TorchError;
 use crate::stage::accumulator::Accumulator;
@@ -39,7 +39,7 @@ impl Slot {
         (shape, half): (Shape, Half),
         pass: Pass<'_>,
     ) -> anyhow::Result<Self> {
-        let pool = streams.pool()?;
+        let pool = GraphPool::new()?;
         let (forward, live) = ForwardGraph::capture(streams, pool, compute, inputs, pass)?;
         Ok(Self {
             shape,
@@ -85,17 +85,11 @@ impl Slot {
 
     /// Gives what leaves: copies, but for outputs that are used before the slot is.
     pub(super) fn replay_forward(
-        &mut self,
-        streams: &DeviceStreams,
-        compute: &mut Compute,
-        pass: Pass<'_>,
+        &self,
         outputs_used_here: bool,
-    ) -> anyhow::Result<SegmentOutput> {
-        streams.replay(self.forward.graph())?;
-        if streams.emulates_graphs() {
-            self.live = Some(self.forward.emulate(compute, pass)?);
-        }
-        Ok(self.forward.output(outputs_used_here)?)
+    ) -> Result<SegmentOutput, TorchError> {
+        self.forward.graph().replay()?;
+        self.forward.output(outputs_used_here)
     }
 
     // The backward, or its first half.
@@ -124,7 +118,7 @@ impl Slot {
         let incoming = compute.layers().skips().incoming();
         let (to, from) = ((streams, self.pool), (&mut live, self.half));
         let backward = BackwardGraph::capture(to, from, roots, incoming, accumulator)?;
-        if !streams.emulates_graphs() && self.half == Half::Input {
+        if self.half == Half::Input {
             self.live = Some(live);
         }
         self.backward = Some(backward);
@@ -133,30 +127,20 @@ impl Slot {
 
     /// Goes back from these gradients to those of the inputs.
     pub(super) fn replay_backward(
-        &mut self,
-        streams: &DeviceStreams,
-        (compute, accumulator): (&mut Compute, &Accumulator),
+        &self,
+        (compute, accumulator): (&Compute, &Accumulator),
         grads: &mut BorderGradients,
-        pass: Pass<'_>,
     ) -> anyhow::Result<()> {
-        let backward = self.backward.take();
+        let backward = self.backward.as_ref();
         let backward =
             backward.ok_or_else(|| anyhow::anyhow!("a backward that was not captured"))?;
         let outgoing = compute.segments().get(UNIT).outgoing().to_vec();
         backward.fill(&grads.roots(&outgoing))?;
-        streams.replay(backward.graph())?;
-        if streams.emulates_graphs() {
-            let mut live = self.emulated(compute, pass)?;
-            backward.emulate(&mut live, accumulator)?;
-            if self.half == Half::Input {
-                self.live = Some(live);
-            }
-        }
+        backward.graph().replay()?;
         backward.accumulate(accumulator)?;
         let (main, skips) = backward.copied()?;
         drop(grads.take_roots(&outgoing));
         grads.set_inputs(main, skips);
-        self.backward = Some(backward);
         Ok(())
     }
 
@@ -177,59 +161,21 @@ impl Slot {
     pub(super) fn capture_weight(
         &mut self,
         streams: &DeviceStreams,
-        (compute, accumulator): (&mut Compute, &Accumulator),
-        pass: Pass<'_>,
+        accumulator: &Accumulator,
     ) -> anyhow::Result<()> {
-        let mut live = if streams.emulates_graphs() {
-            self.emulated_halfway(compute, pass)?
-        } else {
-            let live = self.live.take();
-            live.ok_or_else(|| anyhow::anyhow!("a weight pass without an input pass"))?
-        };
+        let live = self.live.take();
+        let mut live =
+            live.ok_or_else(|| anyhow::anyhow!("a weight pass without an input pass"))?;
         let to = (streams, self.pool);
         self.weight = Some(WeightGraph::capture(to, &mut live, accumulator)?);
         Ok(())
     }
 
-    pub(super) fn replay_weight(
-        &mut self,
-        streams: &DeviceStreams,
-        (compute, accumulator): (&mut Compute, &Accumulator),
-        pass: Pass<'_>,
-    ) -> anyhow::Result<()> {
-        let weight = self.weight.take();
+    pub(super) fn replay_weight(&self, accumulator: &Accumulator) -> anyhow::Result<()> {
+        let weight = self.weight.as_ref();
         let weight =
             weight.ok_or_else(|| anyhow::anyhow!("a weight pass that was not captured"))?;
-        streams.replay(weight.graph())?;
-        if streams.emulates_graphs() {
-            let mut live = self.emulated_halfway(compute, pass)?;
-            weight.emulate(&mut live, accumulator)?;
-        }
-        weight.accumulate(accumulator)?;
-        self.weight = Some(weight);
-        Ok(())
-    }
-
-    // For use without a device that can replay.
-
-    /// The autograd graph of the slot's forward, which the capture of its backward has used
-    /// up.
-    fn emulated(&mut self, compute: &mut Compute, pass: Pass<'_>) -> anyhow::Result<Live> {
-        match self.live.take() {
-            Some(live) => Ok(live),
-            None => compute.recompute(SEGMENT, self.forward.inputs(), pass),
-        }
-    }
-
-    /// Does the same after the first half of the backward.
-    fn emulated_halfway(&mut self, compute: &mut Compute, pass: Pass<'_>) -> anyhow::Result<Live> {
-        if let Some(live) = self.live.take() {
-            return Ok(live);
-        }
-        let mut live = self.emulated(compute, pass)?;
-        if let Some(backward) = &self.backward {
-            backward.run(&mut live)?;
-        }
-        Ok(live)
+        weight.graph().replay()?;
+        weight.accumulate(accumulator)
     }
 }

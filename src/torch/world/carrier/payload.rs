@@ -1,6 +1,6 @@
 //! Values that a carrier can transport.
 
-use crate::streams::{Backend, InTransit, ToHost};
+use crate::streams::{InTransit, ToHost};
 use crate::{TorchError, Values};
 use tch::Device;
 
@@ -97,7 +97,7 @@ impl Parcel {
     /// # Errors
     /// A device reports an error.
     pub fn new(values: Values) -> Result<Self, TorchError> {
-        let made = InTransit::of_current_stream(&Backend::Cuda, values);
+        let made = InTransit::of_current_stream(values);
         made.map(Self)
     }
 
@@ -106,10 +106,10 @@ impl Parcel {
     /// # Errors
     /// A device reports an error.
     pub fn open(self, device: Device) -> Result<Values, TorchError> {
-        self.0.open(&Backend::Cuda, device)
+        self.0.open(device)
     }
 
     pub(super) fn on_host(values: Values) -> Self {
-        Self(InTransit::on_host(values))
+        Self(values.into())
     }
 }

@@ -8,8 +8,7 @@ mod processes;
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::torch::streams::Recorder;
-use gpipe::{Optimizer, Pipeline, PipelineBuilder, optim::AdamW, settings::Recompute};
+use gpipe::{Optimizer, Pipeline, PipelineBuilder, optim::AdamW};
 
 use crate::harness::Test;
 use crate::simulated;
@@ -21,8 +20,8 @@ const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
 /// Prefix of a run's numbers.
 pub(super) const NUMBERS: &str = "numbers: ";
 
-/// The runs, each in its own process.
-pub(crate) const PARTS: [Test; 13] = [
+/// The runs, each in a process of its own.
+pub(crate) const PARTS: [Test; 12] = [
     ("mutations::between_devices", between_devices),
     ("mutations::with_the_host", with_the_host),
     ("mutations::offloaded", offloaded),
@@ -34,7 +33,6 @@ pub(crate) const PARTS: [Test; 13] = [
     ("mutations::timed", clocks::timed),
     ("mutations::graphs_dropped", graphs_dropped),
     ("mutations::stalled", failing::stalled),
-    ("mutations::recorded", recorded),
     ("mutations::over_processes", processes::over_processes),
 ];
 
@@ -145,24 +143,6 @@ fn offloaded() {
         train(pipe, optimizer, &model, 3);
     }
     failing::undone_and_saved(&model);
-}
-
-/// The recorder applies rule 4 to each stream separately: it ignores waits of the main stream, which the
-/// allocator knows.
-fn recorded() {
-    let model = models::mlp();
-    let recorder = Recorder::new(&[Some(0), Some(1)]);
-    let mut pipe = builder(&model, &[Device::Cpu; 2])
-        .recompute(Recompute::Always)
-        .offload(&[0, 1])
-        .offload_at_least(Bytes(1))
-        .record_streams(&recorder)
-        .build()
-        .unwrap();
-    let (x, y) = (model.batch)(8);
-    let report = pipe.train_step(&x, &y, model.loss).unwrap();
-    print(&[report.read().unwrap().loss], &[]);
-    recorder.check().unwrap();
 }
 
 fn loaded() {
