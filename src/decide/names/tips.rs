@@ -10,7 +10,7 @@ use gpipe_partitioner::words::{meant, quoted};
 
 use super::headings::first_sentence;
 use super::other_tools::{FLAGS, VERBS};
-use crate::near;
+use crate::find_run;
 
 /// Adds a tip to the error: the name here of another tool's flag or verb, or where it goes.
 pub fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
@@ -83,7 +83,7 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
         return with_tip(error, tip.to_owned());
     }
     if lacks("<--run <DIR>") {
-        let run = near::newest_run();
+        let run = find_run::newest_run();
         let tip = match &run {
             Some(run) => format!("the newest run is {}: --run {}", run.display(), quoted(run)),
             None => "name the folder that `train` wrote, such as --run runs/1".to_owned(),
@@ -264,7 +264,7 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
             .is_some_and(|own| own.eq_ignore_ascii_case(ending))
     };
     let flag = match verb.get_name() {
-        "train" if near::is_run(path) => "--resume",
+        "train" if find_run::is_run(path) => "--resume",
         "train" if is("pt2") => "--model",
         "train" if is("toml") => "--config",
         // A bare name, where no file is.

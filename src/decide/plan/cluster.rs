@@ -11,7 +11,7 @@ use gpipe_partitioner::{
 use super::Args;
 use super::shape::ShapeFlags;
 use crate::names::heading::MACHINES;
-use crate::said::Said;
+use crate::titled_lines::Said;
 use crate::{Failure, input};
 
 /// A cluster, of which replicas, stages and places are chosen.

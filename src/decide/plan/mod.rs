@@ -1,17 +1,17 @@
 //! `gpipe-rs plan`: chooses how to run a profiled model on given devices.
 
-mod alone;
-mod answer;
 pub mod choices;
 mod cluster;
+mod cluster_answers;
 pub mod limit;
-mod more;
-mod noise;
+mod marginal_gain;
 mod notes;
 pub mod page;
 pub mod report;
 pub mod runners_up;
 mod shape;
+mod simpler_plan;
+mod single_stage;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ use runners_up::Shown;
 use shape::ShapeFlags;
 
 use super::names::heading::{MACHINES, MODEL, OUTPUT, PIPELINE, TRAINING};
+use super::replica_node_flags::ReplicaNodeFlags;
 use super::reserve::{self, Reserve};
-use super::said::{self, Said};
-use super::spread::Spread;
-use super::waiting::Waiting;
+use super::slow_notice::SlowNotice;
+use super::titled_lines::{self, Said};
 use super::{Failure, input, output, say};
 
 /// Arguments of `gpipe-rs plan`.
@@ -101,7 +101,7 @@ pub struct Args {
     #[arg(long, help_heading = MACHINES, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     #[command(flatten)]
-    spread: Spread,
+    spread: ReplicaNodeFlags,
     /// How many micro-batches each batch is split into, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
@@ -181,7 +181,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         said: of_model,
         assumed,
     } = {
-        let _waiting = Waiting::begin("planning: there are many choices, which may take a minute");
+        let _notice =
+            SlowNotice::begin("planning: there are many choices, which may take a minute");
         match cluster {
             Some(cluster) => for_cluster(args, cluster)?,
             None => for_machine(args, machine)?,
@@ -215,7 +216,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // For a cluster, neither offload nor CUDA graphs are chosen.
         None => choices::said(&profile, &plan, &options),
     });
-    let more = [runners_up::without_pipeline(&plan), more::said(&plan)];
+    let more = [
+        runners_up::without_pipeline(&plan),
+        marginal_gain::said(&plan),
+    ];
     said.extend(more.into_iter().flatten().chain(of_model));
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
@@ -230,11 +234,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let text = report::text((&plan, samples), &profile, width, shown);
         let answer = asked
             .as_ref()
-            .map(|asked| answer::lines(asked, &plan, (&args.shape, reserve)))
+            .map(|asked| cluster_answers::lines(asked, &plan, (&args.shape, reserve)))
             .map_or_else(String::new, |answer| output::wrapped(&answer, width) + "\n");
         let all = said.iter().cloned().chain(below(args, assumed.as_ref()));
         let all: Vec<Said> = all.collect();
-        output::print(&format!("{answer}{text}\n{}", said::lines(&all, width)))?;
+        output::print(&format!(
+            "{answer}{text}\n{}",
+            titled_lines::lines(&all, width)
+        ))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
         output::write(Some(path), &plan.to_json())?;
@@ -346,7 +353,7 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
 
 /// Returns the plan, or one stage with all cores instead, with its inputs.
 pub fn chosen(profile: Profile, options: PlanOptions, plan: Plan) -> (Profile, PlanOptions, Plan) {
-    let one = alone::on_all_cores(&profile, &plan, &options);
+    let one = single_stage::on_all_cores(&profile, &plan, &options);
     if let Some(one) = &one {
         say(&one.note);
     }

@@ -9,7 +9,7 @@ use gpipe_partitioner::{
 
 use super::{Args, Planned, cluster, failure, with_reserve};
 use crate::names::heading::{MACHINES, MODEL};
-use crate::said::Said;
+use crate::titled_lines::Said;
 use crate::{Failure, input};
 
 /// A transformer whose costs are computed, and how it is divided within nodes.

@@ -9,9 +9,9 @@ use gpipe_partitioner::{
 
 use super::super::names::heading::{MACHINES, MODEL, OUTPUT, PIPELINE, TIMES, TRAINING};
 use super::super::plan::page;
-use super::super::spread::Spread;
+use super::super::replica_node_flags::ReplicaNodeFlags;
 use super::super::{Failure, input};
-use super::given::Given;
+use super::flag_times::Given;
 use super::memory::Limits;
 use super::risks::Risks;
 use super::sweep::{self, SweptFlag};
@@ -124,7 +124,7 @@ pub struct Args {
     #[arg(long, help_heading = MACHINES, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     #[command(flatten)]
-    spread: Spread,
+    spread: ReplicaNodeFlags,
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
     #[arg(

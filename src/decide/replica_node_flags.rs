@@ -9,7 +9,7 @@ use super::{Failure, input};
 /// Replicas and nodes.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = MACHINES)]
-pub(crate) struct Spread {
+pub(crate) struct ReplicaNodeFlags {
     /// Replicas of the pipeline (data parallelism). Devices and micro-batches are divided evenly among
     /// them, and gradients are added up over them; by default 1, or, on a cluster, chosen.
     #[arg(long, value_name = "D", allow_negative_numbers = true, value_parser = input::at_least_one)]
@@ -37,7 +37,7 @@ pub(crate) struct Spread {
     processes: usize,
 }
 
-impl Spread {
+impl ReplicaNodeFlags {
     /// Returns the machine for `devices` devices in all.
     pub(crate) fn machine(&self, devices: usize) -> Result<Machine, Failure> {
         let each = self.each(devices, "devices")?;
