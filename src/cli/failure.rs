@@ -7,7 +7,7 @@ use gpipe_partitioner::words::{count, quoted};
 
 use super::Failure;
 use gpipe_data::{DataError, Place};
-use gpipe_decide::near;
+use gpipe_decide::find_run;
 use gpipe_engine::EngineError;
 use gpipe_torch::Error;
 use gpipe_torch::world::RESTART_MAY_HELP;
@@ -140,7 +140,7 @@ fn usage(flag: &str, folder: &Path, why: &str) -> Failure {
 
 /// The error for a folder, named by a flag, that holds no run.
 pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
-    let near = near::run(folder);
+    let near = find_run::run(folder);
     let more = match why {
         NoRun::Missing if flag == "--resume" && near.is_empty() => {
             "; every run says its own when it begins"

@@ -27,7 +27,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use command::Verb;
-use gpipe_decide::{Failure, ended, output, plan, said, say, table};
+use gpipe_decide::{Failure, ended, output, plan, say, table, titled_lines};
 use gpipe_models::zoo::{Zoo, ZooError};
 
 pub use config::ConfigKey;

@@ -9,22 +9,22 @@
 
 mod command;
 mod failure;
+pub mod find_run;
 pub mod input;
 mod launch;
+mod micro_batch_counts;
 pub mod names;
-pub mod near;
 pub mod output;
 pub mod plan;
 mod plot;
+mod replica_node_flags;
 pub mod reserve;
-pub mod said;
 mod schedule;
 pub mod shell;
 mod simulate;
-mod singles;
-mod spread;
+mod slow_notice;
 pub mod table;
-mod waiting;
+pub mod titled_lines;
 
 use std::io::{IsTerminal as _, Write as _};
 

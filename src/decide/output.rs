@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use gpipe_partitioner::{Machine, Timeline, VOTES, words};
 
-use super::said::Said;
+use super::titled_lines::Said;
 use super::{Failure, say};
 use gpipe_partitioner::files;
 

@@ -6,6 +6,7 @@
 
 use gpipe_partitioner::Bytes;
 
+use super::names::heading::PIPELINE;
 use super::{Failure, input};
 
 /// Default reserve: one part in so many of a card, and its upper limit.
@@ -14,6 +15,7 @@ const MOST: Bytes = Bytes(2 << 30);
 
 /// Reserve of each device.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[command(next_help_heading = PIPELINE)]
 pub struct Reserve {
     /// Memory of each device that the plan leaves free, such as 1GiB. It is for the CUDA context, the
     /// workspaces of libraries and fragmentation; by default a 16th of a card's memory, 2 GiB at most, and

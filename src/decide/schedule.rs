@@ -64,10 +64,10 @@ struct Source {
     #[arg(long, value_name = "LIST", requires = "schedule", value_parser = input::device_count)]
     devices: Option<usize>,
     /// Micro-batches of the built-in schedule.
-    #[arg(long, value_name = "M", requires = "schedule", value_parser = input::at_least_one)]
+    #[arg(long, visible_alias = "micro-batches", value_name = "M", requires = "schedule", value_parser = input::at_least_one)]
     micro: Option<usize>,
     /// Stages per device; by default 2 where the schedule has several, else 1.
-    #[arg(long, value_name = "V", requires = "schedule", value_parser = input::at_least_one)]
+    #[arg(long, visible_alias = "stages-per-device", value_name = "V", requires = "schedule", value_parser = input::at_least_one)]
     chunks: Option<usize>,
 }
 

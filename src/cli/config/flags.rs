@@ -24,6 +24,9 @@ pub(crate) trait HasFlags: Clone + 'static {
     /// The keys that define their own flags.
     fn own_flags() -> Schema<Self>;
 
+    /// The heading of the flags of a table's keys in the help.
+    fn heading(table: &str) -> &'static str;
+
     /// Returns the given flags that are defined elsewhere.
     fn other_flags(matches: &ArgMatches) -> Vec<GivenFlag<Self>>;
 }
@@ -49,7 +52,7 @@ impl<T: HasFlags> clap::FromArgMatches for Flags<T> {
 
 impl<T: HasFlags> clap::Args for Flags<T> {
     fn augment_args(command: Command) -> Command {
-        T::own_flags().add_flags(command)
+        T::own_flags().add_flags(command, T::heading)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -59,11 +62,12 @@ impl<T: HasFlags> clap::Args for Flags<T> {
 
 impl<T: 'static> Schema<T> {
     /// Adds the flags of the keys to a verb.
-    pub(crate) fn add_flags(self, verb: Command) -> Command {
+    pub(crate) fn add_flags(self, verb: Command, heading: fn(&str) -> &'static str) -> Command {
         let arg = |key: Key<T>| {
+            let heading = heading(key.table());
             // As clap does with doc comments.
             let help = key.about.strip_suffix('.').unwrap_or(&key.about);
-            Some(key.flag?.arg?.help(help.to_owned()))
+            Some(key.flag?.arg?.help(help.to_owned()).help_heading(heading))
         };
         verb.args(self.keys.into_iter().filter_map(arg).collect::<Vec<_>>())
     }

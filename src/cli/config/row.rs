@@ -13,6 +13,7 @@ pub(crate) struct Row<T, F: Form> {
     default: F::Value,
     flag: Option<&'static str>,
     clap: fn(Arg) -> Arg,
+    common: bool,
     help: fn(&str) -> String,
     hides_default: bool,
     by_case: bool,
@@ -35,6 +36,7 @@ impl<T: 'static, F: Form> Row<T, F> {
             default,
             flag: None,
             clap: |arg| arg,
+            common: false,
             help: str::to_owned,
             hides_default: false,
             by_case: false,
@@ -125,6 +127,13 @@ impl<T: 'static, F: Form> Row<T, F> {
         self
     }
 
+    /// The short help has the flag, too.
+    #[must_use]
+    pub(crate) fn common(mut self) -> Self {
+        self.common = true;
+        self
+    }
+
     /// Adjusts the clap argument of the flag.
     #[must_use]
     pub(crate) fn clap(mut self, clap: fn(Arg) -> Arg) -> Self {
@@ -155,7 +164,7 @@ impl<T: 'static, F: Form> Row<T, F> {
         let (form, default) = (self.form.clone(), self.default.clone());
         let flag = self.flag.map(|value_name| {
             let arg = Arg::new(field).long(field.replace('_', "-"));
-            let arg = arg.value_name(value_name);
+            let arg = arg.value_name(value_name).hide_short_help(!self.common);
             let shown = form.default_text(&default).filter(|_| !self.by_case);
             let arg = match shown {
                 Some(text) => arg.default_value(text),
@@ -315,7 +324,7 @@ mod tests {
     /// A flag's text was once parsed twice, and the first result discarded.
     #[test]
     fn a_flag_is_read_once_and_wins() {
-        let verb = schema().add_flags(Command::new("run"));
+        let verb = schema().add_flags(Command::new("run"), |_| "Own");
         let arg = verb.get_arguments().next().unwrap();
         assert_eq!(arg.get_help().unwrap().to_string(), "How many there are");
         let before = READ.load(Ordering::Relaxed);

@@ -43,7 +43,7 @@ pub(super) struct Args {
     data: Option<PathBuf>,
     /// Sequences that are computed at a time; by default as many as in training. It changes only
     /// memory and speed.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, visible_alias = "batch-size", value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     batch: Option<usize>,
     /// Tokens of a sequence, if fewer than the model's context.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use gpipe_partitioner::words::path_instead;
 
 use crate::model::exported;
-use gpipe_decide::near;
+use gpipe_decide::find_run;
 
 /// Extensions of `torch.save` files.
 const SAVED: [&str; 4] = ["pt", "pth", "ckpt", "pkl"];
@@ -71,13 +71,13 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    if near::is_run(path) {
+    if find_run::is_run(path) {
         return Err(
             "this is the folder of a run, no data: a run is named with --resume or --run"
                 .to_owned(),
         );
     }
-    if near::has_runs(path) {
+    if find_run::has_runs(path) {
         return Err("there are folders of runs in this folder, which are no data".to_owned());
     }
     let what = match ending(path).as_str() {

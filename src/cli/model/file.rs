@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::{Failure, input};
-use gpipe_decide::near;
+use gpipe_decide::find_run;
 use gpipe_models::hugging_face::hub_hint;
 
 /// Extensions of data files.
@@ -41,7 +41,7 @@ pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
         )));
     }
     if path.is_dir() {
-        let what = if near::is_run(path) {
+        let what = if find_run::is_run(path) {
             "this is the folder of a run: --resume goes on with it, and `export --run` writes its weights for \
              --weights"
         } else if path.join("config.json").is_file() {

@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "K", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     top: usize,
     /// Samples that are computed at a time; by default as many as in training.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, visible_alias = "batch-size", value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     batch: Option<usize>,
     /// Name samples by this column of their table instead of by file and line.
     #[arg(long, value_name = "COLUMN")]

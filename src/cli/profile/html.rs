@@ -3,7 +3,7 @@
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{Plan, PlanOptions};
 
-use crate::said::Said;
+use crate::titled_lines::Said;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::Profiled;
 

@@ -16,7 +16,7 @@ use tch::Device;
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say, simulated};
-use crate::said::Said;
+use crate::titled_lines::Said;
 use gpipe_data::Diagnosis;
 use gpipe_decide::reserve;
 use gpipe_models::zoo::Zoo;

@@ -14,6 +14,7 @@ use crate::model::flags::SizeFlags;
 use crate::plan::page;
 use crate::{Failure, output};
 use gpipe_data::{HowMany, Missing, Normalise};
+use gpipe_decide::names::heading::{DATA, MEASURING, MODEL, OUTPUT, PIPELINE, TRAINING};
 use gpipe_decide::reserve::Reserve;
 use gpipe_models::LossKind;
 use gpipe_torch::{Kernels, Precision, device_name};
@@ -23,6 +24,7 @@ const MAX_BUDGET: usize = 3_600_000;
 
 /// Arguments of `gpipe-rs profile`.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = PIPELINE)]
 #[command(after_help = "Examples:
   gpipe-rs profile --model gpt --layers 6 --d-model 128 --devices cpu,cpu --batch 32 --plan plan.json
   gpipe-rs train --model gpt --layers 6 --d-model 128 --batch 32 --plan plan.json
@@ -32,26 +34,29 @@ pub(crate) struct Args {
     /// The model: a name that the verb `models` lists, a .pt2 that PyTorch's torch.export.save
     /// wrote, or a file (- is standard input) with what `models NAME --json` prints. The flags of
     /// sizes below come on top, but for a .pt2.
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, help_heading = MODEL, value_name = "NAME|FILE")]
     pub(super) model: String,
     #[command(flatten)]
     pub(super) sizes: SizeFlags,
     /// The loss of a .pt2: cross-entropy, mse, bce (of logits), or output, the single number that
     /// its program computes itself. Without this flag the loss is not measured. `mlp` also takes
     /// the first three.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = MODEL, value_name = "NAME")]
     pub(super) loss: Option<LossKind>,
     /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, or `4` (the first four
     /// GPUs, or four CPU stages); may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", allow_negative_numbers = true, value_parser = input::device_list)]
     pub(super) devices: DeviceList,
     /// Samples of a mini-batch.
-    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, help_heading = TRAINING, visible_alias = "batch-size", value_name = "N", default_value = "32",
+        allow_negative_numbers = true, value_parser = input::at_least_one
+    )]
     pub(super) batch: usize,
     /// How many micro-batches each batch is split into, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
-        long, value_name = "M", default_value = "auto", allow_negative_numbers = true,
+        long, visible_alias = "micro-batches", value_name = "M", default_value = "auto", allow_negative_numbers = true,
         value_parser = input::count_or_auto
     )]
     pub(super) micro: std::option::Option<usize>,
@@ -65,43 +70,52 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = schedule)]
     pub(super) schedule: ScheduleKind,
     /// Stages per device; chosen where not given.
-    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, visible_alias = "stages-per-device", value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
     pub(super) recompute: When,
     /// Whether stages keep activations in the host's memory until the backward, on CUDA
     /// devices: never, always or auto (each by itself).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    #[arg(long, hide_short_help = true, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     pub(super) offload: When,
     /// Whether passes are captured as CUDA graphs: never, always or auto (where the step is
     /// shorter).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    #[arg(long, hide_short_help = true, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     pub(super) cuda_graphs: When,
     /// The data for `train --data`, or `synthetic`: its loader is measured and compared with the
     /// step. The model is then the one that `train` makes for this data.
-    #[arg(long, value_name = "PATH|synthetic")]
+    #[arg(long, help_heading = DATA, value_name = "PATH|synthetic")]
     pub(super) data: Option<PathBuf>,
     /// The column of a table that has the targets, as for `train`; by default the last.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = DATA, value_name = "NAME")]
     pub(super) target: Option<String>,
     /// Columns of a table that are neither inputs nor the target, as for `train`.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, help_heading = DATA, value_name = "NAMES", value_delimiter = ',')]
     pub(super) drop_columns: Vec<String>,
     /// What becomes of cells of a table without a value, as for `train`.
-    #[arg(long, value_name = "WHAT", default_value_t = Missing::Refuse, value_parser = values::MISSING.parse)]
+    #[arg(long, help_heading = DATA, value_name = "WHAT", default_value_t = Missing::Refuse, value_parser = values::MISSING.parse)]
     pub(super) missing: Missing,
     /// Share of the data that `train` holds out, as in its flag.
-    #[arg(long, value_name = "SHARE", default_value_t = HELD_OUT, allow_negative_numbers = true, value_parser = values::SHARE.parse)]
+    #[arg(
+        long, help_heading = DATA, value_name = "SHARE", default_value_t = HELD_OUT, allow_negative_numbers = true,
+        value_parser = values::SHARE.parse
+    )]
     pub(super) held_out: f64,
     /// How the inputs of samples are scaled, as for `train`.
-    #[arg(long, value_name = "HOW", default_value_t = Normalise::Auto, value_parser = values::NORMALISE.parse)]
+    #[arg(long, help_heading = DATA, value_name = "HOW", default_value_t = Normalise::Auto, value_parser = values::NORMALISE.parse)]
     pub(super) normalise: Normalise,
     /// Threads that read and decode, as for `train`; auto finds the fastest number.
-    #[arg(long, value_name = "N|auto", allow_negative_numbers = true, value_parser = values::HOW_MANY.parse)]
+    #[arg(
+        long, help_heading = DATA, hide_short_help = true, value_name = "N|auto", allow_negative_numbers = true,
+        value_parser = values::HOW_MANY.parse
+    )]
     pub(super) workers: Option<HowMany>,
     /// Batches that are loaded ahead of their use, as for `train`.
-    #[arg(long, value_name = "N|auto", allow_negative_numbers = true, value_parser = values::HOW_MANY.parse)]
+    #[arg(
+        long, help_heading = DATA, hide_short_help = true, value_name = "N|auto", allow_negative_numbers = true,
+        value_parser = values::HOW_MANY.parse
+    )]
     pub(super) prefetch: Option<HowMany>,
     /// The type of numbers in which layers compute: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
@@ -109,35 +123,35 @@ pub(crate) struct Args {
     /// Whose kernels compute matrix products and convolutions on the CPU: auto, libtorch or onednn,
     /// as for `train`.
     // See `micro`.
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = values::KERNELS_OR_AUTO.parse)]
+    #[arg(long, hide_short_help = true, value_name = "NAME", default_value = "auto", value_parser = values::KERNELS_OR_AUTO.parse)]
     pub(super) kernels: std::option::Option<Kernels>,
     /// Keep only one layer (parameters, gradients and activations) in memory at a time, for models
     /// that do not fit. No other stage competes with it then, as in training: times are a little
     /// too short.
-    #[arg(long)]
+    #[arg(long, help_heading = MEASURING)]
     pub(super) low_memory: bool,
     /// Measure as few times as possible, for a first look. Without --low-memory, the largest
     /// micro-batches are left out where the first runs of all sizes would take more than half a minute.
-    #[arg(long)]
+    #[arg(long, help_heading = MEASURING)]
     pub(super) quick: bool,
     /// The longest time to measure a layer at one size, in milliseconds.
-    #[arg(long, value_name = "MS", conflicts_with = "quick", allow_negative_numbers = true, value_parser = budget)]
+    #[arg(long, help_heading = MEASURING, value_name = "MS", conflicts_with = "quick", allow_negative_numbers = true, value_parser = budget)]
     pub(super) budget: Option<usize>,
     /// Intra-op threads of each stage; by default the stages share the cores.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) threads_per_stage: Option<usize>,
     /// Write the profile to a file as JSON; `-` is standard output.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, help_heading = OUTPUT, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     /// Write the plan to a file as JSON, for `train --plan`; `-` is standard output.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
     /// Write a report (.html): layers and cuts, timeline, memory over time, schedules compared.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Print one JSON object: profile, plan, spread, link, input (null without --data),
     /// doubts, limit.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(super) json: bool,
 }
 

@@ -10,8 +10,8 @@ use crate::output::{self, thousands};
 use crate::plan::limit::{self, Input};
 use crate::plan::report as plan_report;
 use crate::plan::runners_up::Shown;
-use crate::said::{self, Said};
 use crate::table::{Align, Table};
+use crate::titled_lines::{self, Said};
 use gpipe_data::{Diagnosis, InputMeasures, Limit};
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::{ProfileOptions, Profiled};
@@ -75,9 +75,9 @@ pub(super) fn text(
     let _ = write!(
         text,
         "\n{}\n{}\n{}",
-        said::lines(&beside, width),
+        titled_lines::lines(&beside, width),
         plan_report::text((plan, samples), profile, width, Shown::Few),
-        said::lines(said, width)
+        titled_lines::lines(said, width)
     );
     text
 }

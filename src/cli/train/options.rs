@@ -8,11 +8,24 @@ use super::config;
 use super::recipe::Recipe;
 use crate::config::{Flags, GivenFlag, HasFlags, Schema};
 use crate::model::flags;
+use gpipe_decide::names::heading::{DATA, EVALUATION, MACHINES, MODEL, OUTPUT, PIPELINE, TRAINING};
 use gpipe_models::zoo::Zoo;
 
 impl HasFlags for Recipe {
     fn own_flags() -> Schema<Self> {
         config::schema(&Zoo::new())
+    }
+
+    fn heading(table: &str) -> &'static str {
+        match table {
+            "model" | "loss" => MODEL,
+            "pipeline" => PIPELINE,
+            "parallel" => MACHINES,
+            "data" => DATA,
+            "eval" => EVALUATION,
+            "checkpoint" | "metrics" => OUTPUT,
+            _ => TRAINING,
+        }
     }
 
     /// Returns the size flags: see [`flags::add`].
@@ -30,6 +43,7 @@ impl HasFlags for Recipe {
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
+    next_help_heading = OUTPUT,
     after_help = "Examples:
   gpipe-rs train --data mine.txt --steps 300 --eval-every 100
   gpipe-rs train --model mlp --data houses.csv --target price --loss mse
@@ -62,21 +76,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Vec<PathBuf>,
     /// A key of the configuration, such as train.steps=5; may repeat.
-    #[arg(long, value_name = "TABLE.KEY=VALUE")]
+    #[arg(long, hide_short_help = true, value_name = "TABLE.KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// Resumes the run in this folder, also on other devices. It begins at its newest checkpoint, under
     /// another schedule if one is named; the run's configuration is the lowest layer.
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, alias = "resume-from-checkpoint", value_name = "RUN")]
     pub(super) resume: Option<PathBuf>,
     /// Resumes from the newest intact checkpoint if newer ones are damaged.
-    #[arg(long, requires = "resume")]
+    #[arg(long, hide_short_help = true, requires = "resume")]
     pub(super) resume_fallback: bool,
     /// Folder of the new run; by default the next free number under `runs`, and with --resume the
     /// run's own. When a launcher restarts the command, it resumes the run there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "output",
+        alias = "output-dir",
+        value_name = "DIR"
+    )]
     pub(super) out: Option<PathBuf>,
     /// Also write the last step's timeline to this file, as Chrome's trace events (for Perfetto).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     /// Write a report on the last step beside its prediction (.html, .svg). It explains the
     /// difference.
@@ -84,10 +104,10 @@ pub(crate) struct Args {
     pub(super) report: Option<PathBuf>,
     /// Prints a line after every N steps. By default after every twentieth part of the run, and
     /// where that takes longer, every minute.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) log_every: Option<u32>,
     /// Say nothing while training.
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub(super) quiet: bool,
     /// Print one JSON object at the end. Fields that do not apply are left out: held_out_loss if
     /// nothing is held out, tokens_per_s without tokens, planned_ms without --plan.

@@ -39,7 +39,9 @@ settings! {
         /// A model that `models` lists, or a .pt2 file. torch.export.save writes .pt2 files. A JSON
         /// file of `models NAME --json` also names a model (- is standard input). The flags of sizes
         /// (--layers, --d-model, --hidden, …) change the sizes of a model, but not of a .pt2.
-        model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
+        model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned())
+            .common()
+            .fixed();
 
         /// Checksum of the program in `model.name`, where PyTorch has exported it: runs write it
         /// down, so that another file in its place is refused.
@@ -51,11 +53,14 @@ settings! {
         /// Qwen 2 or Qwen 3 of transformers or of `export`, instead of untrained weights. They decide the model and
         /// its sizes, and texts are read by the tokenizer beside them. For a .pt2, the model's
         /// whole `state_dict` as safetensors, in place of the weights in the file.
-        weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
+        weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None)
+            .common()
+            .fixed();
 
         /// The loss of a .pt2 or of `mlp`: cross-entropy (classes), mse (numbers), bce (logits). Or output: the single number that a .pt2's program computes
         /// itself, which is the default for such programs.
         loss: Option<LossKind> = flag("loss.name", "NAME", Optional(values::LOSS), None)
+            .common()
             .beside_unless(&["model.name"], same_program);
 
         /// Targets of this number do not count in cross-entropy: the loss is the mean over the
@@ -112,8 +117,8 @@ settings! {
         /// names its device, layer and micro-batch; by default, and with 0, there is no limit.
         patience: Option<f64> = rows::patience();
 
-        /// A plan that `profile` or `plan` wrote for a model of the same sizes. It decides schedule,
-        /// chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas.
+        /// A plan of `profile` or `plan`, which decides schedule, chunks, balance, micro-batches,
+        /// recompute, offload, CUDA graphs and replicas. It is for a model of the same sizes.
         plan: Option<PathBuf> = rows::plan();
 
         /// Memory limit of CUDA devices, such as 24GiB. As if the cards had no more: one value for
@@ -163,17 +168,26 @@ settings! {
         tree: usize = rows::tree();
 
         /// Training steps.
-        steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
+        steps: usize = flag("train.steps", "N", values::COUNT, 400)
+            .common()
+            .clap(|arg| arg.aliases(["max-steps", "train-iters"]))
+            .free();
 
         /// Passes over the data, such as 3 or 0.5, in place of --steps; the last samples, which do
         /// not fill a mini-batch, are left out. Windows of a text are drawn from anywhere in it: an
         /// epoch has as many tokens as the text.
         epochs: Option<f64> = flag("train.epochs", "E", Optional(values::POSITIVE), None)
-            .clap(|arg| arg.conflicts_with("steps"))
+            .common()
+            .clap(|arg| {
+                let arg = arg.aliases(["num-epochs", "num-train-epochs", "max-epochs"]);
+                arg.conflicts_with("steps")
+            })
             .free();
 
         /// Samples of a batch; of a text, sequences.
-        batch: usize = flag("train.batch", "N", values::COUNT, 32);
+        batch: usize = flag("train.batch", "N", values::COUNT, 32)
+            .common()
+            .clap(|arg| arg.visible_alias("batch-size").alias("global-batch-size"));
 
         /// Seed of initial values, batches and dropout.
         seed: u64 = flag("train.seed", "N", values::SEED, 0)
@@ -182,18 +196,24 @@ settings! {
 
         /// Scales gradients down to this 2-norm of all together, where theirs is larger. 0, the default,
         /// scales none.
-        clip: Option<f64> = flag("train.clip", "NORM", UnlessZero(values::POSITIVE), None);
+        clip: Option<f64> = flag("train.clip", "NORM", UnlessZero(values::POSITIVE), None)
+            .clap(|arg| arg.alias("max-grad-norm"));
 
         /// Optimizer: adamw, adam or sgd. Its other settings are keys of the configuration, such as
         /// optimizer.beta1.
         optimizer: OptimizerKind =
-            flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into()).fixed();
+            flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into())
+            .common()
+            .fixed();
 
         /// Peak learning rate; by default what is usual for the case. With `adamw`
         /// and `adam` that is 0.003 for untrained weights (0.001 for models with convolutions, 0.0003 from 50 million parameters on), 0.001 for
         /// a .pt2, and 0.00005 for --weights; with `sgd` 0.1 for untrained weights, else
         /// 0.01.
-        lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003).by_case();
+        lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003)
+            .common()
+            .clap(|arg| arg.alias("learning-rate"))
+            .by_case();
 
         /// Weight decay (by default 0.01 of `adamw`, else 0). `adamw` multiplies weights by 1 - lr * W in
         /// each step; `adam` and `sgd` add W times the weight to the gradient.
@@ -241,7 +261,8 @@ settings! {
 
         /// Steps in which the learning rate rises linearly to the beginning of its schedule; by default a
         /// quarter of --steps, at most 100 (one-cycle: 0).
-        warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None);
+        warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None)
+            .clap(|arg| arg.alias("warmup-steps"));
 
         /// Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.
         lr_steps: Option<usize> = key("lr.steps", Optional(values::COUNT), None)
@@ -271,13 +292,16 @@ settings! {
         /// each class, IDX files, TFRecords; or `synthetic`: made-up inputs and targets of the model's
         /// shapes, to measure speed. By default Moby-Dick for models of token sequences, and synthetic for others. Vocabulary,
         /// classes and inputs come from the data unless they are given.
-        data: Option<PathBuf> = flag("data.path", "PATH|synthetic", Optional(FilePath), None);
+        data: Option<PathBuf> = flag("data.path", "PATH|synthetic", Optional(FilePath), None)
+            .common();
 
         /// A tokenizer.json of Hugging Face, for texts. Or a folder with one; by default the tokenizer beside --weights, if there is one, else characters are tokens.
         tokenizer: Option<PathBuf> = flag("data.tokenizer", "PATH", Optional(FilePath), None).fixed();
 
         /// The column of a table that has the targets; by default the last.
-        target: Option<String> = flag("data.target", "NAME", Optional(values::TEXT), None).fixed();
+        target: Option<String> = flag("data.target", "NAME", Optional(values::TEXT), None)
+            .common()
+            .fixed();
 
         /// Columns of a table that are neither inputs nor the target.
         drop_columns: Vec<String> =
@@ -324,7 +348,9 @@ settings! {
         /// Threads that read and decode, by default half of the cores for images and 1 for other
         /// data; auto finds the fastest number while training. It changes no numbers.
         workers: Option<HowMany> =
-            flag("data.workers", "N|auto", Optional(values::HOW_MANY), None).free();
+            flag("data.workers", "N|auto", Optional(values::HOW_MANY), None)
+            .clap(|arg| arg.aliases(["num-workers", "dataloader-num-workers"]))
+            .free();
 
         /// Batches that are loaded ahead of their use, by default 2; auto finds while training how
         /// many are enough, within an eighth of the free memory. It changes no numbers.
@@ -339,11 +365,15 @@ settings! {
         /// TensorBoard and `plot`; with --eval-data the loss on that. It changes no numbers of
         /// training. The checkpoint of the lowest loss stays: RUN/best names it. 0 measures it only
         /// at the end.
-        eval_every: usize = flag("eval.every", "N", values::COUNT_OR_NONE, 0).free();
+        eval_every: usize = flag("eval.every", "N", values::COUNT_OR_NONE, 0)
+            .common()
+            .free();
 
         /// Data to evaluate on, instead of a held-out share. It is of the same kind as --data; nothing is
         /// then held out of --data unless --held-out says so.
-        eval_data: Option<PathBuf> = flag("eval.data", "PATH", Optional(FilePath), None).free();
+        eval_data: Option<PathBuf> = flag("eval.data", "PATH", Optional(FilePath), None)
+            .common()
+            .free();
 
         /// Ends the run after N evaluations in a row without a better one; 0 never does.
         early_stopping: usize =

@@ -22,6 +22,7 @@ pub(super) fn devices() -> Row<Recipe, impl Form<Value = Vec<Device>>> {
         values::Devices,
         vec![Device::Cpu; 2],
     )
+    .common()
     .free()
     .sets(Setting::Devices, |builder, devices, _| {
         builder.devices(devices)
@@ -30,6 +31,8 @@ pub(super) fn devices() -> Row<Recipe, impl Form<Value = Vec<Device>>> {
 
 pub(super) fn micro() -> Row<Recipe, impl Form<Value = usize>> {
     flag("pipeline.micro", "M", values::COUNT, 8)
+        .common()
+        .clap(|arg| arg.visible_alias("micro-batches"))
         .by_case()
         .sets(Setting::MicroBatches, |builder, micro, _| {
             builder.micro_batches(*micro)
@@ -43,6 +46,7 @@ pub(super) fn schedule() -> Row<Recipe, impl Form<Value = ScheduleKind>> {
         values::SCHEDULE,
         ScheduleKind::OneFOneB,
     )
+    .common()
     .help(|text| text.replace("{names}", &values::schedules()))
     .free()
     .sets(Setting::Schedule, |builder, schedule, _| {
@@ -52,6 +56,7 @@ pub(super) fn schedule() -> Row<Recipe, impl Form<Value = ScheduleKind>> {
 
 pub(super) fn chunks(zoo: &Zoo) -> Row<Recipe, impl Form<Value = Option<usize>> + use<>> {
     flag("pipeline.chunks", "V", Optional(values::CHUNKS), None)
+        .clap(|arg| arg.visible_alias("stages-per-device"))
         .free()
         .beside_unless(
             &["pipeline.schedule", "pipeline.devices", "parallel.replicas"],
@@ -73,6 +78,7 @@ pub(super) fn balance(zoo: &Zoo) -> Row<Recipe, impl Form<Value = Option<Vec<usi
         Optional(List(values::COUNT)),
         None,
     )
+    .common()
     .free()
     .beside_unless(
         &[
@@ -99,6 +105,7 @@ pub(super) fn recompute() -> Row<Recipe, impl Form<Value = Recompute>> {
         values::RECOMPUTE,
         Recompute::Never,
     )
+    .common()
     .free()
     .beside_unless(
         &["pipeline.devices", "pipeline.schedule", "parallel.replicas"],
@@ -118,6 +125,7 @@ pub(super) fn precision() -> Row<Recipe, impl Form<Value = Precision>> {
         values::PRECISION,
         Precision::F32,
     )
+    .common()
     .sets(Setting::Precision, |builder, precision, _| {
         builder.precision(*precision)
     })
@@ -169,6 +177,7 @@ pub(super) fn patience() -> Row<Recipe, impl Form<Value = Option<f64>>> {
 
 pub(super) fn plan() -> Row<Recipe, impl Form<Value = Option<PathBuf>>> {
     flag("pipeline.plan", "FILE", Optional(FilePath), None)
+        .common()
         .clap(|arg: Arg| arg.conflicts_with_all(PLANNED).conflicts_with("replicas"))
 }
 
@@ -226,6 +235,7 @@ pub(super) fn deterministic() -> Row<Recipe, impl Form<Value = bool>> {
 
 pub(super) fn replicas() -> Row<Recipe, impl Form<Value = usize>> {
     flag("parallel.replicas", "D", values::COUNT, 1)
+        .clap(|arg| arg.alias("data-parallel-size"))
         .free()
         .beside_unless(&["pipeline.devices"], replicas_fit)
         .sets(Setting::Replicas, |builder, replicas, _| {

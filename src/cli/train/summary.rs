@@ -58,7 +58,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
         let lines = lines(job, outcome).into_iter();
         let lines = lines.filter(|(title, _)| QUIET.contains(title));
         return lines
-            .map(|(title, text)| said::line(title, &text, width))
+            .map(|(title, text)| titled_lines::line(title, &text, width))
             .collect();
     }
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
@@ -87,7 +87,7 @@ fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     lines.splice(behind..behind, sentence);
     let lines = lines.into_iter().chain(next(job, outcome));
     let lines = lines.filter(|(title, _)| matters(title));
-    let lines = lines.map(|(title, text)| said::line(title, &text, width));
+    let lines = lines.map(|(title, text)| titled_lines::line(title, &text, width));
     format!("{sample}{comparison}\n{}", lines.collect::<String>())
 }
 

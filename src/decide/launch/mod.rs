@@ -30,10 +30,10 @@ pub(crate) use children::end_with_launcher;
   gpipe-rs launch --processes 8 --nodes 2 --node-rank 0 --master head:29500 -- env")]
 pub struct Args {
     /// Processes on this host.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, alias = "nproc-per-node", value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     processes: usize,
     /// Hosts on which this command is run, with as many processes on each.
-    #[arg(long, value_name = "M", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, alias = "nnodes", value_name = "M", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     nodes: usize,
     /// Which of the hosts this one is, from 0.
     #[arg(long, value_name = "I", default_value = "0", allow_negative_numbers = true, value_parser = from_0)]

@@ -1,28 +1,17 @@
-//! Names, order and headings of flags and verbs, a short help beside the long one, and tips for
-//! flags of other tools.
+//! Order and headings of verbs and flags, a short help beside the long one, and tips below errors.
 
-mod conflicts;
-mod elsewhere;
 mod examples;
-mod foreign;
 mod headings;
+mod other_tools;
+mod tips;
 
-use clap::{Arg, Command};
+use clap::Command;
 
-pub use conflicts::unexplained;
-pub use elsewhere::explained;
 use examples::exemplary;
-#[cfg(feature = "torch")]
 pub use examples::rewritten;
-use headings::grouped;
-
-/// Common names in the field, beside those of the flags here.
-const ALIASES: [(&str, &str); 4] = [
-    ("micro", "micro-batches"),
-    ("chunks", "stages-per-device"),
-    ("batch", "batch-size"),
-    ("out", "output"),
-];
+pub use headings::heading;
+use headings::with_short_help;
+pub use tips::explained;
 
 /// Order of verbs in the help: training and using a model, planning, several processes and this
 /// machine, then documentation of this program.
@@ -43,9 +32,6 @@ const ORDER: [&str; 15] = [
     "completions",
     "man",
 ];
-
-/// A verb with more flags than this has headings, and a short help beside the long one.
-const MANY: usize = 14;
 
 /// Returns the build information: lines below the version.
 pub fn build(libtorch: Option<&str>) -> String {
@@ -69,19 +55,11 @@ pub fn build(libtorch: Option<&str>) -> String {
     format!("{revision}\nlibtorch  {libtorch}\nfeatures  {features}")
 }
 
-/// Gives a command's verbs the names, order, headings and short helps of this file.
+/// Gives a command's verbs their order and short helps, and their examples a width.
 pub fn named(command: Command) -> Command {
     command.mut_subcommands(|verb| {
-        let verb = in_order(verb);
-        let verb = exemplary(verb.mut_subcommands(|verb| exemplary(aliased(verb))));
-        let many = verb.get_arguments().count() > MANY;
-        let verb = aliased(verb);
-        let name = verb.get_name().to_owned();
-        if many {
-            verb.mut_args(move |arg| grouped(&name, arg))
-        } else {
-            verb
-        }
+        let verb = exemplary(verb.mut_subcommands(exemplary));
+        with_short_help(in_order(verb))
     })
 }
 
@@ -91,29 +69,4 @@ fn in_order(verb: Command) -> Command {
         Some(place) => verb.display_order(place),
         None => verb,
     }
-}
-
-/// Adds aliases of its flags, except those that are names of other flags.
-fn aliased(verb: Command) -> Command {
-    let taken: Vec<String> = verb
-        .get_arguments()
-        .filter_map(Arg::get_long)
-        .map(str::to_owned)
-        .collect();
-    let short = verb.get_arguments().any(|arg| arg.get_short() == Some('o'));
-    verb.mut_args(move |arg| {
-        let Some((own, other)) = ALIASES.iter().find(|(own, _)| arg.get_long() == Some(*own))
-        else {
-            return arg;
-        };
-        if taken.iter().any(|taken| taken == other) {
-            return arg;
-        }
-        let arg = arg.visible_alias(*other);
-        if *own == "out" && !short {
-            arg.short('o')
-        } else {
-            arg
-        }
-    })
 }

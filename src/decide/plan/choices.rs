@@ -6,7 +6,7 @@ use gpipe_partitioner::{
 };
 
 use super::limit::{HOST, saved};
-use crate::said::Said;
+use crate::titled_lines::Said;
 
 const GRAPHS: &str = "CUDA graphs";
 

@@ -10,11 +10,13 @@ use gpipe_partitioner::{
 
 use super::Args;
 use super::shape::ShapeFlags;
-use crate::said::Said;
+use crate::names::heading::MACHINES;
+use crate::titled_lines::Said;
 use crate::{Failure, input};
 
 /// A cluster, of which replicas, stages and places are chosen.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = MACHINES)]
 pub(crate) struct ClusterFlags {
     /// Cluster to plan for: a file, or a node such as dgx-h100 or rtx-4090. There are dgx-a100,
     /// dgx-a100-40gb, dgx-h100, dgx-h200, dgx-b200, l40s, a100-pcie and rtx-4090. Replicas,
@@ -22,13 +24,13 @@ pub(crate) struct ClusterFlags {
     /// cluster.toml.
     #[arg(
         long, value_name = "FILE|NODE",
-        conflicts_with_all = ["per_node", "cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
+        conflicts_with_all = ["devices", "per_node", "cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
     )]
     pub(super) cluster: Option<String>,
     /// Cards of each node of a cluster, instead of --devices.
     #[arg(
         long, value_name = "K", allow_negative_numbers = true, value_parser = input::at_least_one,
-        conflicts_with_all = ["cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
+        conflicts_with_all = ["devices", "cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
     )]
     pub(super) per_node: Option<usize>,
     /// Devices of each replica on a cluster; chosen where not given.
@@ -46,7 +48,7 @@ pub(crate) struct ClusterFlags {
     /// Whether each replica on a cluster keeps only a share of the optimizer's state (ZeRO-1):
     /// never, always or auto (where memory requires it).
     #[arg(
-        long, value_name = "WHEN", default_value = "auto", value_parser = input::when,
+        long, hide_short_help = true, value_name = "WHEN", default_value = "auto", value_parser = input::when,
         conflicts_with = "devices"
     )]
     shard_optimizer: When,

@@ -2,7 +2,7 @@
 
 use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
-use super::super::singles;
+use super::super::micro_batch_counts;
 use super::work::Work;
 
 /// A step is transfer-bound if it would be shorter by this share without transfers.
@@ -49,7 +49,11 @@ pub fn sentence(
             plan.recompute.len()
         );
     }
-    if let Some(sentence) = plan.computed.as_ref().and_then(singles::sentence) {
+    if let Some(sentence) = plan
+        .computed
+        .as_ref()
+        .and_then(micro_batch_counts::sentence)
+    {
         return format!(
             "memory-bound: {sentence}; more --memory, more devices or a smaller --batch would save \
              that time"

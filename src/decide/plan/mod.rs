@@ -1,17 +1,17 @@
 //! `gpipe-rs plan`: chooses how to run a profiled model on given devices.
 
-mod alone;
-mod answer;
 pub mod choices;
 mod cluster;
+mod cluster_answers;
 pub mod limit;
-mod more;
-mod noise;
+mod marginal_gain;
 mod notes;
 pub mod page;
 pub mod report;
 pub mod runners_up;
 mod shape;
+mod simpler_plan;
+mod single_stage;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -29,10 +29,11 @@ use notes::without_batch;
 use runners_up::Shown;
 use shape::ShapeFlags;
 
+use super::names::heading::{MACHINES, MODEL, OUTPUT, PIPELINE, TRAINING};
+use super::replica_node_flags::ReplicaNodeFlags;
 use super::reserve::{self, Reserve};
-use super::said::{self, Said};
-use super::spread::Spread;
-use super::waiting::Waiting;
+use super::slow_notice::SlowNotice;
+use super::titled_lines::{self, Said};
 use super::{Failure, input, output, say};
 
 /// Arguments of `gpipe-rs plan`.
@@ -55,18 +56,18 @@ All flags: gpipe-rs plan --help",
 )]
 pub struct Args {
     /// What the model's layers cost, as `profile` writes it.
-    #[arg(long, value_name = "FILE", required_unless_present = "model_shape")]
+    #[arg(long, help_heading = MODEL, value_name = "FILE", required_unless_present = "model_shape")]
     profile: Option<PathBuf>,
     /// Profile of some of the same layers on the card that is planned for. Times
     /// of --profile are scaled to it, those of layers in both as each differs, the others as all of
     /// these differ together.
-    #[arg(long, value_name = "FILE", requires = "profile")]
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "FILE", requires = "profile")]
     scale_to: Option<PathBuf>,
     /// Devices of all replicas together, such as 4. Their number, or a list as `train` has it, such as
     /// `cpu*4` or `cuda:0-3`.
     #[arg(
-        long, value_name = "LIST", allow_negative_numbers = true, value_parser = input::device_count,
-        required_unless_present_any = ["cluster", "per_node", "model_shape"], conflicts_with_all = ["cluster", "per_node"]
+        long, help_heading = PIPELINE, value_name = "LIST", allow_negative_numbers = true, value_parser = input::device_count,
+        required_unless_present_any = ["cluster", "per_node", "model_shape"]
     )]
     devices: Option<usize>,
     // After `devices`: headings come in the order of their first flags.
@@ -76,13 +77,13 @@ pub struct Args {
     cluster: ClusterFlags,
     /// Memory of a device that the plan may fill, such as 22GiB. One value for all, or one for each of a
     /// replica.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
+    #[arg(long, help_heading = PIPELINE, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,
     #[command(flatten)]
     reserve: Reserve,
     /// Speed of a device relative to the profiled one. One for all, or one for each of a replica.
     #[arg(
-        long,
+        long, help_heading = MACHINES,
         value_name = "LIST",
         value_delimiter = ',',
         allow_negative_numbers = true
@@ -91,67 +92,73 @@ pub struct Args {
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
+        long, help_heading = MACHINES, hide_short_help = true, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
     /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
     /// one in the profile, if it was measured.
-    #[arg(long, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
+    #[arg(long, help_heading = MACHINES, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     #[command(flatten)]
-    spread: Spread,
+    spread: ReplicaNodeFlags,
     /// How many micro-batches each batch is split into, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
-        long, value_name = "M", default_value = "auto", allow_negative_numbers = true,
+        long, help_heading = PIPELINE, visible_alias = "micro-batches", value_name = "M", default_value = "auto", allow_negative_numbers = true,
         value_parser = input::count_or_auto
     )]
     micro: std::option::Option<usize>,
     /// Samples of a mini-batch; by default as many micro-batches as asked for (auto:
     /// four a device) of the profile's size.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, help_heading = TRAINING, visible_alias = "batch-size", value_name = "N", allow_negative_numbers = true,
+        value_parser = input::at_least_one
+    )]
     batch: Option<usize>,
     /// Schedule, or auto: the fastest that fits.
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = input::schedule)]
+    #[arg(long, help_heading = PIPELINE, value_name = "NAME", default_value = "auto", value_parser = input::schedule)]
     schedule: ScheduleKind,
     /// Stages per device; chosen where not given.
-    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, help_heading = PIPELINE, visible_alias = "stages-per-device", value_name = "V",
+        allow_negative_numbers = true, value_parser = input::at_least_one
+    )]
     chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
+    #[arg(long, help_heading = PIPELINE, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
     /// auto (each by itself); it needs a --host-link.
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    #[arg(long, help_heading = PIPELINE, hide_short_help = true, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     offload: When,
     /// Link between a device and the host's memory: bandwidth and latency, such as 25GB/s,10us;
     /// by default the one in the profile, if it was measured.
-    #[arg(long, value_name = "LINK", value_parser = input::host_link)]
+    #[arg(long, help_heading = MACHINES, value_name = "LINK", value_parser = input::host_link)]
     host_link: Option<HostLink>,
     /// Whether passes are captured as CUDA graphs, if the profile has the host's times: never,
     /// always or auto (where the step is shorter).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    #[arg(long, help_heading = PIPELINE, hide_short_help = true, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     cuda_graphs: When,
     /// Leaves of the tree in which gradients are summed (`train --tree`): with K leaves, stages
     /// have up to log2(K) + 1 sets of gradients.
     #[arg(
-        long, value_name = "K", default_value_t = 1, allow_negative_numbers = true,
+        long, help_heading = MACHINES, hide_short_help = true, value_name = "K", default_value_t = 1, allow_negative_numbers = true,
         value_parser = input::leaves
     )]
     tree: usize,
     /// Write the plan to a file as JSON; `-` is standard output.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, help_heading = OUTPUT, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write a report (.html). Layers and cuts, timeline, memory over time, schedules compared.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print the plan as JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     json: bool,
     /// Name every runner-up, and what one more device or GiB would bring. For a cluster, the latter is
     /// always said, and no runner-up without this; of a --model-shape also what its times assume.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     explain: bool,
 }
 
@@ -174,7 +181,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         said: of_model,
         assumed,
     } = {
-        let _waiting = Waiting::begin("planning: there are many choices, which may take a minute");
+        let _notice =
+            SlowNotice::begin("planning: there are many choices, which may take a minute");
         match cluster {
             Some(cluster) => for_cluster(args, cluster)?,
             None => for_machine(args, machine)?,
@@ -208,7 +216,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // For a cluster, neither offload nor CUDA graphs are chosen.
         None => choices::said(&profile, &plan, &options),
     });
-    let more = [runners_up::without_pipeline(&plan), more::said(&plan)];
+    let more = [
+        runners_up::without_pipeline(&plan),
+        marginal_gain::said(&plan),
+    ];
     said.extend(more.into_iter().flatten().chain(of_model));
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
@@ -223,11 +234,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let text = report::text((&plan, samples), &profile, width, shown);
         let answer = asked
             .as_ref()
-            .map(|asked| answer::lines(asked, &plan, (&args.shape, reserve)))
+            .map(|asked| cluster_answers::lines(asked, &plan, (&args.shape, reserve)))
             .map_or_else(String::new, |answer| output::wrapped(&answer, width) + "\n");
         let all = said.iter().cloned().chain(below(args, assumed.as_ref()));
         let all: Vec<Said> = all.collect();
-        output::print(&format!("{answer}{text}\n{}", said::lines(&all, width)))?;
+        output::print(&format!(
+            "{answer}{text}\n{}",
+            titled_lines::lines(&all, width)
+        ))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
         output::write(Some(path), &plan.to_json())?;
@@ -339,7 +353,7 @@ fn for_machine(args: &Args, machine: Option<Machine>) -> Result<Planned, Failure
 
 /// Returns the plan, or one stage with all cores instead, with its inputs.
 pub fn chosen(profile: Profile, options: PlanOptions, plan: Plan) -> (Profile, PlanOptions, Plan) {
-    let one = alone::on_all_cores(&profile, &plan, &options);
+    let one = single_stage::on_all_cores(&profile, &plan, &options);
     if let Some(one) = &one {
         say(&one.note);
     }

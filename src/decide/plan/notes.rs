@@ -3,7 +3,7 @@
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Cluster, Plan, PlanOptions, Profile};
 
-use super::{Args, alone, noise, shape::ShapeFlags};
+use super::{Args, shape::ShapeFlags, simpler_plan, single_stage};
 
 /// Returns the caveats of a plan.
 pub fn notes(
@@ -15,8 +15,8 @@ pub fn notes(
         fewest(profile),
         beyond(profile, plan),
         shared(profile, options),
-        alone::note(profile, plan, options),
-        noise::note(profile, plan),
+        single_stage::note(profile, plan, options),
+        simpler_plan::note(profile, plan),
     ];
     notes.into_iter().flatten()
 }

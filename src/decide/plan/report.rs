@@ -4,7 +4,7 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, Nodes, Plan, Profile, Schedule, StageId};
 
 use super::super::table::{Align, Table};
-use super::super::{output, singles};
+use super::super::{micro_batch_counts, output};
 use super::runners_up::{self, Shown};
 
 /// Returns the choices, stages, devices, and the `shown` runners-up, in `width` columns. `samples`
@@ -91,7 +91,7 @@ fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
         let last = name(range.end.saturating_sub(1));
         let cell = |list: &[bool], single: &[usize]| {
             let single = single.get(index).copied().unwrap_or(0);
-            singles::cell(list[index], single, plan.micro_batches_each())
+            micro_batch_counts::cell(list[index], single, plan.micro_batches_each())
         };
         let mut row = vec![
             index.to_string(),

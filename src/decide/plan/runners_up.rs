@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Alternative, Plan, ScheduleKind};
 
-use super::super::said::Said;
 use super::super::table::{Align, Table};
+use super::super::titled_lines::Said;
 
 /// Most rows if not all are asked for.
 const MOST: usize = 6;

@@ -8,21 +8,22 @@ use gpipe_partitioner::{
 };
 
 use super::{Args, Planned, cluster, failure, with_reserve};
-use crate::said::Said;
+use crate::names::heading::{MACHINES, MODEL};
+use crate::titled_lines::Said;
 use crate::{Failure, input};
 
 /// A transformer whose costs are computed, and how it is divided within nodes.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = MACHINES)]
 pub(crate) struct ShapeFlags {
-    /// Transformer to plan for instead of a profile; its layers' costs are computed for the cards of
-    /// --cluster. A name (gpt2, gpt2-medium, gpt2-large,
+    /// Transformer to plan for instead of a profile, with costs computed for the cards of --cluster. A name (gpt2, gpt2-medium, gpt2-large,
     /// gpt2-xl, gpt3-175b, llama2-7b, llama2-13b, llama2-70b, llama3-8b, llama3-70b, mistral-7b,
     /// tinyllama), sizes
     /// (layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200, and where they differ from a GPT's
     /// kv-heads, feed-forward, family=gpt|llama and attention=flash|stored), or a name and sizes
     /// that change it.
     #[arg(
-        long, value_name = "SHAPE", requires = "cluster", conflicts_with_all = ["profile", "devices"],
+        long, help_heading = MODEL, value_name = "SHAPE", requires = "cluster", conflicts_with_all = ["profile", "devices"],
         value_parser = input::transformer
     )]
     model_shape: Option<Transformer>,
@@ -37,20 +38,25 @@ pub(crate) struct ShapeFlags {
     tensor_parallel: std::option::Option<usize>,
     /// Each card of --tensor-parallel keeps whole norms and dropouts. Instead of dividing these, and
     /// their activations, by the sequence.
-    #[arg(long, requires = "model_shape", conflicts_with = "profile")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        requires = "model_shape",
+        conflicts_with = "profile"
+    )]
     no_sequence_parallel: bool,
     /// Bytes of optimizer state for each parameter of a --model-shape. Beside 4 for itself and its
     /// gradient: 12 for Adam in mixed precision (two moments and the parameter in 32 bits each), 4
     /// for moments in 16 bits alone, 2 for moments in 8 bits alone, 0 for plain SGD.
     #[arg(
-        long, value_name = "BYTES", default_value_t = 12, allow_negative_numbers = true,
+        long, hide_short_help = true, value_name = "BYTES", default_value_t = 12, allow_negative_numbers = true,
         requires = "model_shape", conflicts_with = "profile",
         value_parser = clap::value_parser!(u8).range(0..=64)
     )]
     optimizer_bytes: u8,
     /// Tokens that a --model-shape is to be trained on, such as 300B or 1.5T: says how long that takes.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, requires = "model_shape",
+        long, help_heading = MODEL, value_name = "N", allow_negative_numbers = true, requires = "model_shape",
         conflicts_with = "profile", value_parser = input::tokens
     )]
     tokens: Option<f64>,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::Bytes;
 use serde_json::{Map, Value};
 
-use crate::near;
+use crate::find_run;
 
 /// Longest line that is read, in bytes; a run writes some hundreds.
 const MAX_LINE: u64 = 1 << 20;
@@ -71,7 +71,7 @@ impl History {
 fn file_of(run: &Path) -> Result<PathBuf, String> {
     let shown = run.display();
     if !run.exists() {
-        return Err(format!("there is no run {shown}{}", near::run(run)));
+        return Err(format!("there is no run {shown}{}", find_run::run(run)));
     }
     if !run.is_dir() {
         return Ok(run.to_owned());
@@ -82,7 +82,7 @@ fn file_of(run: &Path) -> Result<PathBuf, String> {
     }
     Err(format!(
         "{shown} is no run folder: it has no {METRICS}, which `train` writes{}",
-        near::run(run)
+        find_run::run(run)
     ))
 }
 

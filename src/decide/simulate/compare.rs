@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::super::{
     Failure, output,
-    said::{self, Said},
     table::{Align, Table},
+    titled_lines::{self, Said},
 };
 use super::options::{Format, Options};
 use super::workload::Refusal;
@@ -217,7 +217,7 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     let mut all = risk_notes(options);
     all.push(options.workload.said());
     text.push('\n');
-    text.push_str(&said::lines(&all, width));
+    text.push_str(&titled_lines::lines(&all, width));
     let refused = refused(cases);
     if !refused.is_empty() {
         let refused = output::wrapped(&refused.join("\n"), width);

@@ -1,7 +1,7 @@
 //! `gpipe-rs simulate`: predicts a schedule's timeline, bubble and memory.
 
 mod compare;
-mod given;
+mod flag_times;
 mod in_a_row;
 mod memory;
 mod options;
@@ -12,7 +12,7 @@ mod workload;
 
 use gpipe_partitioner::{JitteredSteps, Micros, ScheduleKind, Shape, Simulation};
 
-use super::waiting::Waiting;
+use super::slow_notice::SlowNotice;
 use super::{Failure, input, output, say};
 
 pub(super) use options::Args;
@@ -53,8 +53,8 @@ enum Answer {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.check_files()?;
-    let _waiting =
-        Waiting::begin("still simulating: schedules that are computed (auto) take longest");
+    let _notice =
+        SlowNotice::begin("still simulating: schedules that are computed (auto) take longest");
     let answer = answer(args)?;
     if let Some(path) = &args.report {
         output::write(Some(path), &told(args, &answer, Format::Html)?)?;

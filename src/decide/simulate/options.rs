@@ -7,10 +7,11 @@ use gpipe_partitioner::{
     Bytes, Cores, Failures, HostLink, Jitter, Link, Machine, Micros, ScheduleKind, Strategy, When,
 };
 
+use super::super::names::heading::{MACHINES, MODEL, OUTPUT, PIPELINE, TIMES, TRAINING};
 use super::super::plan::page;
-use super::super::spread::Spread;
+use super::super::replica_node_flags::ReplicaNodeFlags;
 use super::super::{Failure, input};
-use super::given::Given;
+use super::flag_times::Given;
 use super::memory::Limits;
 use super::risks::Risks;
 use super::sweep::{self, SweptFlag};
@@ -42,112 +43,120 @@ All flags: gpipe-rs simulate --help",
 )]
 pub struct Args {
     #[arg(
-        long,
+        long, help_heading = PIPELINE,
         value_name = "NAME",
         value_parser = input::schedule,
-        help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL)),
-        conflicts_with = "compare"
+        help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
     pub(super) schedule: Option<ScheduleKind>,
     /// Devices of all replicas together, such as 4. Their number, or a list as `train` has it, such as
     /// `cpu*4` or `cuda:0-3`.
-    #[arg(long, value_name = "LIST", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::device_count)]
+    #[arg(
+        long, help_heading = PIPELINE, value_name = "LIST", required_unless_present = "sweep",
+        allow_negative_numbers = true, value_parser = input::device_count
+    )]
     pub(super) devices: Option<usize>,
     /// How many micro-batches each batch is split into.
-    #[arg(long, value_name = "M", required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, help_heading = PIPELINE, visible_alias = "micro-batches", value_name = "M",
+        required_unless_present = "sweep", allow_negative_numbers = true, value_parser = input::at_least_one
+    )]
     pub(super) micro: Option<usize>,
     /// Steps in a row with no barrier between them, and the bubble of their steady state; one step,
     /// unless this is given.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true,
+        long, help_heading = TRAINING, value_name = "N", allow_negative_numbers = true,
         conflicts_with_all = ["compare", "sweep", "jitter", "mtbf", "processes", "replicas", "nodes"], value_parser = input::at_least_one
     )]
     steps: Option<usize>,
     /// Stages per device; by default 2 where the schedule has several, else 1.
-    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, help_heading = PIPELINE, visible_alias = "stages-per-device", value_name = "V",
+        allow_negative_numbers = true, value_parser = input::at_least_one
+    )]
     pub(super) chunks: Option<usize>,
     /// Forward of one micro-batch on one device, in microseconds; a chunk takes 1/V.
-    #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
+    #[arg(long, help_heading = TIMES, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     forward_us: Micros,
-    /// Input-gradient half of the backward.
-    #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
+    /// Its input half of the backward.
+    #[arg(long, help_heading = TIMES, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     input_us: Micros,
-    /// Weight-gradient half of the backward.
-    #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
+    /// Its weight half of the backward.
+    #[arg(long, help_heading = TIMES, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     weight_us: Micros,
     /// Bytes of a micro-batch between two stages. They count with --link.
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
+    #[arg(long, help_heading = TIMES, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     output_bytes: Bytes,
     /// Bytes that a micro-batch keeps on a device until its backward.
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
+    #[arg(long, help_heading = TIMES, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     activation_bytes: Bytes,
     /// Gradients of one device's parameters, which replicas exchange.
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
+    #[arg(long, help_heading = TIMES, hide_short_help = true, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     gradient_bytes: Bytes,
     /// Times and bytes of the layers from a profile, instead of the times and bytes above.
     #[arg(
-        long, value_name = "FILE",
+        long, help_heading = MODEL, value_name = "FILE",
         conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes", "gradient_bytes"]
     )]
     profile: Option<PathBuf>,
     /// How layers are cut: profile (the shortest step that is found), parameters, uniform, or such as 3,5,4.
-    #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
+    #[arg(long, help_heading = PIPELINE, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
     /// Whether stages recompute: never, always or auto. With auto, a computed schedule recomputes
     /// single micro-batches where memory asks for it. Without a profile it needs --output-bytes: what
     /// a recompute starts from.
-    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::recompute)]
+    #[arg(long, help_heading = PIPELINE, value_name = "WHEN", default_value = "never", value_parser = input::recompute)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
     /// auto; it needs a --host-link. With auto, a computed schedule does so with single
     /// micro-batches where memory asks for it.
-    #[arg(long, value_name = "WHEN", default_value = "never", value_parser = input::when)]
+    #[arg(long, help_heading = PIPELINE, hide_short_help = true, value_name = "WHEN", default_value = "never", value_parser = input::when)]
     offload: When,
     /// Link between a device and the host's memory, such as 25GB/s,10us; by default the one in
     /// the profile, if it was measured.
-    #[arg(long, value_name = "LINK", value_parser = input::host_link)]
+    #[arg(long, help_heading = MACHINES, value_name = "LINK", value_parser = input::host_link)]
     host_link: Option<HostLink>,
     /// Simulate CUDA graphs on the stages that can have them, if the profile has the host's times.
-    #[arg(long, requires = "profile")]
+    #[arg(long, help_heading = PIPELINE, hide_short_help = true, requires = "profile")]
     cuda_graphs: bool,
     /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
     /// one in the profile, if it was measured.
-    #[arg(long, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
+    #[arg(long, help_heading = MACHINES, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     #[command(flatten)]
-    spread: Spread,
+    spread: ReplicaNodeFlags,
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
+        long, help_heading = MACHINES, hide_short_help = true, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
     /// What to print; by default what the ending of --output says (.svg, .html, .json), or else text.
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FORMAT")]
     format: Option<Format>,
     /// The same as --format json.
-    #[arg(long, conflicts_with = "format")]
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "format")]
     json: bool,
     /// All schedules as one table.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "schedule")]
     pub(super) compare: bool,
     /// Every combination of devices, micro, schedule, chunks, jitter or mtbf, such as micro=8,16. One
     /// table or chart; may repeat. Jitter is in percent. What is not listed stays as its own flag says;
     /// without a schedule all that train are taken.
-    #[arg(long, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
+    #[arg(long, help_heading = OUTPUT, value_name = "WHAT=LIST", conflicts_with = "compare", value_parser = sweep::swept)]
     pub(super) sweep: Vec<SweptFlag>,
     /// Memory of a device, such as 24GiB. One value for all, or one for each of a replica. Says of
     /// each schedule whether it fits, and has `auto` take one that does.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
+    #[arg(long, help_heading = PIPELINE, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::memory)]
     memory: Option<Vec<Bytes>>,
     #[command(flatten)]
     pub(super) risks: Risks,
     /// Write to a file; `-` is standard output.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, help_heading = OUTPUT, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     /// Write a report (.html) beside what is printed: what --format html shows.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = OUTPUT, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 }
 

@@ -7,10 +7,9 @@ use gpipe_partitioner::{Bytes, DeviceId, Micros, Nodes, Span, Timeline, VOTES, r
 use serde_json::{Value, json};
 
 use super::super::{
-    output,
-    said::{self, Said},
-    singles,
+    micro_batch_counts, output,
     table::{Align, Table},
+    titled_lines::{self, Said},
 };
 use super::options::{Format, Options};
 use super::{Case, Row, risks};
@@ -90,7 +89,7 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     all.extend(notes(options, case));
     all.push(options.workload.said());
     text.push('\n');
-    text.push_str(&said::lines(&all, width));
+    text.push_str(&titled_lines::lines(&all, width));
     text
 }
 
@@ -131,7 +130,7 @@ fn notes(options: &Options, case: &Case) -> Vec<Said> {
     let failures = options.failures.as_ref();
     let helps = options.workload.is_uneven().then(|| advice(case));
     let notes = [
-        singles::sentence(case.simulation.schedule().schedule()).map(of("memory")),
+        micro_batch_counts::sentence(case.simulation.schedule().schedule()).map(of("memory")),
         case.row.as_ref().map(Row::words).map(of("in a row")),
         output::exchange(timeline),
         output::agreement(options.workload.machine(), timeline),

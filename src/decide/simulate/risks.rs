@@ -4,6 +4,7 @@ use gpipe_partitioner::words::{count, given_time, long_time};
 use gpipe_partitioner::{Failures, Jitter, JitteredSteps, Micros, Risk, SweepOutcome, SweepPoint};
 use serde_json::{Value, json};
 
+use super::super::names::heading::RISKS;
 use super::super::{Failure, input};
 
 /// Share of steps that are shorter than the long ones.
@@ -11,6 +12,7 @@ const LONG: f64 = 0.95;
 
 /// Flags of jitter and failures.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = RISKS)]
 pub(super) struct Risks {
     /// How much the times of passes vary (standard deviation), such as 5%. Mean and quantiles of many steps say
     /// what that costs.
@@ -18,12 +20,18 @@ pub(super) struct Risks {
     jitter: Option<f64>,
     /// How many steps with jitter are simulated.
     #[arg(
-        long, value_name = "N", default_value = "200", requires = "jittery", allow_negative_numbers = true,
+        long, hide_short_help = true, value_name = "N", default_value = "200", requires = "jittery", allow_negative_numbers = true,
         value_parser = input::at_least_one
     )]
     jitter_runs: usize,
     /// What jitter is drawn from: the same seed gives the same numbers.
-    #[arg(long, value_name = "N", default_value = "0", requires = "jittery")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "N",
+        default_value = "0",
+        requires = "jittery"
+    )]
     jitter_seed: u64,
     /// Mean time between failures that stop the run, such as 6h. It says how often to write a checkpoint
     /// (Young, Daly), and the goodput. Of n devices it is 1/n of one device's.

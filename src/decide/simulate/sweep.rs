@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::super::{
     Failure, input, output,
-    said::{self, Said},
     table::{Align, Table},
+    titled_lines::{self, Said},
 };
 use super::options::{Args, Format, Options};
 use super::workload::{Refusal, Workload};
@@ -357,7 +357,7 @@ fn table(points: &[SweepPoint], notes: &[Said]) -> String {
         &table.render_without(&["per micro-batch", "in flight", "checkpoint every"], width),
     );
     text.push('\n');
-    text.push_str(&said::lines(notes, width));
+    text.push_str(&titled_lines::lines(notes, width));
     if !refused.is_empty() {
         let refused = output::wrapped(&refused.concat(), width);
         let _ = write!(text, "\nnot for these numbers:\n{refused}\n");

@@ -10,8 +10,8 @@ use gpipe_partitioner::{
 use gpipe_partitioner::words::count;
 
 use super::super::Failure;
-use super::super::said::Said;
-use super::given::Given;
+use super::super::titled_lines::Said;
+use super::flag_times::Given;
 use super::memory::Limits;
 
 /// Reason why a schedule is impossible with these numbers.

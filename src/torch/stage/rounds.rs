@@ -82,7 +82,7 @@ impl TorchStage {
         for tensor in all.iter().flat_map(Values::present) {
             guards.push(
                 self.streams()
-                    .uses("the weights of other replicas", tensor)?,
+                    .uses(tensor)?,
             );
         }
         let device = self.passes().compute().layers().device();
@@ -148,7 +148,7 @@ impl TorchStage {
             all.len()
         );
         for (own, new) in all.into_iter().zip(new.present()) {
-            let _shared = self.streams().uses("the weights of another replica", new)?;
+            let _shared = self.streams().uses(new)?;
             copies::fill(own, new)?;
         }
         Ok(())

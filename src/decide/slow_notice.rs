@@ -11,12 +11,12 @@ const LONG: Duration = Duration::from_secs(2);
 
 /// Prints a line if it is not dropped within two seconds.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct SlowNotice {
     /// Closes the channel when dropped.
     _done: Sender<()>,
 }
 
-impl Waiting {
+impl SlowNotice {
     pub(super) fn begin(line: &'static str) -> Self {
         Self::over(LONG, move || say(line))
     }
@@ -44,10 +44,10 @@ mod tests {
     fn what_takes_long_is_said_and_what_is_over_is_not() {
         let (said, hear) = mpsc::channel();
         let own = said.clone();
-        let long = Waiting::over(Duration::ZERO, move || own.send("long").unwrap());
+        let long = SlowNotice::over(Duration::ZERO, move || own.send("long").unwrap());
         assert_eq!(hear.recv(), Ok("long"));
         drop(long);
-        drop(Waiting::over(Duration::MAX, move || {
+        drop(SlowNotice::over(Duration::MAX, move || {
             said.send("short").unwrap()
         }));
         // The thread has dropped its end without a message.

@@ -3,11 +3,13 @@
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{AllReduce, Link, Machine, Neighbours, Nodes};
 
+use super::names::heading::MACHINES;
 use super::{Failure, input};
 
 /// Replicas and nodes.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Spread {
+#[command(next_help_heading = MACHINES)]
+pub(crate) struct ReplicaNodeFlags {
     /// Replicas of the pipeline (data parallelism). Devices and micro-batches are divided evenly among
     /// them, and gradients are added up over them; by default 1, or, on a cluster, chosen.
     #[arg(long, value_name = "D", allow_negative_numbers = true, value_parser = input::at_least_one)]
@@ -19,15 +21,15 @@ pub(crate) struct Spread {
     #[arg(long, visible_alias = "link-between", value_name = "LINK", requires = "nodes", value_parser = input::link)]
     pub(crate) node_link: Option<Link>,
     /// Each device has a network card of its own; by default the devices of a node share one.
-    #[arg(long, requires = "nodes")]
+    #[arg(long, hide_short_help = true, requires = "nodes")]
     pub(crate) nic_per_device: bool,
     /// Which devices are neighbours, if there are several replicas: replicas of a stage or stages
     /// of a replica; by default replicas, or, on a cluster, chosen.
-    #[arg(long, value_name = "WHICH", value_parser = input::neighbours)]
+    #[arg(long, hide_short_help = true, value_name = "WHICH", value_parser = input::neighbours)]
     pub(crate) neighbours: Option<Neighbours>,
     /// How replicas add up their gradients: direct or levels. Each with each, as in `train`, or rings
     /// within nodes and between them, as in NCCL; by default direct, on a cluster levels.
-    #[arg(long, value_name = "HOW", value_parser = input::all_reduce)]
+    #[arg(long, hide_short_help = true, value_name = "HOW", value_parser = input::all_reduce)]
     pub(crate) all_reduce: Option<AllReduce>,
     /// Processes that share the devices in order; the time that they
     /// take to begin a step and to agree on it is then included.
@@ -35,7 +37,7 @@ pub(crate) struct Spread {
     processes: usize,
 }
 
-impl Spread {
+impl ReplicaNodeFlags {
     /// Returns the machine for `devices` devices in all.
     pub(crate) fn machine(&self, devices: usize) -> Result<Machine, Failure> {
         let each = self.each(devices, "devices")?;

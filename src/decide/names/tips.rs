@@ -1,4 +1,4 @@
-//! Errors about flags and verbs of other tools, with tips for the names used here.
+//! Tips below clap's errors: what was meant, and what to write instead.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,26 +8,26 @@ use clap::{Arg, Command};
 
 use gpipe_partitioner::words::{meant, quoted};
 
-use super::conflicts;
-use super::foreign::{FLAGS, Instead, VERBS};
-use crate::near;
+use super::headings::first_sentence;
+use super::other_tools::{FLAGS, VERBS};
+use crate::find_run;
 
 /// Adds a tip to the error: the name here of another tool's flag or verb, or where it goes.
 pub fn explained(command: &Command, args: &[OsString], error: clap::Error) -> clap::Error {
+    let verb = verb_of(command, args);
     match error.kind() {
         ErrorKind::UnknownArgument => {}
-        ErrorKind::ArgumentConflict => return conflicts::explained(error),
+        ErrorKind::ArgumentConflict => return excluded(verb, error),
         ErrorKind::InvalidSubcommand => return unknown_verb(command, error),
-        ErrorKind::InvalidValue => return listed(without_value(verb_of(command, args), error)),
-        ErrorKind::MissingRequiredArgument => return missing(verb_of(command, args), error),
+        ErrorKind::InvalidValue => return listed(without_value(verb, error)),
+        ErrorKind::MissingRequiredArgument => return missing(verb, error),
         _ => return error,
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
     let unknown = unknown.split('=').next().unwrap_or_default();
-    let verb = verb_of(command, args);
-    let name = bare(unknown);
+    let name = unknown.trim_start_matches('-').replace('_', "-");
     let tip = match verb {
         Some(verb) if verb.get_name() == "launch" && command.find_subcommand(unknown).is_some() => {
             Some(format!(
@@ -36,23 +36,13 @@ pub fn explained(command: &Command, args: &[OsString], error: clap::Error) -> cl
             ))
         }
         Some(verb) if !unknown.starts_with('-') => positional(verb, args, unknown),
-        Some(verb) => tip(verb, unknown, &name).or_else(|| of_another(command, verb, &name)),
+        Some(verb) => tip(verb, unknown, &name).or_else(|| of_another(command, &name)),
         None => without_verb(command, args, unknown, &name),
     };
     match tip {
         Some(tip) => with_tip(error, tip),
         None => plain(error, &name),
     }
-}
-
-/// Returns a flag's name as in the tables: the last part of `--training.steps`, the section of
-/// `--model.name`.
-fn bare(flag: &str) -> String {
-    let flag = flag.trim_start_matches('-').replace('_', "-");
-    let mut parts = flag.rsplit('.');
-    let last = parts.next().unwrap_or_default();
-    let section = parts.next().filter(|_| matches!(last, "name" | "type"));
-    section.unwrap_or(last).to_owned()
 }
 
 /// Returns the verb of a command line.
@@ -93,7 +83,7 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
         return with_tip(error, tip.to_owned());
     }
     if lacks("<--run <DIR>") {
-        let run = near::newest_run();
+        let run = find_run::newest_run();
         let tip = match &run {
             Some(run) => format!("the newest run is {}: --run {}", run.display(), quoted(run)),
             None => "name the folder that `train` wrote, such as --run runs/1".to_owned(),
@@ -111,43 +101,61 @@ fn missing(verb: Option<&Command>, error: clap::Error) -> clap::Error {
 
 /// Adds the purpose of a flag that got no value, if clap lists no values.
 fn without_value(verb: Option<&Command>, error: clap::Error) -> clap::Error {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
     let listed = matches!(error.get(ContextKind::ValidValue), Some(ContextValue::Strings(all)) if !all.is_empty());
-    let flag = text(ContextKind::InvalidArg)
-        .filter(|_| text(ContextKind::InvalidValue) == Some("") && !listed);
-    let name = flag.and_then(|flag| flag.split(' ').next()?.strip_prefix("--"));
-    let has = |name: &str| {
-        let mut own = verb?.get_arguments();
-        own.find(|arg| arg.get_long() == Some(name))?
-            .get_help()
-            .map(ToString::to_string)
+    let flag = text(&error, ContextKind::InvalidArg)
+        .filter(|_| text(&error, ContextKind::InvalidValue) == Some("") && !listed);
+    match flag.and_then(|flag| purpose(shown_as(verb?, flag)?)) {
+        Some(tip) => with_tip(error, tip),
+        None => error,
+    }
+}
+
+/// Adds the purpose of a flag that excludes another one.
+fn excluded(verb: Option<&Command>, error: clap::Error) -> clap::Error {
+    let other = match error.get(ContextKind::PriorArg) {
+        Some(ContextValue::Strings(others)) => others.first().map(String::as_str),
+        _ => text(&error, ContextKind::PriorArg),
     };
-    let Some(help) = name.and_then(has) else {
-        return error;
+    let tip = || {
+        let verb = verb?;
+        let one = shown_as(verb, text(&error, ContextKind::InvalidArg)?)?;
+        let other = shown_as(verb, other?)?;
+        let excludes = |own: &Arg, other: &Arg| verb.get_arg_conflicts_with(own).contains(&other);
+        let mut pairs = [(one, other), (other, one)].into_iter();
+        purpose(pairs.find(|(own, other)| excludes(own, other))?.0)
     };
-    let first = help
-        .split(". ")
-        .next()
-        .unwrap_or_default()
-        .trim_end_matches('.');
-    let tip = format!("{}: {first}", flag.unwrap_or_default());
-    with_tip(error, tip)
+    match tip() {
+        Some(tip) => with_tip(error, tip),
+        None => error,
+    }
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// Returns the argument that clap shows as `--plan <FILE>`.
+fn shown_as<'a>(verb: &'a Command, shown: &str) -> Option<&'a Arg> {
+    verb.get_arguments().find(|arg| arg.to_string() == shown)
+}
+
+/// Returns the first sentence of a flag's help.
+fn purpose(arg: &Arg) -> Option<String> {
+    let help = arg.get_help()?.to_string();
+    let first = first_sentence(&help).trim_end_matches('.');
+    Some(format!("{arg}: {first}"))
 }
 
 /// Moves the list of possible values into a tip, as for other flags.
 fn listed(error: clap::Error) -> clap::Error {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.clone()),
-        _ => None,
-    };
     let values = match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => values,
         _ => return error,
     };
-    let meant = match text(ContextKind::SuggestedValue) {
+    let meant = match text(&error, ContextKind::SuggestedValue) {
         Some(value) => format!("did you mean `{value}`? There are"),
         None => "there are".to_owned(),
     };
@@ -216,26 +224,32 @@ fn plain(mut error: clap::Error, name: &str) -> clap::Error {
     error
 }
 
-/// Returns a replacement for a flag that this verb lacks: `unknown` as it was written, `name` as in the
-/// tables.
+/// Returns a replacement for a flag that this verb lacks: `unknown` as it was written, `name` with dashes
+/// between its words.
 fn tip(verb: &Command, unknown: &str, name: &str) -> Option<String> {
-    let has = |long: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(long));
-    let fits = |instead: &Instead| match instead {
-        Instead::Flag(text) => {
-            let long = text.trim_start_matches('-').split([' ', ':', ',']).next();
-            long.is_some_and(has)
-        }
-        Instead::Launch(_) => verb.get_name() == "train",
-        Instead::Words(_) => true,
+    // `--d_model` instead of `--d-model`.
+    if let Some(long) = of_name(verb, name).and_then(Arg::get_long) {
+        return Some(format!("write `--{long}`"));
+    }
+    let fits = |text: &str| match text.strip_prefix("--") {
+        Some(flag) => flag
+            .split([' ', ':', ','])
+            .next()
+            .is_some_and(|long| of_name(verb, long).is_some()),
+        None => true,
     };
-    let mut of_name = FLAGS.iter().filter(|(names, _)| is_one(names, name));
-    let (_, instead) = of_name.find(|(_, instead)| fits(instead))?;
-    Some(match instead {
-        Instead::Flag(text) | Instead::Launch(text) => {
-            format!("instead of `{unknown}`, write: {text}")
-        }
-        Instead::Words(text) => (*text).to_owned(),
-    })
+    let mut own = FLAGS.iter().filter(|(names, _)| is_one(names, name));
+    let (_, text) = own.find(|(_, text)| fits(text))?;
+    Some(format!("instead of `{unknown}`, write: {text}"))
+}
+
+/// Returns the flag of this name, which may be an alias.
+fn of_name<'a>(verb: &'a Command, name: &str) -> Option<&'a Arg> {
+    let is = |arg: &&Arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long() == Some(name) || aliases.contains(&name)
+    };
+    verb.get_arguments().find(is)
 }
 
 /// Returns the likely meaning of a word without a flag.
@@ -250,7 +264,7 @@ fn positional(verb: &Command, args: &[OsString], word: &str) -> Option<String> {
             .is_some_and(|own| own.eq_ignore_ascii_case(ending))
     };
     let flag = match verb.get_name() {
-        "train" if near::is_run(path) => "--resume",
+        "train" if find_run::is_run(path) => "--resume",
         "train" if is("pt2") => "--model",
         "train" if is("toml") => "--config",
         // A bare name, where no file is.
@@ -298,18 +312,14 @@ fn one_value(args: &[OsString], word: &str) -> Option<String> {
 }
 
 /// Names the verbs that have a flag which this verb lacks.
-fn of_another(command: &Command, verb: &Command, name: &str) -> Option<String> {
-    // `--d_model` instead of `--d-model`.
-    if verb.get_arguments().any(|arg| arg.get_long() == Some(name)) {
-        return Some(format!("write `--{name}`"));
-    }
+fn of_another(command: &Command, name: &str) -> Option<String> {
     let verbs = with_flag(command, name);
     (!verbs.is_empty()).then(|| is_of(name, &verbs))
 }
 
 /// Returns the verbs with this flag, in the order of the help.
 fn with_flag<'a>(command: &'a Command, name: &str) -> Vec<&'a str> {
-    let has = |verb: &&Command| verb.get_arguments().any(|arg| arg.get_long() == Some(name));
+    let has = |verb: &&Command| of_name(verb, name).is_some();
     let mut verbs: Vec<&Command> = command.get_subcommands().filter(has).collect();
     verbs.sort_by_key(|verb| verb.get_display_order());
     verbs.into_iter().map(Command::get_name).collect()

@@ -2,7 +2,7 @@
 
 use gpipe_partitioner::{More, Plan};
 
-use crate::said::Said;
+use crate::titled_lines::Said;
 
 /// A smaller relative gain counts as none.
 const SHORTER: f64 = 0.0005;
