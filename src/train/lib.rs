@@ -85,7 +85,7 @@ pub use resume::lacks;
 
 /// The run's configuration, in the caller's format.
 pub const CONFIG_FILE: &str = "config.toml";
-/// The folder of checkpoints.
+/// Returns the folder of checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 /// A link to the checkpoint of the lowest held-out loss, if there were evaluations during training.
 pub const BEST: &str = "best";

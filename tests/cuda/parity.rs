@@ -297,7 +297,7 @@ fn sharing() -> Sequential {
     model.layer("write", write).layer("join", join)
 }
 
-/// Where values are copied, to another device or to the host and back.
+/// Values are copied to another device, or to the host and back.
 fn shared_memory() {
     let other = match gpipe::device::cuda_available().unwrap() {
         0 | 1 => Device::Cpu,

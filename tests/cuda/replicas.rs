@@ -70,7 +70,7 @@ fn same_as_one(precision: Precision) {
     };
     let mut places = vec![vec![GPU; 4], vec![GPU, other, other, GPU]];
     if has_simulated_devices() {
-        // Which compute with the CPU's kernels.
+        // Simulated devices compute with the CPU's kernels.
         places.push(vec![GPU, Device::Cpu, other, GPU]);
         places.push(vec![Device::Cpu, Device::Cpu, GPU, Device::Cpu]);
     }

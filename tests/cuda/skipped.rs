@@ -102,7 +102,7 @@ const STEPS: usize = 10;
 /// Of each step: the loss, why it was skipped, the scale, and the norm of one that was not.
 type Told = Vec<(u64, Option<String>, Option<f64>, Option<u64>)>;
 
-/// Trains; a report is read at once, or all of them at the end.
+/// Trains, and reads each report at once, or all of them at the end.
 fn run(
     builder: PipelineBuilder,
     update: OptimizerKind,
@@ -205,7 +205,7 @@ fn looks() {
     assert_same_bits(&run(PLACES[0]), &run([Device::Cpu; 2]), "seen");
 }
 
-/// The host comes to know of it a step later at the latest.
+/// The host notices a step later at the latest.
 fn too_small() {
     let smallest = LossScale {
         initial: 1.0 / 16384.0,
@@ -220,13 +220,13 @@ fn too_small() {
     assert!(first.read().unwrap().skipped());
     let error = pipe.train_step(&x, &y, infinite).unwrap_err().to_string();
     assert!(error.contains("a loss scale as small as"), "{error}");
-    // It goes on with better steps.
+    // Better steps continue the training.
     let good = pipe.train_step(&x, &y, cross_entropy).unwrap();
     assert!(!good.read().unwrap().skipped());
     assert_same_bits(&snapshot(&mut pipe), &before, "nothing was updated");
 }
 
-/// The loss of a micro-batch that counts nothing may be NaN: devices skip no step for it.
+/// The loss of a micro-batch with weight 0 may be NaN: devices skip no step for it.
 fn counts_nothing() {
     crate::support::single_threaded();
     let run = |devices: [Device; 2]| {
@@ -252,7 +252,7 @@ fn counts_nothing() {
     }
 }
 
-/// A layer that only computes, and says nothing about itself.
+/// A layer that only computes and declares nothing.
 #[derive(Debug)]
 struct Silent(nn::Linear);
 

@@ -78,10 +78,10 @@ pub struct Args {
     /// Forward of one micro-batch on one device, in microseconds; a chunk takes 1/V.
     #[arg(long, help_heading = TIMES, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     forward_us: Micros,
-    /// Its input half of the backward.
+    /// Input-gradient half of the backward.
     #[arg(long, help_heading = TIMES, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     input_us: Micros,
-    /// Its weight half of the backward.
+    /// Weight-gradient half of the backward.
     #[arg(long, help_heading = TIMES, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     weight_us: Micros,
     /// Bytes of a micro-batch between two stages. They count with --link.

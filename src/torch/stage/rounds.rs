@@ -80,10 +80,7 @@ impl TorchStage {
         all.splice(own..own, given);
         let mut guards = Vec::new();
         for tensor in all.iter().flat_map(Values::present) {
-            guards.push(
-                self.streams()
-                    .uses(tensor)?,
-            );
+            guards.push(self.streams().uses(tensor)?);
         }
         let device = self.passes().compute().layers().device();
         let at = |index: usize| -> Result<Vec<Tensor>, TorchError> {

@@ -1,4 +1,4 @@
-//! Two pipelines that differ in nothing but graphs.
+//! Two pipelines that differ only in graphs.
 
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{Device, Tensor};
@@ -35,7 +35,7 @@ impl Run {
         }
     }
 
-    /// A step with its update: the loss, and the norm of the gradients.
+    /// A step with its update; returns the loss and the norm of the gradients.
     pub(super) fn step(
         &mut self,
         (x, y): &(Tensor, Tensor),
@@ -48,7 +48,7 @@ impl Run {
     }
 }
 
-/// Without and with graphs.
+/// One pipeline without graphs, and one with.
 pub(super) struct Pair {
     pub(super) plain: Run,
     pub(super) graphs: Run,
@@ -62,7 +62,7 @@ impl Pair {
         }
     }
 
-    /// A step on both, which must come to the same.
+    /// Runs a step on both, and compares the results.
     pub(super) fn step<L: LossFn>(
         &mut self,
         batch: &(Tensor, Tensor),

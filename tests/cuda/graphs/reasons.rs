@@ -116,7 +116,7 @@ fn writing_loss() {
         pair.step(&batch, on_a_copy, &format!("step {step}"));
     }
     assert!(pair.uses()[1].replayed > 0);
-    // One that begins to when there are graphs: told, undone, and well from then on.
+    // In-place changes that begin after capture are reported and undone, and work from then on.
     let error = pair.graphs.step(&batch, in_place()).unwrap_err();
     assert!(error.to_string().contains("run the step again"), "{error}");
     pair.step(&batch, in_place, "again");
@@ -125,7 +125,7 @@ fn writing_loss() {
     assert!(uses[1].eager.as_ref().unwrap().contains("loss function"));
 }
 
-/// A slot has memory of its own for each value.
+/// A slot has separate memory for each value.
 fn shared_memory() {
     let layer = |body: fn(Values, &nn::Linear) -> Values| {
         move |path: &nn::Path<'_>| {

@@ -123,7 +123,7 @@ fn losses() {
     all_replay(&pair.finish("losses"), "losses");
 }
 
-/// No gradients come back from it, which must not be taken for another form of them.
+/// It returns no gradients, which must not count as a change of their layout.
 fn counts_nothing() {
     let model = models::mlp();
     for schedule in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
@@ -156,7 +156,7 @@ fn input_gradients() {
         let plain = of(&mut pair.plain.pipe);
         assert!(plain.equal(&of(&mut pair.graphs.pipe)), "step {step}");
     }
-    // No update in between: all steps' gradients have accumulated.
+    // Without updates in between, all steps' gradients have accumulated.
     let plain = gradients(&mut pair.plain.pipe);
     assert_same_bits(&plain, &gradients(&mut pair.graphs.pipe), "accumulated");
     all_replay(&pair.uses(), "inputs");

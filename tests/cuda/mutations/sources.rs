@@ -17,7 +17,7 @@ const CALLS: [(&str, &str); 11] = [
     ("left_out(\"capture lock\")", "capture lock"),
 ];
 
-/// Where these are, below `src`.
+/// Folders with such calls, below `src`.
 const FOLDERS: [&str; 4] = [
     "data/loader",
     "torch/pipeline",
@@ -28,7 +28,7 @@ const FOLDERS: [&str; 4] = [
 /// Excludes the switch itself, and queries for lost devices, which order nothing.
 const NOT: [&str; 2] = ["left_out.rs", "streams/lost.rs"];
 
-/// Lines of functions whose callers are the sites.
+/// Functions whose callers are the sites.
 const PASS_ON: [&str; 1] = ["Some(cuda::submit_guard(device))"];
 
 pub(super) fn sites() -> Vec<String> {

@@ -48,7 +48,7 @@ fn small() {
     assert!(copies(1) > copies(256 << 10));
 }
 
-/// Where every forward is followed by its own backward, nothing moves.
+/// If every forward is followed by its own backward, nothing is moved.
 fn direct() {
     let copies = |stages: &[usize]| copies(plain(ScheduleKind::OneFOneB).offload(stages)).0;
     assert_eq!(copies(&[1]), copies(&[]));

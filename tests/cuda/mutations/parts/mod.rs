@@ -20,7 +20,7 @@ const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
 /// Prefix of a run's numbers.
 pub(super) const NUMBERS: &str = "numbers: ";
 
-/// The runs, each in a process of its own.
+/// The runs, each in its own process.
 pub(crate) const PARTS: [Test; 12] = [
     ("mutations::between_devices", between_devices),
     ("mutations::with_the_host", with_the_host),
