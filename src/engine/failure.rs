@@ -35,7 +35,6 @@ impl Task {
         match self {
             Self::Action(action) => Phase::Action(action.kind),
             Self::Exchange { round, .. } => Phase::Exchange(round),
-            Self::Close { step, .. } => Phase::CloseStep(step),
         }
     }
 
@@ -44,8 +43,6 @@ impl Task {
         match self {
             Self::Action(action) => Phase::Send(action.kind),
             Self::Exchange { round, .. } => Phase::SendExchange(round),
-            // A close sends nothing.
-            Self::Close { step, .. } => Phase::CloseStep(step),
         }
     }
 }

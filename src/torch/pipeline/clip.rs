@@ -3,7 +3,6 @@
 use parking_lot::Mutex;
 
 use super::Pipeline;
-use super::ranks::CopyId;
 use super::readback::{LateNumber, Readback};
 use super::stages::{in_model_order, of_all_in_order};
 use crate::error::{Error, Setting, SettingsError};

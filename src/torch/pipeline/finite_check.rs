@@ -24,7 +24,6 @@ use tch::{Kind, Tensor};
 
 use super::device_loss_scale::DeviceLossScale;
 use super::losses::Losses;
-use super::ranks::CopyId;
 use super::readback::Readback;
 use super::stages::{Stages, in_model_order};
 use crate::TorchError;

@@ -84,9 +84,7 @@ impl Readback {
 impl Drop for Readback {
     /// Page-locked memory must not be freed after its device is lost.
     fn drop(&mut self) {
-        if let Some(ready) = &self.ready
-            && lost::loss().is_some()
-        {
+        if self.ready.is_some() && lost::loss().is_some() {
             std::mem::forget(std::mem::replace(&mut self.numbers, Tensor::new()));
         }
     }

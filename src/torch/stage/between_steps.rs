@@ -1,22 +1,18 @@
-//! Operations on a stage between steps: updates, checkpoints, inspection, steps in a row.
+//! Operations on a stage between steps: updates, checkpoints, inspection.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
-use anyhow::bail;
 use parking_lot::Mutex;
 use tch::Tensor;
 
 use super::accumulator::Accumulator;
 use super::exchange::Sums;
-use super::in_a_row::{InRow, Row};
 use super::outer::Outer;
 use super::portable::{self, Portable};
 use super::torch_stage::TorchStage;
-use crate::copies;
 use crate::error::TorchError;
-use crate::optim::{Groups, OptimizerState};
+use crate::optim::Groups;
 use crate::out_of_memory::OutOfMemory;
-use gpipe_engine::Stage;
 
 impl TorchStage {
     /// The gradients, after the last step has been committed.
@@ -187,110 +183,4 @@ impl TorchStage {
             loss.reseed(seed);
         }
     }
-
-    // Steps in a row.
-
-    /// Why the stage cannot go on with a step while others are at the one before, if so.
-    pub(crate) fn needs_barrier(&mut self, optimizer: u64) -> anyhow::Result<Option<&'static str>> {
-        let own = self.committed()?;
-        if own.has_gradients() {
-            return Ok(Some("gradients are left from earlier steps"));
-        }
-        if self
-            .update_parts()
-            .1
-            .get(optimizer)
-            .is_some_and(OptimizerState::is_offloaded)
-        {
-            return Ok(Some("optimizer states are offloaded"));
-        }
-        Ok(match self.passes().compute().segments().give_out_own() {
-            None => Some("it is the first step, which shows what layers give out"),
-            Some(true) => Some("a layer gives out a parameter or buffer of its stage"),
-            Some(false) => None,
-        })
-    }
-
-    /// Saves the stage's state. *Returns* its bytes.
-    pub(crate) fn enter_row(&mut self, row: &Arc<Row>) -> anyhow::Result<u64> {
-        self.passes_mut().commit_step()?;
-        let id = row.optimizer.0;
-        let (passes, optimizers) = self.update_parts();
-        let kept = InRow {
-            row: Arc::clone(row),
-            parameters: copied(passes.accumulator().parameters())?,
-            buffers: copied(passes.compute().buffers().named())?,
-            optimizer: optimizers.get(id).map(OptimizerState::copied).transpose()?,
-        };
-        let bytes = kept.bytes();
-        self.set_row(Some(Box::new(kept)));
-        Ok(bytes)
-    }
-
-    /// The steps count: what was kept is not needed any more.
-    pub(crate) fn leave_row(&mut self) {
-        self.set_row(None);
-    }
-
-    /// Undoes the steps: restores the stage's state from before them. Does nothing without a run.
-    pub(crate) fn undo_row(&mut self) -> anyhow::Result<()> {
-        let Some(kept) = self.take_row() else {
-            return Ok(());
-        };
-        // Ends the stage's current step.
-        self.abort();
-        let id = kept.row.optimizer.0;
-        let (passes, optimizers) = self.update_parts();
-        let done = put_back(passes.accumulator().parameters(), &kept.parameters)
-            .and_then(|()| put_back(passes.compute().buffers().named(), &kept.buffers))
-            .and_then(|()| passes.accumulator_mut().zero_grad());
-        if let Err(error) = done {
-            // Kept for another attempt.
-            self.set_row(Some(kept));
-            return Err(error.into());
-        }
-        optimizers.put_back(id, kept.optimizer);
-        Ok(())
-    }
-
-    /// The stage's gradients of a step are whole. See [`Stage::close_step`].
-    pub(super) fn close_step_in_row(&mut self, step: usize) -> anyhow::Result<()> {
-        let row = self.row().map(|own| Arc::clone(&own.row));
-        let row = row.ok_or_else(|| anyhow::anyhow!("steps in a row that were not begun"))?;
-        let Some(own) = row.steps.get(step) else {
-            bail!("step {step} in a row, of {}", row.steps.len());
-        };
-        self.end()?;
-        if row.skips
-            && let Some((_, name)) = self.accumulator().first_non_finite()?
-        {
-            bail!("the gradient of `{name}` is not finite in step {step} in a row");
-        }
-        if let Some(factor) = own.factor {
-            self.accumulator().scale(factor)?;
-        }
-        let committed = self.committed()?;
-        let norms = match row.votes.max_norm {
-            Some(_) => committed.norms()?,
-            None => Vec::new(),
-        };
-        row.votes.tell(step, self.number(), norms)?;
-        let (id, alive) = &row.optimizer;
-        self.prepare_updates(*id, alive, &own.groups, false)?;
-        self.optimize(*id, &own.groups)?;
-        match row.steps.get(step + 1) {
-            Some(next) => self.begin(&next.settings),
-            None => Ok(()),
-        }
-    }
-}
-
-fn copied(all: &[(String, Tensor)]) -> Result<Vec<Tensor>, TorchError> {
-    let copy = |(_, tensor): &(String, Tensor)| copies::plain(tensor);
-    all.iter().map(copy).collect()
-}
-
-fn put_back(all: &[(String, Tensor)], kept: &[Tensor]) -> Result<(), TorchError> {
-    let mut pairs = all.iter().zip(kept);
-    pairs.try_for_each(|((_, tensor), kept)| copies::fill(tensor, kept))
 }

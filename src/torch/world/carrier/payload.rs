@@ -51,7 +51,7 @@ impl Payload for InTransit {
     }
 
     fn from_values(values: Values) -> Self {
-        Self::on_host(values)
+        values.into()
     }
 
     fn into_parcel(self) -> anyhow::Result<Parcel> {
@@ -69,7 +69,7 @@ impl Payload for Parcel {
     }
 
     fn from_values(values: Values) -> Self {
-        Self::on_host(values)
+        Self(values.into())
     }
 
     fn into_parcel(self) -> anyhow::Result<Parcel> {
