@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpipe_partitioner::DeviceId;
 use parking_lot::Mutex;
 
 use super::super::beat::other_call;
