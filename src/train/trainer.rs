@@ -20,7 +20,7 @@ use super::stop::Stop;
 use super::writer::RunWriter;
 use crate::metrics::StepMetrics;
 use gpipe_data::Diagnosis;
-use gpipe_torch::profile::others::Moment;
+use gpipe_torch::profile::other_programs::Moment;
 use gpipe_torch::{Optimizer, Pipeline, StepReport};
 
 /// A run with everything in its place: its folder is made or cut off after the last

@@ -3,21 +3,21 @@
 //! Layers are built from their builders, run as stages of one layer, and dropped. The caller's
 //! random generators, gradients and statistics do not change.
 
-mod alike;
 mod bytes;
 mod chain;
-mod doubts;
 mod flow;
 mod graphs;
+mod layer_times;
 mod layers;
 mod link;
 mod measure;
 mod measurements;
-mod once;
 mod options;
-pub mod others;
+pub mod other_programs;
+mod reliability;
 mod sample;
 mod series;
+mod similar_layers;
 mod stopwatch;
 mod times;
 mod warm_up;
@@ -37,11 +37,11 @@ use measurements::Measurements;
 use options::sizes;
 use watch::Watch;
 
-pub use doubts::Doubt;
+pub use layer_times::layer_times;
 pub use layers::LayerSpread;
 pub use link::MeasuredLink;
-pub use once::layer_times;
 pub use options::ProfileOptions;
+pub use reliability::Doubt;
 pub use sample::Sample;
 pub use watch::ProfileProgress;
 
@@ -115,7 +115,7 @@ pub fn profile_watched(
     let threads = options
         .threads_per_stage
         .unwrap_or_else(|| share_of_cores(&options.devices));
-    let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
+    let mut doubts: Vec<Doubt> = reliability::busy().into_iter().collect();
     if matches!(device, Device::Cuda(_)) && crate::gpus_are_simulated() {
         let device = crate::device_title(device);
         doubts.push(Doubt::Simulated { device });
@@ -144,7 +144,7 @@ pub fn profile_watched(
         doubts.push(Doubt::LeftOut { largest, wanted });
     }
     let series = &outcome.series[main];
-    doubts.extend(doubts::doubts(&names, series, options.confidence));
+    doubts.extend(reliability::doubts(&names, series, options.confidence));
     let spread = spread(&names, &outcome, main);
     let alone = alone.map(|(cores, mut own)| {
         own.keep(sizes.len());

@@ -40,7 +40,7 @@ pub(crate) enum Sums {
     /// Each copy has all sums.
     #[default]
     InAll,
-    /// Each has those of the parameters that it owns, and updates these alone (`owned.rs`).
+    /// Each has those of the parameters that it owns, and updates these alone (`parameter_ownership.rs`).
     AtOwners,
     /// Each copy has only the gradients of its own micro-batches: nothing is exchanged in a step
     /// (`outer.rs`).

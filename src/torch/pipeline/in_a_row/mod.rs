@@ -5,7 +5,7 @@
 //! run is undone on all stages, and its steps are done again, with barriers, up to the one that does
 //! not count or is clipped: so that its error, its report and its bits are those that it has there.
 
-mod pace;
+mod attempt_length;
 mod run;
 
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{GradNorm, Pipeline, StepReport};
 use crate::error::{Error, Setting, SettingsError};
 use crate::optim::Optimizer;
 use crate::{Loss, LossFn, Values};
-pub(super) use pace::Pace;
+pub(super) use attempt_length::Pace;
 
 /// Options of [`Pipeline::train_steps`].
 ///
