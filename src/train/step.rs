@@ -1,15 +1,47 @@
-//! One step: gradients of a batch, the update by them, and what that came to.
+//! One step: what it is given, gradients of a batch, the update by them, and what that came to.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpipe_partitioner::CheckedSchedule;
+use gpipe_partitioner::{CheckedSchedule, Plan};
 use tch::Tensor;
 
 use super::error::TrainError;
 use super::feed::Feed;
-use super::settings::{Settings, SharedLoss};
+use super::report::Files;
 use crate::metrics::StepMetrics;
-use gpipe_torch::{GradNorm, Optimizer, Pipeline, StepReport};
+use gpipe_torch::{GradNorm, Loss, LossFn, LrSchedule, Optimizer, Pipeline, StepReport, Values};
+
+/// What is chosen about each step.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub(super) steps: Option<usize>,
+    pub(super) lr: Option<LrSchedule>,
+    pub(super) clip: Option<f64>,
+    /// The target that does not count in the accuracy on held-out data, where that is measured.
+    pub(super) accuracy: Option<i64>,
+    pub(super) plan: Option<Plan>,
+    /// What the model is called.
+    pub(super) model: Option<String>,
+    pub(super) files: Files,
+}
+
+/// A loss function whose type is forgotten.
+#[derive(Clone)]
+pub(super) struct SharedLoss(pub(super) Arc<dyn LossFn>);
+
+impl fmt::Debug for SharedLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedLoss")
+    }
+}
+
+impl LossFn for SharedLoss {
+    fn loss(&self, outputs: &Values, targets: &Values) -> anyhow::Result<Loss> {
+        self.0.loss(outputs, targets)
+    }
+}
 
 /// A step whose numbers may still be on devices: the host is ahead of it.
 #[derive(Debug)]

@@ -49,7 +49,6 @@ mod offload;
 mod optimizers;
 mod outer;
 mod own_tensors;
-mod owners;
 mod parameter_ownership;
 mod pass;
 mod passes;
@@ -63,8 +62,8 @@ mod torch_stage;
 mod writes;
 
 pub(crate) use exchange::{Copies, Sums};
-pub use graphs::GraphUse;
-pub(crate) use graphs::Graphing;
+pub use graph_audit::GraphUse;
+pub(crate) use graph_audit::Graphing;
 pub(crate) use in_a_row::{Row, RowStep, Votes};
 pub(crate) use meter::{DeviceMeter, MemoryLevels, StepMemory};
 pub(crate) use outer::OuterStep;
