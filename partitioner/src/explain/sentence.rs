@@ -1,6 +1,6 @@
 //! The comparison as a sentence.
 
-use super::beside;
+use super::contention;
 use super::{Cause, Delta, Difference, EdgeRow, Explanation, StageRow};
 use crate::schedule::ActionKind;
 use crate::units::Micros;

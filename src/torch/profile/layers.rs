@@ -4,7 +4,7 @@ use gpipe_partitioner::{ActionKind, Bytes, LayerProfile, LayerTimes, Micros};
 
 use super::measurements::Measurements;
 use super::series::Series;
-use super::{doubts, measure};
+use super::{measure, reliability};
 
 /// Spread of a layer's measurements.
 #[derive(Debug, Clone, PartialEq)]

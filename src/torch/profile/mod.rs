@@ -24,6 +24,7 @@ mod watch;
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ActionKind, Bytes, Cores, LayerProfile, Profile, Spread};
+use ndarray::Array2;
 use tch::Device;
 
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
