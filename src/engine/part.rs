@@ -1,15 +1,16 @@
 //! Engines with a part of a pipeline's devices: agreement with the other processes.
 
-use super::carrier::{Ballot, Carrier, Verdict};
-use super::door::Entrance;
+use super::carrier::{Ballot, Carrier, Door, UnwantedValue, Verdict};
 use super::failure::{EngineError, discard};
 use super::handle::Engine;
+use super::inboxes::Inboxes;
 use super::mesh::Mesh;
-use super::program::Program;
-use super::sharing::Sharing;
+use super::message::Message;
+use super::program::{Address, Program};
 use super::stage::Stage;
 use super::state::State;
 use super::step_result::{Ended, Settled};
+use super::turns::{Sharing, Turns};
 use super::worker::StageBuilder;
 use gpipe_partitioner::DeviceId;
 use std::sync::Arc;
@@ -163,5 +164,31 @@ fn in_all(verdict: Verdict) -> Result<(), EngineError> {
     match verdict {
         Verdict::Done(_) => Ok(()),
         Verdict::Failed { rank, why } => Err(EngineError::Elsewhere { rank, why }),
+    }
+}
+
+/// Door for the values of one step. It does not hold the engine's carrier, since the carrier holds
+/// it.
+struct Entrance<S: Stage> {
+    inboxes: Arc<Inboxes<S>>,
+    turns: Option<Arc<Turns>>,
+    program: Arc<Program>,
+}
+
+impl<S: Stage> Door<S::Value> for Entrance<S> {
+    fn deliver(&self, to: Address, value: S::Value) -> Result<(), UnwantedValue> {
+        let unwanted = || UnwantedValue(to);
+        let inbox = self.inboxes.of(to.device).ok_or_else(unwanted)?;
+        let op = self.program.consumer(to).ok_or_else(unwanted)?;
+        if let Some(turns) = &self.turns {
+            turns.arrive(to.device, op);
+        }
+        let slot = to.slot;
+        inbox.post(Message::Value { slot, value });
+        Ok(())
+    }
+
+    fn stop(&self) {
+        self.inboxes.stop_all_but(None);
     }
 }

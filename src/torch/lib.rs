@@ -6,7 +6,6 @@
 mod affinity;
 pub mod arrays;
 pub mod batch;
-mod clock;
 mod copies;
 mod cuda;
 mod device;
@@ -67,7 +66,6 @@ pub use step_state::{GatheredParts, StepState};
 pub use values::Values;
 
 pub(crate) use affinity::allowed_cores;
-pub(crate) use clock::thread_time;
 pub use device::{SIMULATE_GPUS, cuda_devices_here, simulated_gpus, time_model};
 pub use device::{
     cores, device_name, gpus_are_simulated, gpus_take_cpu_time, keep_memory, prepare,

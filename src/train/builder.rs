@@ -17,7 +17,7 @@ use super::leader::leads;
 use super::outcome::{Outcome, Rates};
 use super::report::ReportFormat;
 use super::resume::{Resume, ResumeOptions};
-use super::settings::{Settings, SharedLoss};
+use super::step::{Settings, SharedLoss};
 use super::stop::Stop;
 use super::trainer::Trainer;
 use super::writer::{RunWriter, missing};

@@ -12,7 +12,7 @@ use super::evaluation::Evaluation;
 use super::report::Comparison;
 use crate::metrics::{StepMetrics, speed};
 use gpipe_data::{Diagnosis, waiting};
-use gpipe_torch::profile::others::Others;
+use gpipe_torch::profile::other_programs::Others;
 use gpipe_torch::{MemoryReport, MemoryUse, Pipeline, Recompute};
 
 /// How a run ended.

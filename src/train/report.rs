@@ -13,7 +13,7 @@ use gpipe_partitioner::{
 use super::error::TrainError;
 use super::folder::{self, RunFolder};
 use gpipe_data::{Diagnosis, Limit};
-use gpipe_torch::profile::others::Others;
+use gpipe_torch::profile::other_programs::Others;
 use gpipe_torch::{MemoryReport, MemoryUse, Recompute, StepReport};
 
 /// File format of the comparison.

@@ -1,15 +1,47 @@
-//! A step: the gradients of a batch, the update, and their metrics.
+//! A step: its settings, the gradients of a batch, the update, and their metrics.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpipe_partitioner::CheckedSchedule;
+use gpipe_partitioner::{CheckedSchedule, Plan};
 use tch::Tensor;
 
 use super::error::TrainError;
 use super::feed::Feed;
-use super::settings::{Settings, SharedLoss};
+use super::report::Files;
 use crate::metrics::StepMetrics;
-use gpipe_torch::{GradNorm, Optimizer, Pipeline, StepReport};
+use gpipe_torch::{GradNorm, Loss, LossFn, LrSchedule, Optimizer, Pipeline, StepReport, Values};
+
+/// Settings of each step.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub(super) steps: Option<usize>,
+    pub(super) lr: Option<LrSchedule>,
+    pub(super) clip: Option<f64>,
+    /// The target ignored by the held-out accuracy, if that is measured.
+    pub(super) accuracy: Option<i64>,
+    pub(super) plan: Option<Plan>,
+    /// Name of the model.
+    pub(super) model: Option<String>,
+    pub(super) files: Files,
+}
+
+/// A type-erased loss function.
+#[derive(Clone)]
+pub(super) struct SharedLoss(pub(super) Arc<dyn LossFn>);
+
+impl fmt::Debug for SharedLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedLoss")
+    }
+}
+
+impl LossFn for SharedLoss {
+    fn loss(&self, outputs: &Values, targets: &Values) -> anyhow::Result<Loss> {
+        self.0.loss(outputs, targets)
+    }
+}
 
 /// A step whose results may still be on devices, as the host runs ahead.
 #[derive(Debug)]

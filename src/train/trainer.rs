@@ -14,13 +14,12 @@ use super::graphs::GraphNotices;
 use super::hook::Hooks;
 use super::outcome::{Ended, Outcome};
 use super::report::Comparison;
-use super::settings::{Settings, SharedLoss};
-use super::step::{self, PendingStep};
+use super::step::{self, PendingStep, Settings, SharedLoss};
 use super::stop::Stop;
 use super::writer::RunWriter;
 use crate::metrics::StepMetrics;
 use gpipe_data::Diagnosis;
-use gpipe_torch::profile::others::Moment;
+use gpipe_torch::profile::other_programs::Moment;
 use gpipe_torch::{Optimizer, Pipeline, StepReport};
 
 /// A run that is ready: its folder is created or cut off after the last checkpoint, and its weights are

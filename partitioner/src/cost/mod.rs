@@ -2,23 +2,28 @@
 
 mod cards;
 mod host_link;
-mod joins;
 mod link;
 mod memory;
-mod offload;
 
 pub use cards::Cards;
 pub(crate) use cards::Reach;
-pub use host_link::HostLink;
-pub use joins::Joins;
+pub use host_link::{HostLink, OffloadTimes};
 pub use link::Link;
 pub use memory::StageMemory;
-pub use offload::OffloadTimes;
 
 use crate::cores::Cores;
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{ActionKind, Schedule};
 use crate::units::{Bytes, Micros};
+
+/// Start of a device's process in a step ([`Machine::joins`](crate::Machine::joins)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joins {
+    /// Number of the process.
+    pub process: usize,
+    /// Delay of its start behind the first process.
+    pub after: Micros,
+}
 
 /// Times of one micro-batch on a stage, by kind of action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -35,15 +35,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod beside;
 mod cause;
+mod contention;
 mod delta;
 mod devices;
 mod durations;
 mod error;
 mod replays;
+mod sentence;
 mod stages;
-mod words;
 
 pub use cause::{Cause, Difference};
 pub use delta::Delta;

@@ -4,12 +4,12 @@ pub mod cluster;
 mod nodes;
 mod processes;
 mod replicas;
-mod way;
+mod routes;
 
 pub use nodes::{Nodes, NodesError};
 pub use processes::VOTES;
 pub use replicas::{AllReduce, Neighbours};
-pub(crate) use way::Way;
+pub(crate) use routes::Way;
 
 use crate::cores::{Cores, CoresError};
 use crate::cost::{HostLink, Link};

@@ -32,7 +32,7 @@ mod offload;
 mod ports;
 mod program;
 mod sensitivity;
-mod shared;
+mod shared_cores;
 
 pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, CriticalStep};
@@ -84,7 +84,7 @@ fn timeline_of(
 ) -> Timeline {
     let devices = schedule.schedule().devices();
     match costs.cores().filter(|cores| !cores.suffice(devices)) {
-        Some(cores) => shared::timeline(schedule, costs, cores, duration),
+        Some(cores) => shared_cores::timeline(schedule, costs, cores, duration),
         None => timeline(schedule, costs, Clock::new(schedule, costs, duration)),
     }
 }

@@ -347,7 +347,7 @@ mod sharing {
             );
             let duration = |action: Action| costs.stage(action.stage).of(action.kind);
             let walked = replay(&schedule, &costs, duration);
-            let events = shared::timeline(&schedule, &costs, cores(p), duration);
+            let events = shared_cores::timeline(&schedule, &costs, cores(p), duration);
             for (one, other) in walked.spans().iter().zip(events.spans()) {
                 prop_assert_eq!(one.action, other.action);
                 prop_assert!((one.start.get() - other.start.get()).abs() < 1e-6, "{one:?} {other:?}");

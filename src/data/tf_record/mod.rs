@@ -3,7 +3,6 @@
 mod blocks;
 mod decompressed;
 mod example;
-mod files;
 pub mod frame;
 mod framed;
 mod index;

@@ -1,14 +1,17 @@
 //! The records of a data set's files.
 
+use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use parking_lot::Mutex;
+
 use super::blocks::{Blocks, LARGE, Reader};
-use super::files::Files;
 use super::frame::HEADER;
 use super::framed;
 use super::index::Shard;
@@ -222,4 +225,37 @@ impl Source for TfRecords {
 pub(super) fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     side_by_side(0..count, cores, task)
+}
+
+/// Limit of open files: a data set may have more shards than a process may open.
+const OPEN: usize = 64;
+
+/// Files by number; the last used ones stay open.
+#[derive(Debug, Default)]
+struct Files {
+    open: Mutex<VecDeque<(usize, Arc<File>)>>,
+}
+
+impl Files {
+    fn get(&self, number: usize, path: &Path) -> io::Result<Arc<File>> {
+        if let Some(file) = self.take(number) {
+            return Ok(self.put(number, file));
+        }
+        // Without the lock, so that other threads can continue reading.
+        let file = Arc::new(gpipe_partitioner::files::open(path)?);
+        Ok(self.put(number, file))
+    }
+
+    fn take(&self, number: usize) -> Option<Arc<File>> {
+        let mut open = self.open.lock();
+        let place = open.iter().position(|(other, _)| *other == number)?;
+        open.remove(place).map(|(_, file)| file)
+    }
+
+    fn put(&self, number: usize, file: Arc<File>) -> Arc<File> {
+        let mut open = self.open.lock();
+        open.truncate(OPEN - 1);
+        open.push_front((number, Arc::clone(&file)));
+        file
+    }
 }

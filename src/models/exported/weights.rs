@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tch::{Device, Kind, Tensor, nn};
+use tch::{Device, Tensor, nn};
 
 use super::archive::Archive;
 use super::error::{Result, damaged, unsupported};

@@ -1,6 +1,6 @@
 //! Updates of one stage's parameters with libtorch's fused kernels.
 
-mod chosen;
+mod batches;
 mod offloaded;
 mod optimizer_slot;
 mod portable;
@@ -14,7 +14,7 @@ use crate::error::TorchError;
 use crate::ffi::{self, AdamNumbers, SgdNumbers};
 use crate::sequential::bytes;
 use crate::streams::DeviceStreams;
-use chosen::{Batch, Chosen, batches, split};
+use batches::{Batch, Chosen, batches, split};
 use offloaded::Staging;
 use optimizer_slot::OptimizerSlot;
 pub(crate) use portable::Parts;

@@ -3,7 +3,6 @@
 mod builder;
 mod check_step;
 mod clip;
-mod closing;
 mod device_loss_scale;
 mod device_times;
 mod finite_check;
@@ -20,6 +19,7 @@ pub mod report;
 mod snapshot;
 mod stages;
 mod step;
+mod step_message;
 mod ties;
 mod weights;
 mod wiring;

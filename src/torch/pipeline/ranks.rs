@@ -23,12 +23,12 @@ use crate::{TorchError, Values};
 use gpipe_engine::{Ballot, Carrier, EngineError, Verdict};
 
 mod clocks;
-mod start;
-mod swap;
+mod handshake;
+mod replica_exchange;
 
 pub(super) use clocks::Clock;
-pub(super) use start::Members;
-pub(super) use swap::Given;
+pub(super) use handshake::Members;
+pub(super) use replica_exchange::Given;
 
 /// Upper limit of a value's size, in bytes: a header with more is corrupt.
 const LARGEST: u64 = 1 << 40;

@@ -1,10 +1,10 @@
 //! The stages as the pipeline uses them: the engine, and its ordering with the caller's own work on
 //! accelerators before and after.
 
+mod all_processes;
 mod owners;
+mod replica_exchange;
 mod step;
-mod swap;
-mod together;
 mod update;
 
 use std::collections::BTreeMap;

@@ -8,11 +8,11 @@ use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
 use super::Pipeline;
-use super::closing::{self, Closed};
 use super::loss_scale::Scaler;
 use super::losses::{Losses, Shares};
 use super::report::{StepReport, Unread};
 use super::stages::{Ended, Stages, Stepped};
+use super::step_message::{self, Closed};
 use super::wiring::Purpose;
 use crate::error::Error;
 use crate::fail_point::fail_point;
@@ -359,5 +359,8 @@ fn tell(
     let losses = losses.transpose()?.unwrap_or_default();
     let gradients = std::mem::take(&mut ended.outcome.gradients);
     let gradients = input_gradients(gradients, sizes).transpose()?;
-    Ok((gradients, closing::told(stages, ended, (micros, losses))?))
+    Ok((
+        gradients,
+        step_message::told(stages, ended, (micros, losses))?,
+    ))
 }

@@ -13,14 +13,14 @@ use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::flow::{Flow, upstream};
-use super::stopwatch::Stopwatch;
+use super::stopwatch::{Stopwatch, thread_time};
 use crate::error::Error;
 use crate::memory::Account;
 use crate::pipeline::check_model;
 use crate::streams::{DeviceStreams, InTransit, Route};
 use crate::{
     Copies, Graphing, LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential,
-    Skip, StageSpec, StepSettings, TorchStage, Values, thread_time,
+    Skip, StageSpec, StepSettings, TorchStage, Values,
 };
 use gpipe_engine::Stage as _;
 

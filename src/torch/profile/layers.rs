@@ -4,7 +4,7 @@ use gpipe_partitioner::{ActionKind, Bytes, LayerProfile, LayerTimes, Micros};
 
 use super::measurements::Measurements;
 use super::series::Series;
-use super::{doubts, measure};
+use super::{measure, reliability};
 
 /// Spread of a layer's measurements.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,8 +104,8 @@ pub(super) fn spread(names: &[&str], outcome: &Measurements, main: usize) -> Vec
         .map(|((name, series), bytes)| LayerSpread {
             layer: (*name).to_owned(),
             repeats: series.of(ActionKind::Backward).len(),
-            forward: doubts::relative_spread(series.of(ActionKind::Forward)),
-            backward: doubts::relative_spread(series.of(ActionKind::Backward)),
+            forward: reliability::relative_spread(series.of(ActionKind::Forward)),
+            backward: reliability::relative_spread(series.of(ActionKind::Backward)),
             after_input: Bytes(bytes.after_input),
         })
         .collect()

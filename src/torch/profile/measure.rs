@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use gpipe_partitioner::ActionKind;
 use tch::{Tensor, nn};
 
-use super::alike::{self, Looks};
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
 use super::measurements::{LayerSeries, Measurements};
+use super::similar_layers::{self, Looks};
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
@@ -108,7 +108,7 @@ impl MeasureTask<'_> {
                 None
             };
             if let Some(looks) = &looks
-                && alike::taken_for_known(looks, &known, chain, flows, &mut outcome)?
+                && similar_layers::taken_for_known(looks, &known, chain, flows, &mut outcome)?
             {
                 continue;
             }

@@ -3,28 +3,28 @@
 //! Layers are built from their builders, run as stages of one layer, and dropped. The caller's
 //! random generators, gradients and statistics do not change.
 
-mod alike;
 mod bytes;
 mod chain;
-mod doubts;
 mod flow;
 mod graphs;
+mod layer_times;
 mod layers;
 mod link;
 mod measure;
 mod measurements;
-mod once;
 mod options;
-pub mod others;
+pub mod other_programs;
+mod reliability;
 mod sample;
 mod series;
+mod similar_layers;
 mod stopwatch;
-mod times;
 mod warm_up;
 mod watch;
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ActionKind, Bytes, Cores, LayerProfile, Profile, Spread};
+use ndarray::Array2;
 use tch::Device;
 
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
@@ -37,11 +37,11 @@ use measurements::Measurements;
 use options::sizes;
 use watch::Watch;
 
-pub use doubts::Doubt;
+pub use layer_times::layer_times;
 pub use layers::LayerSpread;
 pub use link::MeasuredLink;
-pub use once::layer_times;
 pub use options::ProfileOptions;
+pub use reliability::Doubt;
 pub use sample::Sample;
 pub use watch::ProfileProgress;
 
@@ -115,7 +115,7 @@ pub fn profile_watched(
     let threads = options
         .threads_per_stage
         .unwrap_or_else(|| share_of_cores(&options.devices));
-    let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
+    let mut doubts: Vec<Doubt> = reliability::busy().into_iter().collect();
     if matches!(device, Device::Cuda(_)) && crate::gpus_are_simulated() {
         let device = crate::device_title(device);
         doubts.push(Doubt::Simulated { device });
@@ -144,7 +144,7 @@ pub fn profile_watched(
         doubts.push(Doubt::LeftOut { largest, wanted });
     }
     let series = &outcome.series[main];
-    doubts.extend(doubts::doubts(&names, series, options.confidence));
+    doubts.extend(reliability::doubts(&names, series, options.confidence));
     let spread = spread(&names, &outcome, main);
     let alone = alone.map(|(cores, mut own)| {
         own.keep(sizes.len());
@@ -239,5 +239,25 @@ fn try_graphs(model: &Sequential, sample: &Sample, options: &ProfileOptions) -> 
             refusals: vec![None; model.len()],
             replay: None,
         },
+    }
+}
+
+impl Profiled {
+    /// Returns the layers' times for a micro-batch of the profile's size, in microseconds.
+    ///
+    /// *Shapes*: `[layers, 4]`: forward, gradient of the input, gradient of the weights, and joint
+    /// backward.
+    pub fn times(&self) -> Array2<f64> {
+        let layers = self.profile.layers();
+        let times = |layer: usize| {
+            let times = layers[layer].times;
+            [
+                times.forward,
+                times.backward_input,
+                times.backward_weight,
+                times.joint(),
+            ]
+        };
+        Array2::from_shape_fn((layers.len(), 4), |(layer, kind)| times(layer)[kind].get())
     }
 }

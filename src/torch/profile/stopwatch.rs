@@ -1,4 +1,4 @@
-//! Time that a CUDA device computes, independent of the host's time to submit.
+//! Time that a CUDA device computes, independent of the host's time to submit, and CPU time of a thread.
 //!
 //! A device that waits for its host would appear to take as long as the host. So the device is kept
 //! busy first: the measured work is submitted meanwhile, and then runs without gaps, between two
@@ -62,4 +62,25 @@ impl Stopwatch {
     fn event(&self) -> Result<RawEvent, Error> {
         Ok(RawEvent::record(self.device, current_stream(self.device)?)?)
     }
+}
+
+/// Returns the seconds that the calling thread has run on a core; `None` if the system does not
+/// tell.
+#[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
+#[cfg(target_os = "linux")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "other systems do not tell, and callers have to deal with that"
+)]
+pub(super) fn thread_time() -> Option<f64> {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
+}
+
+/// Returns the seconds that the calling thread has run on a core; `None` if the system does not
+/// tell.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn thread_time() -> Option<f64> {
+    None
 }

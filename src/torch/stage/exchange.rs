@@ -28,7 +28,6 @@ use tch::Tensor;
 use super::accumulator::{Accumulator, Gradients, added_sets};
 use super::compute::Compute;
 use super::gathered;
-use super::owners::owners;
 use crate::copies;
 use crate::error::TorchError;
 use crate::streams::MemorySpace;
@@ -40,7 +39,7 @@ pub(crate) enum Sums {
     /// Each copy has all sums.
     #[default]
     InAll,
-    /// Each has those of the parameters that it owns, and updates these alone (`owned.rs`).
+    /// Each has those of the parameters that it owns, and updates these alone (`parameter_ownership.rs`).
     AtOwners,
     /// Each copy has only the gradients of its own micro-batches: nothing is exchanged in a step
     /// (`outer.rs`).
@@ -300,4 +299,32 @@ fn tree(mut parts: Vec<Gradients>) -> anyhow::Result<Gradients> {
         parts = sums;
     }
     Ok(parts.pop().unwrap_or_default())
+}
+
+/// Assigns each number of bytes to a replica: the largest first, to the replica with the fewest
+/// bytes, or the first of several such.
+fn owners(bytes: &[u64], replicas: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..bytes.len()).collect();
+    order.sort_by_key(|place| std::cmp::Reverse(bytes[*place]));
+    let mut loads = vec![0; replicas];
+    let mut owners = vec![0; bytes.len()];
+    for place in order {
+        let least = (0..replicas).min_by_key(|replica| loads[*replica]);
+        owners[place] = least.unwrap_or_default();
+        loads[owners[place]] += bytes[place];
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_shared_out_by_their_bytes() {
+        assert_eq!(owners(&[4, 100, 4, 60, 40], 2), [0, 0, 1, 1, 1]);
+        assert_eq!(owners(&[8, 8, 8, 8], 4), [0, 1, 2, 3]);
+        assert_eq!(owners(&[8], 2), [0]);
+        assert!(owners(&[], 2).is_empty());
+    }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Floating-point buffers become the mean of the copies' (in the same tree, by replica 0), others
-//! those of replica 0. Ownership is as with a sharded optimizer (`owned.rs`), so that each part of
+//! those of replica 0. Ownership is as with a sharded optimizer (`parameter_ownership.rs`), so that each part of
 //! the outer step's state is in one replica.
 
 use std::collections::BTreeMap;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 
 use super::exchange::{Copies, Sums};
-use super::graphs::{GraphUse, Graphs};
+use super::graph_audit::GraphUse;
+use super::graphs::Graphs;
 use super::lost_device;
 use super::meter::{DeviceMeter, StageMeter, StepMemory};
 use super::optimizers::Optimizers;

@@ -15,17 +15,16 @@
 //! waits for a transfer, and is the vote of all who have not voted. A vote that comes to its end
 //! is one in which all have done their part.
 
-mod agree;
 mod arrivals;
-mod between;
-mod busy;
+mod between_steps;
 mod channels;
 mod departures;
-mod headers;
 mod payload;
 mod pending;
-mod posted;
+mod receive_ahead;
 mod shared;
+mod vote;
+mod work_counter;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,14 +37,14 @@ use gpipe_partitioner::DeviceId;
 use super::{Group, Lost, Transfer, World};
 use crate::fail_point::fail_point;
 use arrivals::{Arrivals, Expected, Place};
-use busy::Piece;
 use channels::Channels;
 use departures::Departures;
 use gpipe_engine::{Address, Ballot, Carrier, Door, Program, Verdict};
 use shared::{Shared, Way, listen, told};
+use work_counter::Piece;
 
-pub use between::gather_once;
-pub(super) use between::tell_all;
+pub use between_steps::gather_once;
+pub(super) use between_steps::tell_all;
 pub use payload::{Parcel, Payload};
 
 /// Interval of failure checks on the channels between GPUs.

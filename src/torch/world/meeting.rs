@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Words, WorldError, files, keys, spawned};
+use super::{Words, WorldError, fd_limit, keys, spawned};
 use crate::Store;
 
 /// Time limit of one attempt to connect, and the pause between two attempts.
@@ -46,7 +46,7 @@ pub(super) fn meet(
 ) -> Result<Met, WorldError> {
     let serves = words.rank == 0 && !words.launcher_serves;
     let begin = Instant::now();
-    files::allow(words.size, serves);
+    fd_limit::allow(words.size, serves);
     let (store, address) = if serves {
         let store = Store::open(master, port, true, limit).map_err(|source| WorldError::Serve {
             host: master.to_owned(),

@@ -16,14 +16,15 @@
 //!
 //! Network traffic is neither encrypted nor authenticated: for private networks only.
 
-mod beat;
 mod carrier;
 mod control;
-mod ending;
 mod error;
-mod files;
+mod exit;
+mod fd_limit;
 mod group;
+mod heartbeat;
 mod keys;
+mod launcher_env;
 mod lazy;
 mod local;
 mod lost;
@@ -31,7 +32,6 @@ mod meeting;
 mod nodelist;
 mod watch;
 mod watcher;
-mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,10 +42,10 @@ use parking_lot::Mutex;
 
 use crate::fail_point::fail_point;
 use crate::{ProcessGroup, TorchError};
-use beat::Beat;
 pub use control::Control;
-use ending::Ending;
+use exit::Ending;
 use group::{Places, Retired};
+use heartbeat::Beat;
 use lost::{End, short};
 use meeting::Met;
 pub use watch::Held;
@@ -56,9 +56,9 @@ use carrier::tell_all;
 pub use carrier::{Parcel, Payload, WorldCarrier};
 pub use error::WorldError;
 pub use group::{Group, Transfer};
+pub use launcher_env::{Launcher, Words, WordsError};
 pub use lost::{Lost, RESTART_MAY_HELP};
 pub use nodelist::NodelistError;
-pub use words::{Launcher, Words, WordsError};
 
 /// Set by `gpipe-rs launch` in the processes that it starts, to its own process id.
 pub(crate) const LAUNCHED: &str = "GPIPE_LAUNCHED_BY";

@@ -31,10 +31,10 @@ use parking_lot::{Condvar, Mutex};
 use super::lost::{End, Lost};
 use crate::Work;
 
-mod hold;
+mod exit_guard;
 mod threads;
 
-pub use hold::Held;
+pub use exit_guard::Held;
 
 /// Something that an end of the generation frees.
 pub(super) trait Abort: Send + Sync {

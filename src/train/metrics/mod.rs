@@ -24,7 +24,7 @@ mod error;
 mod events;
 mod interval;
 mod json_lines;
-mod peak;
+pub(crate) mod peak;
 mod report;
 mod run;
 mod step;

@@ -1,7 +1,7 @@
 //! Errors of invalid settings: the setting and the rule that it breaks.
 
+mod messages;
 mod setting;
-mod words;
 
 use std::fmt;
 

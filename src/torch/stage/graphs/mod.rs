@@ -32,7 +32,6 @@ mod copies;
 mod forward;
 mod shapes;
 mod slot;
-mod usage;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -40,7 +39,7 @@ use std::rc::Rc;
 use super::accumulator::Accumulator;
 use super::border::{BorderGradients, SkipList};
 use super::compute::Compute;
-use super::graph_audit::GraphAudit;
+use super::graph_audit::{GraphAudit, GraphUse};
 use super::inputs::Inputs;
 use super::layers::SegmentOutput;
 use super::live::{Half, Live};
@@ -50,8 +49,6 @@ use crate::streams::DeviceStreams;
 use forward::{SEGMENT, UNIT};
 use shapes::{Shapes, shape};
 pub(super) use slot::Slot;
-pub use usage::GraphUse;
-pub(crate) use usage::Graphing;
 
 /// A stage's graphs.
 #[derive(Debug)]

@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use super::super::{Group, Lost, Transfer, World};
 use super::channels::Channels;
-use super::headers::Headers;
-use super::posted::{MARK, Posted};
+use super::receive_ahead::{Headers, MARK, Posted};
 use super::shared::{Shared, is_over};
 use super::{Order, Parcel, Payload};
 use crate::caught;

@@ -13,8 +13,8 @@ use crossbeam_channel::{Sender, unbounded};
 use gpipe_partitioner::DeviceId;
 use parking_lot::Mutex;
 
-use super::busy::Piece;
 use super::shared::{Shared, Way, is_over};
+use super::work_counter::Piece;
 use super::{Parcel, Payload};
 use crate::caught;
 use crate::streams::{Channel, InTransit, ToHost};

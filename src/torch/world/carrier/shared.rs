@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use gpipe_partitioner::DeviceId;
 use parking_lot::Mutex;
 
-use super::super::beat::other_call;
+use super::super::heartbeat::other_call;
 use super::super::{Group, Lost, World};
-use super::agree::{Exchange, Stopped, TOLD, VOTES};
-use super::busy::Busy;
 use super::channels::{Channels, Unconnected};
-use super::headers::Headers;
 use super::pending::Pending;
-use super::posted::Posted;
+use super::receive_ahead::{Headers, Posted};
+use super::vote::{Exchange, Stopped, TOLD, VOTES};
+use super::work_counter::Busy;
 use super::{Payload, tag_of};
 use crate::Values;
 use crate::wire::{Header, Outgoing};

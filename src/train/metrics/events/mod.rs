@@ -1,6 +1,5 @@
 //! TensorBoard's event files: protocol buffers in TFRecord frames.
 
-mod cut;
 mod message;
 
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::MetricsError;
-use gpipe_data::tf_record::frame;
+use gpipe_data::tf_record::frame::{self, First, first};
+use gpipe_partitioner::files;
 use message::What;
 
 /// Prefix of event files' names, followed by seconds since 1970, which order the files in TensorBoard.
@@ -53,7 +53,7 @@ impl EventFile {
     /// [`MetricsError::Record`] for a damaged record.
     pub fn resume(folder: &Path, step: u64) -> Result<Self, MetricsError> {
         for path in existing(folder)? {
-            cut::after(&path, step)?;
+            cut_after(&path, step)?;
         }
         let mut events = Self::create(folder)?;
         events.write(&message::event(now(), step + 1, &What::Start))?;
@@ -122,4 +122,39 @@ fn seconds_of(path: &Path) -> Option<u64> {
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Cuts off the records from the first one of a step after `last`, and an incomplete one; removes a
+/// file that has no scalars then.
+fn cut_after(path: &Path, last: u64) -> Result<(), MetricsError> {
+    let bytes = files::read(path).map_err(MetricsError::io("read", path))?;
+    let damaged = |offset: usize, why| MetricsError::Record {
+        path: path.to_owned(),
+        offset: offset as u64,
+        why,
+    };
+    let (mut kept, mut any) = (0, false);
+    while let Some(rest) = bytes.get(kept..).filter(|rest| !rest.is_empty()) {
+        let (data, length) = match first(rest) {
+            First::Whole(data, length) => (data, length),
+            First::Torn => break,
+            First::Damaged(why) => return Err(damaged(kept, why)),
+        };
+        let event = message::step(data);
+        let (step, scalars) = event.ok_or_else(|| damaged(kept, "it is no event"))?;
+        if step > last {
+            break;
+        }
+        any |= scalars;
+        kept += length;
+    }
+    if !any {
+        return fs::remove_file(path).map_err(MetricsError::io("remove", path));
+    }
+    if kept == bytes.len() {
+        return Ok(());
+    }
+    let file = OpenOptions::new().write(true).open(path);
+    let cut = file.and_then(|file| file.set_len(kept as u64));
+    cut.map_err(MetricsError::io("cut", path))
 }

@@ -6,8 +6,6 @@ mod carrier;
 mod compile;
 #[path = "../../../device_stages.rs"]
 mod device_stages;
-#[path = "../../../door.rs"]
-mod door;
 #[path = "../../../entry.rs"]
 mod entry;
 #[path = "../../../event.rs"]
@@ -44,8 +42,6 @@ mod schedules;
 mod sequence;
 #[path = "../../../shared.rs"]
 mod shared;
-#[path = "../../../sharing.rs"]
-mod sharing;
 #[path = "../../../spin.rs"]
 mod spin;
 #[path = "../../../stage.rs"]
@@ -75,8 +71,8 @@ pub use handle::Engine;
 pub use in_memory::InMemory;
 pub use mesh::Mesh;
 pub use program::Program;
-pub use sharing::{Sharing, Unpinned};
 pub use stage::Stage;
 pub use step_result::Settled;
 pub use topology::{EdgeId, Topology};
+pub use turns::{Sharing, Unpinned};
 pub use worker::StageBuilder;

@@ -1,6 +1,6 @@
 //! The comparison as a sentence.
 
-use super::beside;
+use super::contention;
 use super::{Cause, Delta, Difference, EdgeRow, Explanation, StageRow};
 use crate::schedule::ActionKind;
 use crate::units::Micros;
@@ -151,7 +151,7 @@ fn slow_stage(explanation: &Explanation, longer: bool) -> Option<String> {
     if share.abs() < SAME || (share < 0.0) == longer {
         return Some("single actions differ, the averages of stages do not".to_owned());
     }
-    let why = beside::of(row, &explanation.measured).filter(|_| !longer);
+    let why = contention::of(row, &explanation.measured).filter(|_| !longer);
     let why = why.map_or_else(String::new, |own| {
         format!(
             "; {} while the other devices were idle, {} beside them, as they share the machine",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::agree::{Exchange, Message, Sent, Stopped, TOLD};
+use super::vote::{Exchange, Message, Sent, Stopped, TOLD};
 use super::{Group, Lost, Payload, World, WorldCarrier};
 use crate::Values;
 use crate::wire::{Header, Incoming, Outgoing};

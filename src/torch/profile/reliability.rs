@@ -9,7 +9,7 @@ use gpipe_partitioner::{ActionKind, Micros};
 use super::measure::doubt;
 use super::measurements::LayerSeries;
 use super::series::Series;
-use crate::profile::others::{Moment, Others};
+use crate::profile::other_programs::{Moment, Others};
 
 /// Quartile distance over median above which a layer is noisy.
 const NOISY: f64 = 0.15;
