@@ -50,7 +50,7 @@ pub use delta::Delta;
 pub use devices::DeviceRow;
 pub use error::ExplainError;
 pub use stages::StageRow;
-pub(crate) use words::noun;
+pub(crate) use sentence::noun;
 
 use crate::cost::EdgeTimes;
 use crate::ids::StageId;

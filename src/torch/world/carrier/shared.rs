@@ -16,7 +16,6 @@ use super::{Payload, tag_of};
 use crate::Values;
 use crate::wire::{Header, Outgoing};
 use gpipe_engine::{Address, Ballot, Door, Program, UnwantedValue, Verdict};
-use gpipe_partitioner::DeviceId;
 use tch::Tensor;
 
 pub(super) struct Shared<V> {
