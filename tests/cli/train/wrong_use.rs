@@ -246,23 +246,23 @@ fn wrong_schedules_stages_and_files_are_exit_code_2_and_one_helpful_line() {
     all_refused(&STAGES_AND_FILES);
 }
 
-/// clap says that two flags cannot be used together, and neither why nor what to do.
+/// clap says that two flags cannot be used together, and not why.
 const EXCLUDED: [Case; 3] = [
     (
         &["--plan", "p.json", "--micro-batches", "4"],
         &[
             "--plan",
             "--micro",
-            "the plan decides this already; leave one of them out",
+            "A plan of `profile` or `plan`, which decides schedule,",
         ],
     ),
     (
         &["--plan", "p.json", "--replicas", "2"],
-        &["cannot be used with", "another plan with `plan`"],
+        &["cannot be used with", "CUDA graphs and replicas"],
     ),
     (
         &["--steps", "3", "--epochs", "1"],
-        &["each says how long to train; leave one of them out"],
+        &["cannot be used with", "in place of --steps"],
     ),
 ];
 

@@ -1,6 +1,6 @@
 //! What a run takes where nobody says: learning rate and micro-batches, by the case.
 
-use super::few::fewest_samples;
+use super::few_samples::fewest_samples;
 use super::recipe::Recipe;
 use crate::config::Origins;
 use crate::model::Chosen;
