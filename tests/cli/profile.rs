@@ -310,7 +310,7 @@ fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
         let output = gpipe(folder.path(), &[&args, flag].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
-        let wanted = "the plan decides this already; leave one of them out";
+        let wanted = "A plan of `profile` or `plan`, which decides schedule,";
         assert!(errors.contains(wanted), "{errors}");
     }
 }

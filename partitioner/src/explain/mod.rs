@@ -49,8 +49,8 @@ pub use cause::{Cause, Difference};
 pub use delta::Delta;
 pub use devices::DeviceRow;
 pub use error::ExplainError;
-pub use stages::StageRow;
 pub(crate) use sentence::noun;
+pub use stages::StageRow;
 
 use crate::cost::EdgeTimes;
 use crate::ids::StageId;

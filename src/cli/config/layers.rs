@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::environment::environment;
 use super::file::file;
-use super::set::set;
-use super::{ConfigLayer, GivenFlag, Schema};
+use super::{ConfigLayer, Entry, GivenFlag, Origin, Schema, Value};
 use crate::{Failure, input};
 
 /// The sources of configuration given on a command line.
@@ -46,4 +45,25 @@ pub(crate) fn layers<T: 'static>(
         layers.push(layer.map_err(Failure::Usage)?);
     }
     Ok(layers)
+}
+
+/// Reads repeatable settings such as `train.steps=5` from the command line.
+///
+/// # Errors
+/// A setting has no `=`.
+fn set<T>(settings: &[String]) -> Result<ConfigLayer<T>, String> {
+    let entry = |setting: &String| {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(format!(
+                "--set {setting}: write a key and its value, such as `train.steps=5`"
+            ));
+        };
+        Ok(Entry {
+            key: key.trim().to_owned(),
+            value: Value::of_text(value.trim()),
+            origin: Origin::Set(setting.clone()),
+            read: None,
+        })
+    };
+    settings.iter().map(entry).collect()
 }

@@ -13,14 +13,11 @@ mod flags;
 pub(super) mod form;
 mod key;
 mod layers;
-mod listing;
 mod resolve;
 mod row;
 mod schema;
-mod set;
 mod value;
 pub(super) mod values;
-mod write;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,12 +26,11 @@ pub(super) use diff::{diff, fixed};
 pub(super) use flags::{Flags, GivenFlag, HasFlags};
 pub(super) use key::{Assign, Key, OnResume};
 pub(super) use layers::{Sources, layers};
-pub use listing::ConfigKey;
 pub(super) use resolve::{Origins, resolve};
 pub(super) use row::{Row, Slot, settings};
-pub(super) use schema::Schema;
+pub use schema::ConfigKey;
+pub(super) use schema::{Schema, toml};
 pub(super) use value::{Kind, Value};
-pub(super) use write::toml;
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]

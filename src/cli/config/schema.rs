@@ -1,9 +1,26 @@
-//! All keys of a configuration.
+//! All keys of a configuration, as a list and as a file.
+
+use std::fmt::Write as _;
 
 use gpipe_partitioner::words::{instead, meant, nearest};
 
 use super::{Entry, Key, OnResume, Origins, Value};
 use gpipe_torch::{PipelineBuilder, Setting};
+
+/// One key of a configuration.
+#[derive(Debug, Clone)]
+pub struct ConfigKey {
+    /// The full name, with its table, such as `train.steps`.
+    pub name: String,
+    /// The kind of value, such as `a number`.
+    pub kind: String,
+    /// Description.
+    pub about: String,
+    /// Id of the flag of this key: see [`clap::Arg::get_id`].
+    pub flag: Option<String>,
+    /// The default, as written in a file.
+    pub default: Option<String>,
+}
 
 /// The keys, in the order of the resolved configuration.
 #[derive(Debug)]
@@ -25,6 +42,21 @@ impl<T: 'static> Schema<T> {
             }
         }
         tables
+    }
+
+    /// Lists all keys with their values in `defaults`.
+    pub(crate) fn listed(&self, defaults: &T) -> Vec<ConfigKey> {
+        let keys = self.keys.iter().map(|key| ConfigKey {
+            name: key.name.clone(),
+            kind: key.kind.to_string(),
+            about: key.about.clone(),
+            flag: key.flag.as_ref().map(|flag| flag.id.clone()),
+            default: (key.get)(defaults)
+                .or_else(|| key.hidden_default.clone())
+                .filter(|_| !key.by_case)
+                .map(|value| value.to_string()),
+        });
+        keys.collect()
     }
 
     /// Applies all pipeline settings of the configuration to the builder.
@@ -167,4 +199,22 @@ impl<T: 'static> Schema<T> {
         let key = self.keys.iter().find(|key| key.own() == own)?;
         Some(&key.name)
     }
+}
+
+/// Formats all keys with values as TOML, which is itself a layer.
+pub(crate) fn toml<T: 'static>(schema: &Schema<T>, config: &T) -> String {
+    let mut text = String::new();
+    for table in schema.tables() {
+        let keys = schema.keys.iter().filter(|key| key.table() == table);
+        let values = keys.filter_map(|key| Some((key.own(), (key.get)(config)?)));
+        let mut values = values.peekable();
+        if values.peek().is_some() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n[{table}]\n");
+        }
+        for (key, value) in values {
+            let _ = writeln!(text, "{key} = {value}");
+        }
+    }
+    text
 }

@@ -1,17 +1,18 @@
 //! `gpipe-rs eval`: evaluates a trained model on text or samples.
 
 mod data;
-mod progress;
 mod samples;
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::words::decimals;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::feed::foreign;
+use super::feed::not_data;
 use super::model::exported;
 use super::trained::{Devices, Place, Spoken, Trained, TrainedOn};
 use super::{Failure, failure, input, output, say};
@@ -19,7 +20,6 @@ use data::Judge;
 use gpipe_models::zoo::Zoo;
 use gpipe_torch::{LossFn as _, Pipeline, Values};
 
-pub(super) use progress::Batches;
 pub(super) use samples::cut;
 
 /// Default batch size, if the run has none.
@@ -58,7 +58,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if let Some(path) = &args.data {
         let wrong = |why| Failure::Usage(format!("--data {}: {why}", path.display()));
-        foreign::check_several(path).map_err(wrong)?;
+        not_data::check_several(path).map_err(wrong)?;
     }
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
@@ -229,4 +229,30 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
         let _ = writeln!(lines, "checkpoint  of step {step}");
     }
     output::print(&lines)
+}
+
+/// Progress bar of batches on a terminal; hidden elsewhere. Dropping it clears the bar.
+#[derive(Debug)]
+pub(crate) struct Batches(ProgressBar);
+
+impl Batches {
+    pub(crate) fn new(all: usize) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let style = ProgressStyle::with_template("{pos}/{len} {bar:12} batches, {elapsed}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self(ProgressBar::new(all as u64).with_style(style))
+    }
+
+    /// Counts one more batch.
+    pub(crate) fn done(&self) {
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }

@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 
 use gpipe_partitioner::words::{count, decimals, six_digits};
 
-use super::progress::Batches;
+use super::Batches;
 use super::{Args, counted, diverged};
 use crate::feed::DataOptions;
 use crate::feed::learned::Learned;

@@ -1,17 +1,17 @@
 //! Input data of a model: text, a file of tokens, samples of any kind, or data made up from its shapes.
 
 mod batches;
-mod fit;
-mod fitting;
-pub(super) mod foreign;
+mod eval_data;
 pub(super) mod learned;
-mod named;
-mod other;
+mod model_fit;
+mod named_arrays;
+pub(super) mod not_data;
 mod read;
 pub(super) mod remote;
 pub(super) mod samples;
-mod several;
+mod source_name;
 mod speed;
+mod suggested_model;
 mod unlabelled;
 
 use std::path::{Path, PathBuf};
@@ -31,10 +31,10 @@ use gpipe_train::Feed as _;
 use learned::{Learned, Pace};
 
 pub(super) use batches::{Feed, HeldOut};
-pub(super) use other::Other;
+pub(super) use eval_data::EvalData;
 
 use batches::Judged;
-pub(super) use fit::{check_batch, tokens};
+pub(super) use model_fit::{check_batch, tokens};
 pub(super) use samples::DataOptions;
 pub(super) use unlabelled::unlabelled;
 
@@ -125,7 +125,7 @@ impl Source {
         }
         if let Some(path) = data {
             let wrong = |why: String| Failure::Usage(format!("--data {}: {why}", path.display()));
-            foreign::check_several(path).map_err(wrong)?;
+            not_data::check_several(path).map_err(wrong)?;
             let typed = path.to_string_lossy();
             if !path.exists()
                 && path != Path::new(SYNTHETIC)
@@ -145,7 +145,7 @@ impl Source {
                 "--data {}: this is a table, and `{name}` learns texts: {}; to learn it letter by letter, \
                  call it .txt",
                 path.display(),
-                fitting::of_table(path, options.target.as_deref())
+                suggested_model::of_table(path, options.target.as_deref())
             )));
         }
         let share = options.held_out;
@@ -162,7 +162,7 @@ impl Source {
                 read.fitted(chosen, share).map_err(|unfit| {
                     let (chosen, why) = *unfit;
                     let instead = if is_table(path) {
-                        fitting::instead(&chosen, path)
+                        suggested_model::instead(&chosen, path)
                     } else {
                         format!("; or take made-up data with --data {SYNTHETIC}")
                     };
@@ -220,7 +220,7 @@ impl Source {
         }
         let found = samples::choose(chosen, path, options);
         let found = found.map_err(|why| match path {
-            Some(path) => named(why + &fitting::instead(chosen, path)),
+            Some(path) => named(why + &suggested_model::instead(chosen, path)),
             None => named(why),
         })?;
         Ok(found.map(|(chosen, samples)| {

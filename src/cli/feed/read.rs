@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::fit::{self, What};
 use super::learned::Pace;
+use super::model_fit::{self, What};
 use super::{Source, Windows, parts};
 use crate::model::Chosen;
 use crate::trained::ModelTokenizer;
@@ -91,7 +91,7 @@ impl Read {
         share: f64,
     ) -> Result<(Chosen, Source), Box<(Chosen, String)>> {
         let vocabulary = self.tokens.vocabulary();
-        let chosen = match fit::adapted(&chosen, vocabulary) {
+        let chosen = match model_fit::adapted(&chosen, vocabulary) {
             Ok(adapted) => adapted,
             Err(why) => return Err(Box::new((chosen, why))),
         };
@@ -103,11 +103,11 @@ impl Read {
 
     fn cut(self, chosen: &Chosen, share: f64) -> Result<Source, String> {
         let what = self.what;
-        let seq = fit::window(chosen, what, self.tokens.vocabulary())?;
+        let seq = model_fit::window(chosen, what, self.tokens.vocabulary())?;
         let own = self.held_out.as_ref();
         for tokens in std::iter::once(&self.tokens).chain(own) {
             let share = if own.is_some() { 0.0 } else { share };
-            fit::require(tokens, what, seq, share)?;
+            model_fit::require(tokens, what, seq, share)?;
         }
         let [train, held_out] = apart((&self.tokens, own), share);
         let held_out = (!held_out.is_empty()).then_some(held_out);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use gpipe_partitioner::words::count;
 
 use super::learned::{Learned, Pace};
-use super::several;
+use super::named_arrays;
 use crate::model::Chosen;
 use crate::model::flags::flag;
 use crate::models::shapes;
@@ -103,16 +103,16 @@ fn found(
     options: &DataOptions,
 ) -> Result<Option<(Chosen, Learned)>, String> {
     if let Some(path) = path
-        && let Some((chosen, several)) = several::by_name(chosen, path, options)?
+        && let Some((chosen, several)) = named_arrays::by_name(chosen, path, options)?
     {
         return Ok(Some((
-            several::ignoring(&chosen),
+            named_arrays::ignoring(&chosen),
             Learned::Several(several),
         )));
     }
     let Some([input, target]) = pair(&chosen.spec) else {
         return match path {
-            Some(path) => Err(several::refused(&chosen.spec, path)),
+            Some(path) => Err(named_arrays::refused(&chosen.spec, path)),
             None => Ok(None),
         };
     };
@@ -135,7 +135,7 @@ fn found(
     let chosen = adapted(chosen, &samples)?;
     let samples = fitted(&chosen, &samples)?;
     let chosen = if samples.may_ignore() {
-        several::ignoring(&chosen)
+        named_arrays::ignoring(&chosen)
     } else {
         chosen
     };
@@ -177,7 +177,7 @@ pub(super) fn wanted(
     if let Some(column) = &own.target {
         options = options.target(column);
     }
-    if let [name] = &several::names(&chosen.spec)[..] {
+    if let [name] = &named_arrays::names(&chosen.spec)[..] {
         options = options.input(name);
     }
     if let Some(side) = own.resize {

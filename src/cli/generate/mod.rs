@@ -34,7 +34,7 @@ pub(super) struct Args {
     prompt: String,
     /// Tokens to write at most (characters, for a model of characters). An end-of-text token ends
     /// the text earlier.
-    #[arg(long, value_name = "N", default_value = "200", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, alias = "max-new-tokens", value_name = "N", default_value = "200", allow_negative_numbers = true, value_parser = input::at_least_one)]
     tokens: usize,
     /// Below 1, likely tokens become more likely; above 1, less likely; 0 always takes the most
     /// likely token.

@@ -1,7 +1,7 @@
 //! `gpipe-rs predict`: predictions of a trained model for samples without targets.
 
-mod told;
-mod written;
+mod formats;
+mod predictions;
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use tch::Tensor;
 use super::eval::{Batches, cut};
 use super::feed::learned::Learned;
 use super::feed::remote::local;
-use super::feed::{DataOptions, foreign, unlabelled};
+use super::feed::{DataOptions, not_data, unlabelled};
 use super::model::{Chosen, exported};
 use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input};
 use gpipe_data::{Part, Samples, cells, not_finite};
 use gpipe_models::zoo::Zoo;
 use gpipe_torch::{Pipeline, Values};
-use told::{Teller, Told};
+use predictions::{Teller, Told};
 
 /// Default batch size, if the run has none.
 const BATCH: usize = 32;
@@ -61,10 +61,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let paths = || args.data.iter().chain(&args.named);
     for path in paths() {
-        foreign::check(path).map_err(|why| wrong(path, &why))?;
+        not_data::check(path).map_err(|why| wrong(path, &why))?;
     }
     if let Some(path) = &args.output {
-        written::check(path)?;
+        formats::check(path)?;
     }
     let trained = Trained::read(&args.place, &Spoken::default(), zoo)?;
     let options = options(&trained)?;
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         told.extend(names.into_iter().zip(reader.read(&samples)?));
     }
     drop(reader);
-    written::write(args, &trained, &told)
+    formats::write(args, &trained, &told)
 }
 
 /// The error for a path.

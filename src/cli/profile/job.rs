@@ -9,8 +9,8 @@ use super::report::Loading;
 use crate::feed::{self, DataOptions, Measured, Source};
 use crate::model::Chosen;
 use crate::model::exported::AskedLoss;
-use crate::train::few;
-use crate::{Failure, room};
+use crate::train::few_samples;
+use crate::{Failure, host_memory};
 use gpipe_models::zoo::{ModelSpec, Zoo};
 use gpipe_torch::{Sample, Sequential};
 
@@ -62,7 +62,7 @@ impl<'a> Job<'a> {
         let chose_vocab = chosen.chose("vocab");
         let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None, &of_data)?;
         check_memory(args, &chosen.spec)?;
-        let fewest = few::fewest_in_training(&chosen.spec)?;
+        let fewest = few_samples::fewest_in_training(&chosen.spec)?;
         let micro_sizes = micro_sizes(args, &chosen, fewest);
         Ok(Self {
             args,
@@ -173,7 +173,7 @@ fn check_memory(args: &Args, spec: &ModelSpec) -> Result<(), Failure> {
         )
     };
     let what = format!("parameters and gradients of `{}`", spec.name());
-    room::check(&what, parameters.saturating_mul(2), instead).map_err(Failure::Usage)
+    host_memory::check(&what, parameters.saturating_mul(2), instead).map_err(Failure::Usage)
 }
 
 /// Checks that every stage has at least one layer.

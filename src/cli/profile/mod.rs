@@ -1,6 +1,5 @@
 //! `gpipe-rs profile`: measures a model's layers and plans a pipeline.
 
-mod html;
 mod interrupt;
 mod job;
 mod options;
@@ -82,7 +81,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let choices = choices::said(&measured.profile, &plan, &plan_options);
     if let Some(path) = &args.report {
         let notes = (limit.as_str(), choices.as_slice());
-        let page = html::page(&spec, &measured, &plan, &plan_options, notes)?;
+        let page = report::page(&spec, &measured, &plan, &plan_options, notes)?;
         output::write(Some(path), &page)?;
     }
     let mut said = vec![Said::new("limit", limit.clone())];

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{LayerCost, Micros, Partition, Plan, StageId};
+use gpipe_partitioner::{LayerCost, Micros, Partition, Plan, PlanOptions, StageId};
 use serde_json::{Value, json};
 
 use crate::output::{self, thousands};
@@ -285,4 +286,21 @@ pub(super) fn beginning(spec: &ModelSpec, options: &ProfileOptions) -> anyhow::R
         count(layers, "layer"),
         listed.join(", "),
     ))
+}
+
+/// Makes the page about a model, its plan, what limits the plan, and the reasons.
+pub(super) fn page(
+    spec: &ModelSpec,
+    measured: &Profiled,
+    plan: &Plan,
+    options: &PlanOptions,
+    (limit, choices): (&str, &[Said]),
+) -> Result<String, PageError> {
+    let doubts = measured.doubts.iter().map(ToString::to_string);
+    let page = ProfilePage::new(spec.name(), &measured.profile, plan, options)?
+        .with_about(spec.settings().to_string())
+        .with_limit(limit)
+        .with_notes(choices.iter().map(Said::sentence).collect())
+        .with_doubts(doubts.collect());
+    Ok(page.html())
 }

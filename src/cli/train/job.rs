@@ -9,12 +9,15 @@ use gpipe_partitioner::words::count;
 use tch::Device;
 
 use super::configured::Saved;
-use super::decided::decided;
+use super::leader_choices::decided;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, configured, few, from_plan, holds, moved, resumed, usual};
+use super::{
+    check, config, configured, few_samples, from_plan, memory_check, missing_data, resumed,
+    usual_values,
+};
 use crate::config::{Origin, Origins, Schema};
-use crate::feed::{self, DataOptions, HeldOut, Other, Source};
+use crate::feed::{self, DataOptions, EvalData, HeldOut, Source};
 use crate::model::{Chosen, exported};
 use crate::trained::ModelTokenizer;
 use crate::trained::initial::{self, Weights};
@@ -38,7 +41,7 @@ pub(super) struct Job {
     pub(super) chosen: Chosen,
     pub(super) source: Source,
     /// Separate evaluation data.
-    pub(super) other: Option<Other>,
+    pub(super) other: Option<EvalData>,
     pub(super) plan: Option<Plan>,
     /// Learning-rate schedule.
     pub(super) rates: LrSchedule,
@@ -100,7 +103,8 @@ impl Job {
             Some(plan) => on_its_devices(recipe, plan, &origins, processes),
             None => recipe,
         };
-        let (recipe, mut said) = usual::filled(recipe, &origins, &chosen, weights.is_some())?;
+        let (recipe, mut said) =
+            usual_values::filled(recipe, &origins, &chosen, weights.is_some())?;
         let recipe = match &plan {
             Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
             None => recipe,
@@ -130,16 +134,18 @@ impl Job {
             tokenizer.as_deref(),
             &options,
         )
-        .map_err(|failure| moved::data(failure, recipe.data.as_deref(), &origins))?;
+        .map_err(|failure| missing_data::data(failure, recipe.data.as_deref(), &origins))?;
         source.check_batch(recipe.batch).map_err(Failure::Usage)?;
         let recipe = in_steps(recipe, &source, &origins).map_err(Failure::Usage)?;
         let rates = recipe.learning_rates().map_err(failure)?;
-        let other = other(&recipe, (&chosen, &source), tokenizer.as_deref())
-            .map_err(|failure| moved::eval_data(failure, recipe.eval_data.as_deref(), &origins))?;
+        let other =
+            other(&recipe, (&chosen, &source), tokenizer.as_deref()).map_err(|failure| {
+                missing_data::eval_data(failure, recipe.eval_data.as_deref(), &origins)
+            })?;
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
-        holds::check(&recipe, &chosen.spec)?;
+        memory_check::check(&recipe, &chosen.spec)?;
         let named_devices = origins.of("pipeline.devices").is_some();
         let mut notes = origins.notes;
         notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
@@ -150,7 +156,7 @@ impl Job {
         notes.extend(weights.as_ref().and_then(|own| own.note.clone()));
         notes.extend(exported::note_of_gradients(&chosen.spec));
         notes.extend(idle(&recipe));
-        notes.extend(few::note(&recipe, &chosen.spec)?);
+        notes.extend(few_samples::note(&recipe, &chosen.spec)?);
         notes.extend(check::patience(&recipe));
         let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
         check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;
@@ -353,11 +359,11 @@ fn other(
     recipe: &Recipe,
     of: (&Chosen, &Source),
     tokenizer: Option<&ModelTokenizer>,
-) -> Result<Option<Other>, Failure> {
+) -> Result<Option<EvalData>, Failure> {
     let Some(path) = &recipe.eval_data else {
         return Ok(None);
     };
-    let read = Other::read(path, of, tokenizer, &recipe.data_options());
+    let read = EvalData::read(path, of, tokenizer, &recipe.data_options());
     let read = read.map_err(|why| format!("--eval-data {}: {why}", path.display()));
     read.map(Some).map_err(Failure::Usage)
 }
@@ -366,7 +372,7 @@ fn other(
 fn held_out<'a>(
     recipe: &Recipe,
     chosen: &Chosen,
-    (source, other): (&'a Source, Option<&'a Other>),
+    (source, other): (&'a Source, Option<&'a EvalData>),
 ) -> Option<HeldOut<'a>> {
     let takes = |samples: usize| match (recipe.replicas, chosen.spec.exported()) {
         (1, _) | (_, None) => exported::takes(&chosen.spec, samples, recipe.micro),

@@ -1,26 +1,26 @@
 //! `gpipe-rs train`: trains a model as a pipeline.
 
-mod again;
-mod asked;
 mod check;
 mod config;
 mod configured;
-mod decided;
-pub(super) mod few;
-mod fits;
+pub(super) mod few_samples;
 mod from_plan;
-mod holds;
 mod job;
-mod moved;
+mod leader_choices;
+mod memory_check;
+mod missing_data;
 mod optimizer;
 mod options;
 mod progress;
 mod recipe;
 mod resolved;
+mod restarted;
 mod resumed;
 mod rows;
+mod signals;
+mod still_fits;
 mod summary;
-mod usual;
+mod usual_values;
 
 use std::sync::Arc;
 
@@ -45,10 +45,10 @@ pub(super) use options::Args;
 #[cfg(test)]
 pub(super) use recipe::Recipe;
 
-use again::Begun;
 use job::Job;
 use progress::Progress;
 use resolved::Resolved;
+use restarted::Begun;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let world = world::join()?;
@@ -109,7 +109,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     goes_on.notes.iter().for_each(|note| progress.say(note));
     let speak = progress.speaker();
     let mut optimizer = job.optimizer()?;
-    let measuring = asked::Measuring::default();
+    let measuring = signals::Measuring::default();
     let hooks = (progress, measuring.clone());
     let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, hooks)?;
     if job.recipe.checkpoint_every > 0 {
@@ -125,9 +125,9 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let leads = world::leads(world);
     let (run, checkpoints) = (trainer.folder().path(), trainer.folder().checkpoints());
     let (run, saves) = (run.to_owned(), job.recipe.checkpoint_every > 0);
-    let left = move || asked::left(&run, &checkpoints, saves);
+    let left = move || signals::left(&run, &checkpoints, saves);
     let asked = leads
-        .then(|| asked::Listening::begin(speak, measuring, left))
+        .then(|| signals::Listening::begin(speak, measuring, left))
         .transpose()
         .map_err(TrainError::Signals)?;
     let outcome = trainer.run().map_err(|error| explained(&job, error))?;
@@ -259,7 +259,7 @@ fn trainer<'a>(
     optimizer: &'a mut Optimizer,
     resolved: &Resolved,
     resume: Option<Resume>,
-    (progress, measuring): (Progress, asked::Measuring),
+    (progress, measuring): (Progress, signals::Measuring),
 ) -> Result<Trainer<'a>, Failure> {
     let (recipe, spec) = (&job.recipe, &job.chosen.spec);
     let (batch, steps, seed) = (recipe.batch, recipe.steps, recipe.seed);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::fits::same_program;
 use super::rows;
+use super::still_fits::same_program;
 use crate::config::form::{FilePath, Form, List, Optional, Truth, UnlessZero};
 use crate::config::values::{Cap, Offload};
 use crate::config::{Row, settings, values};

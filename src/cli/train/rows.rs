@@ -7,8 +7,8 @@ use clap::Arg;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::fits::{balance_fits, chunks_fit, replicas_fit};
 use super::recipe::{PLANNED, Recipe, flag};
+use super::still_fits::{balance_fits, chunks_fit, replicas_fit};
 use crate::config::Row;
 use crate::config::form::{FilePath, Form, List, Optional, Switch, Truth, UnlessZero};
 use crate::config::values::{self, Cap, Offload};

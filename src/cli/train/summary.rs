@@ -12,9 +12,10 @@ use super::{Failure, called};
 use crate::feed::Source;
 use crate::feed::learned::Learned;
 use crate::model::flags::flag;
-use crate::{limit, output, said};
+use crate::{output, titled_lines};
 use gpipe_data::{Change, Diagnosis, Limit, Missing, Normalise};
 use gpipe_torch::{Kernels, Precision, device_name};
+use gpipe_train::metrics::is_host_bound;
 use gpipe_train::{BEST, Outcome, Summary};
 
 /// The JSON output.
@@ -301,11 +302,22 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             _ => {}
         }
     }
-    if let Some(verdict) = limit::host_bound(outcome.summary().host_share) {
+    if let Some(verdict) = host_bound(outcome.summary().host_share) {
         let host = lines.iter().position(|(title, _)| *title == "host");
         lines.insert(host.map_or(0, |host| host + 1), ("limit", verdict));
     }
     lines
+}
+
+/// Returns the verdict if asynchronous devices wait for the host threads that launch their work, which
+/// were busy for this share of their time.
+fn host_bound(host_share: Option<f64>) -> Option<String> {
+    let share = host_share.filter(|share| is_host_bound(*share))?;
+    Some(format!(
+        "host-bound: telling the devices what to do takes {:.0} % of the time that they take to do \
+         it; give them more at once: larger micro-batches, or fewer of them",
+        100.0 * share
+    ))
 }
 
 /// Notes that skipped updates also count as warm-up steps.

@@ -8,7 +8,7 @@ use tch::Tensor;
 
 use super::{Failure, ModelTokenizer, not_finite, run};
 use crate::config::Origins;
-use crate::feed::{Source, foreign};
+use crate::feed::{Source, not_data};
 use crate::input;
 use crate::model::flags::{Given, flag};
 use crate::model::{exported, sizes};
@@ -65,7 +65,7 @@ pub(crate) fn read(
             quoted(path)
         )));
     }
-    foreign::check_weights(path)
+    not_data::check_weights(path)
         .map_err(|why| Failure::Usage(format!("--weights {}: {why}", path.display())))?;
     if exported::is_exported(model) {
         let weights = of_program(path, Path::new(model)).map_err(Failure::Usage)?;

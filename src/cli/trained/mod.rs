@@ -12,7 +12,7 @@ use tch::{Device, TchError, Tensor};
 use super::feed;
 use super::input::{self, DeviceList};
 use super::models::shapes;
-use super::{Failure, room, say, simulated};
+use super::{Failure, host_memory, say, simulated};
 use gpipe_models::hugging_face::{self, TokenizerFiles};
 use gpipe_models::zoo::{Fill, ModelSpec, Zoo};
 use gpipe_torch::{Pipeline, Variable};
@@ -274,7 +274,7 @@ impl Trained {
     pub(super) fn pipeline(&self, devices: &[Device], micro: usize) -> Result<Pipeline, Failure> {
         let model = self.spec.build();
         let what = ("the weights", COPIES);
-        room::check_model(
+        host_memory::check_model(
             &self.spec,
             what,
             devices,

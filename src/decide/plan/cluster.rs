@@ -60,11 +60,11 @@ pub(super) fn of(args: &Args) -> Result<Option<(Cluster, Bytes)>, Failure> {
     let usage = |error: ClusterError| Failure::Usage(error.to_string());
     let cluster = match (&args.cluster.cluster, args.cluster.per_node) {
         (Some(name), _) => Some(named(args, name)?),
-        (None, Some(_)) if args.shape.is_given() => {
-            let why = "--per-node: the costs of a --model-shape are computed for known cards: name \
-                       these with --cluster instead, a ready-made node (rtx-4090, dgx-a100, …; \
-                       --nodes N of it, --memory of each card) or a file that says what its cards \
-                       compute and move";
+        (None, _) if args.shape.is_given() => {
+            let why = "the costs of a --model-shape are computed for known cards: name these with \
+                       --cluster instead of --devices or --per-node, a ready-made node (rtx-4090, \
+                       dgx-a100, …; --nodes N of it, --memory of each card) or a file that says \
+                       what its cards compute and move";
             return Err(Failure::Usage(why.to_owned()));
         }
         (None, Some(cards)) => {

@@ -16,14 +16,15 @@ use crate::{Failure, input};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = MACHINES)]
 pub(crate) struct ShapeFlags {
-    /// Transformer to plan for instead of a profile, with costs computed for the cards of --cluster. A name (gpt2, gpt2-medium, gpt2-large,
+    /// Transformer to plan for instead of a profile; its layers' costs are computed for the cards of
+    /// --cluster. A name (gpt2, gpt2-medium, gpt2-large,
     /// gpt2-xl, gpt3-175b, llama2-7b, llama2-13b, llama2-70b, llama3-8b, llama3-70b, mistral-7b,
     /// tinyllama), sizes
     /// (layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200, and where they differ from a GPT's
     /// kv-heads, feed-forward, family=gpt|llama and attention=flash|stored), or a name and sizes
     /// that change it.
     #[arg(
-        long, help_heading = MODEL, value_name = "SHAPE", requires = "cluster", conflicts_with_all = ["profile", "devices"],
+        long, help_heading = MODEL, value_name = "SHAPE", requires = "cluster", conflicts_with = "profile",
         value_parser = input::transformer
     )]
     model_shape: Option<Transformer>,

@@ -176,12 +176,9 @@ fn wrong_clusters_are_told_with_what_to_do() {
         ("", "--devices <LIST>"),
         (
             "--per-node 2 --devices 4",
-            "--devices is instead of a cluster",
+            "a cluster, instead of --devices",
         ),
-        (
-            "--per-node 2 --cores 2",
-            "for --devices, not for a cluster; leave it out",
-        ),
+        ("--per-node 2 --cores 2", "cannot be used with"),
         ("--nodes 2 --per-node 2", "2 nodes need a link between them"),
         ("--cluster dgx-a10", "did you mean `dgx-a100`?"),
         // The suggestion must name the cluster that has such cards.

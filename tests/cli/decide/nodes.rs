@@ -175,10 +175,7 @@ fn wrong_spreads_are_told_with_what_to_do() {
         ),
         ("--replicas 9", "too few for 9 replicas"),
         ("--replicas 0", "must be at least 1"),
-        (
-            "--replicas 2 --cores 2",
-            "on one machine share cores; leave one",
-        ),
+        ("--replicas 2 --cores 2", "Cores that the devices share"),
         (
             "--processes 3",
             "3 processes for 8 devices: each must have as many devices",

@@ -43,36 +43,8 @@ fn a_misspelt_verb_is_answered_with_the_nearest() {
 
 /// Flags that users of other tools typed, which got no answer or a wrong one.
 #[test]
-fn flags_of_other_tools_are_answered() {
+fn what_is_no_flag_or_no_value_is_answered_with_what_was_meant() {
     for (args, wanted) in [
-        (
-            "train --label price",
-            "instead of `--label`, write: --target NAME",
-        ),
-        ("train --scheduler cosine", "write: --lr-schedule NAME"),
-        // Regression test: the answer was `--heads`, or none.
-        ("train --threads 2", "write: --threads-per-stage N"),
-        ("train --thread 2", "write: --threads-per-stage N"),
-        ("train --log-interval 5", "write: --log-every N"),
-        ("train --ckpt runs/1", "write: --resume RUN"),
-        (
-            "launch -n 2 -- env",
-            "instead of `-n`, write: --processes N",
-        ),
-        (
-            "plan --model gpt2 --devices 4",
-            "write: --model-shape NAME, such as gpt2",
-        ),
-        ("train --features a,b", "--drop-columns NAMES"),
-        (
-            "train --no-header",
-            "the first line of a table is the names of its columns",
-        ),
-        (
-            "predict --run r --delimiter ;",
-            "told apart by the first line",
-        ),
-        ("train --deepspeed ds.json", "--shard-optimizer is ZeRO-1"),
         ("train --layers 1 --model nope.pt2", "--model nope.pt2: "),
         ("train --model d.npz", "a .npz is data: give it as --data"),
         ("train run", "write `--resume run`, if that is what it is"),
@@ -84,7 +56,6 @@ fn flags_of_other_tools_are_answered() {
             "train c.toml",
             "write `--config c.toml`, if that is what it is",
         ),
-        ("train --checkpoint always", "write: --recompute always"),
         (
             "train --tokenizer nothere.json",
             "nothere.json: there is no such file or folder",
@@ -164,51 +135,15 @@ fn what_is_missing_or_stands_in_the_wrong_place_is_told_with_a_line_that_works()
 #[test]
 fn flags_of_other_tools_are_answered_with_what_they_are_here() {
     for (verb, other, right) in [
-        ("train", "--learning-rate", "--lr RATE"),
+        ("train", "--learning_rate", "write `--lr`"),
+        ("train", "--num_workers=4", "write `--workers`"),
         ("train", "--gradient-checkpointing", "--recompute always"),
-        ("train", "--num_workers=4", "--workers N"),
-        ("train", "--max_grad_norm", "--clip NORM"),
         ("train", "--fp16", "--precision fp16"),
-        ("train", "--num-train-epochs", "--epochs E"),
-        ("train", "--nproc-per-node", "launch --processes N"),
-        ("train", "--n-layer", "--layers N"),
+        ("train", "--world-size", "launch --processes N"),
         ("plan --profile p.json", "--gpus", "--devices LIST"),
         ("train", "--pp", "--devices N, a stage each"),
         ("train", "--gradient-accumulation-steps", "--micro M"),
-        (
-            "train",
-            "--tensor-model-parallel-size",
-            "layers are never split here",
-        ),
-        ("plan --profile p.json", "--tp", "--tensor-parallel"),
-        ("train", "--seed-everything", "--seed N"),
-        ("train", "--verbose", "metrics.jsonl"),
-        ("eval --run r", "-v", "metrics.jsonl"),
-        ("train", "--wandb-project", "events for TensorBoard"),
-        ("train", "--training.steps", "write `--steps`"),
-        (
-            "train",
-            "--parallelism.pipeline_parallel_degree",
-            "instead of `--parallelism.pipeline_parallel_degree`, write: --devices N",
-        ),
-        ("train", "--job.config_file", "--config FILE"),
-        ("train", "--model.name", "write `--model`"),
-        ("train", "--trainer.max_epochs", "--epochs E"),
-        ("train", "--lr_scheduler.warmup_steps", "--warmup N"),
-        ("train", "--optimizer.name", "write `--optimizer`"),
-        ("train", "--train_micro_batch_size_per_gpu", "--micro M"),
-        ("train", "--lr-decay", "--lr-schedule NAME"),
-        ("train", "--distributed", "launch --processes N"),
-        ("train", "--do-train", "the verb says what is done"),
-        ("train", "--load-in-8bit", "never quantized here"),
-        ("train", "--lora-r", "there are no adapters here"),
-        (
-            "train",
-            "--zero-stage",
-            "--shard-optimizer, which shards optimizer states only",
-        ),
         ("train", "--fsdp", "as ZeRO-1 does"),
-        ("train", "--warmup-ratio", "--warmup N, where N are steps"),
         (
             "",
             "--steps",
@@ -302,12 +237,11 @@ fn values_of_other_tools_are_answered_with_what_they_are_here() {
             "train --model resnet50 --data CIFAR-10",
             "nothing is downloaded",
         ),
-        ("train --dry-run", "`train --steps 1` tries one step"),
         (
             "train --lr -1e-3",
             "'-1e-3' for '--lr <RATE>': must be a number above 0",
         ),
-        ("train --no-shuffle", "--shuffle=false"),
+        ("train --learning-rate x", "for '--lr <RATE>'"),
     ] {
         let output = gpipe(Path::new("."), args);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -357,7 +291,6 @@ fn what_belongs_to_another_verb_or_to_a_flag_is_answered_with_where() {
         ("eval runs/1", "--run runs/1"),
         ("plan p.json", "--profile p.json"),
         ("profile --epochs 3", "`--epochs` is a flag of `train`"),
-        ("generate --max-new-tokens 3", "--tokens N"),
         ("generate --run runs/1 cat", "--prompt cat"),
         (
             "train --data mine.txt --devices cpu cuda",

@@ -253,16 +253,16 @@ const EXCLUDED: [Case; 3] = [
         &[
             "--plan",
             "--micro",
-            "the plan decides this already; leave one of them out",
+            "A plan of `profile` or `plan`, which decides schedule,",
         ],
     ),
     (
         &["--plan", "p.json", "--replicas", "2"],
-        &["cannot be used with", "another plan with `plan`"],
+        &["cannot be used with", "CUDA graphs and replicas"],
     ),
     (
         &["--steps", "3", "--epochs", "1"],
-        &["each says how long to train; leave one of them out"],
+        &["cannot be used with", "in place of --steps"],
     ),
 ];
 

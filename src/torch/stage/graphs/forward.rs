@@ -1,6 +1,5 @@
 //! The graph of a slot's forward.
 
-
 use super::copies::{copy_inputs, copy_skips, copy_values, fill};
 use crate::error::TorchError;
 use crate::ffi::CudaGraph;

@@ -11,7 +11,7 @@ use tch::Device;
 
 use super::Failure;
 use super::recipe::Recipe;
-use super::usual::has_convolutions;
+use super::usual_values::has_convolutions;
 use crate::model::Chosen;
 use crate::world::of_leader;
 use gpipe_torch::profile::layer_times;

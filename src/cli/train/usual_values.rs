@@ -1,6 +1,6 @@
 //! Defaults that depend on the case: learning rate and number of micro-batches.
 
-use super::few::fewest_samples;
+use super::few_samples::fewest_samples;
 use super::recipe::Recipe;
 use crate::config::Origins;
 use crate::model::Chosen;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::batches::{HeldOut, Judged};
-use super::fit::{self, What};
-use super::foreign;
 use super::learned::{Learned, Pace};
+use super::model_fit::{self, What};
+use super::not_data;
 use super::read::Read;
 use super::samples::{self, DataOptions};
 use super::{Source, is_tokens, remote};
@@ -16,14 +16,14 @@ use gpipe_data::{Part, TextSet, Tokens};
 /// Separate evaluation data of a run.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "there is one of a run")]
-pub(crate) enum Other {
+pub(crate) enum EvalData {
     /// Windows of this length.
     Tokens(Tokens, usize),
     /// A part of samples, loaded at this pace.
     Samples(Learned, Part, Pace),
 }
 
-impl Other {
+impl EvalData {
     /// Reads evaluation data with the tokens, classes and scales of `source`. Of samples with a test
     /// part, only the test part is used.
     ///
@@ -36,11 +36,11 @@ impl Other {
         options: &DataOptions,
     ) -> Result<Self, String> {
         let path = &*remote::local(path)?;
-        foreign::check_several(path)?;
+        not_data::check_several(path)?;
         match source {
             Source::Text { .. } | Source::Tokens { .. } => {
                 let tokens = tokens(path, source, tokenizer)?;
-                let seq = fit::window(chosen, What::Tokens, tokens.vocabulary())?;
+                let seq = model_fit::window(chosen, What::Tokens, tokens.vocabulary())?;
                 if tokens.len() <= seq {
                     return Err(format!(
                         "it is too short: {} tokens, and a sequence has {seq}",

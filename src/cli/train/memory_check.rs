@@ -4,7 +4,7 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Partition, StageId};
 
 use super::recipe::Recipe;
-use crate::{Failure, room};
+use crate::{Failure, host_memory};
 use gpipe_models::hugging_face;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::{OptimizerKind, Precision, Recompute};
@@ -19,7 +19,7 @@ const TRAINED: u64 = 2;
 /// stages, if all are on CPUs. With several processes the lightest stages are counted, so that nothing
 /// that fits is rejected.
 pub(super) fn check(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
-    if !room::is_host(&recipe.devices) {
+    if !host_memory::is_host(&recipe.devices) {
         return Ok(());
     }
     let layers = spec.build().parameter_bytes()?;
@@ -45,7 +45,7 @@ pub(super) fn check(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     let name = spec.name();
     let what = format!("parameters, gradients and the optimizer of `{name}`{of}");
     let instead = "take smaller sizes, more processes, or devices of their own memory";
-    room::check(&what, needs, instead).map_err(Failure::Usage)?;
+    host_memory::check(&what, needs, instead).map_err(Failure::Usage)?;
     activations(recipe, spec)
 }
 
@@ -76,7 +76,7 @@ fn activations(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     );
     let instead =
         "take a smaller --context, more --micro or a smaller --batch, or --recompute always";
-    room::check(&what, needs, instead).map_err(Failure::Usage)
+    host_memory::check(&what, needs, instead).map_err(Failure::Usage)
 }
 
 /// Returns the parameter bytes of each stage.
