@@ -9,7 +9,7 @@
 use gpipe::engine::{ActionEvent, Engine, Entry, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{
     Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape,
-    StageId, StageTimes, Timeline, simulate,
+    StageId, StageTimes, simulate,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,10 +35,6 @@ impl Stage for Fixed {
         wait(duration(self.0.of(action.kind)));
         let gives = action.kind == ActionKind::Forward || action.kind.gives_input_gradient();
         Ok(vec![(); usize::from(gives)])
-    }
-
-    fn close_step(&mut self, _: usize) -> anyhow::Result<()> {
-        Ok(())
     }
 
     fn end(&mut self) -> anyhow::Result<()> {

@@ -133,15 +133,3 @@ pub(super) fn parse(mut command: Command, args: &[OsString]) -> Result<Cli<Verb>
         .map_err(|error| behind_the_verb(&mut command, error))?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_of_all_verbs_that_exclude_each_other_say_why() {
-        let mut command = build(&[], &Zoo::builtin()).unwrap();
-        command.build();
-        assert_eq!(names::unexplained(&command), [""; 0]);
-    }
-}

@@ -28,12 +28,6 @@ pub(super) fn like(other: &Tensor, values: &Tensor) -> Result<Tensor, TorchError
     Ok(new)
 }
 
-/// Copies a tensor with its strides, outside of autograd.
-pub(super) fn plain(tensor: &Tensor) -> Result<Tensor, TorchError> {
-    let _no_grad = tch::no_grad_guard();
-    ffi::copy(&tensor.f_detach()?)
-}
-
 /// Copies a tensor with its strides; the copy requires a gradient if the tensor does.
 pub(super) fn same_strides(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let copy = tch::no_grad(|| ffi::copy(tensor))?;

@@ -50,7 +50,7 @@ pub(crate) fn enter_stream(device: usize, id: i64) -> Result<i64> {
 
 /// A point in a stream of a CUDA device.
 #[derive(Debug)]
-pub struct RawEvent {
+pub(crate) struct RawEvent {
     pointer: NonNull<c_void>,
 }
 

@@ -123,20 +123,6 @@ impl Optimizer {
         self.id
     }
 
-    /// Returns the groups with this learning rate, if one is given.
-    ///
-    /// # Errors
-    /// Those of [`Optimizer::groups`].
-    pub(crate) fn groups_at(&self, lr: Option<f64>) -> Result<Groups, Error> {
-        let mut groups = self.groups.clone();
-        if let Some(lr) = lr {
-            groups.set_lr(lr);
-        }
-        let checked = groups.check();
-        checked.map_err(|why| SettingsError::invalid(Setting::Optimizer, why))?;
-        Ok(groups)
-    }
-
     /// Returns the parameter groups and their updates.
     ///
     /// # Errors

@@ -12,7 +12,6 @@ use tch::Tensor;
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::error::TorchError;
 use crate::ffi::{self, AdamNumbers, SgdNumbers};
-use crate::sequential::bytes;
 use crate::streams::DeviceStreams;
 use batches::{Batch, Chosen, batches, split};
 use offloaded::Staging;
@@ -96,34 +95,6 @@ impl OptimizerState {
             staging,
         });
         Ok(())
-    }
-
-    /// Returns whether some state is in host memory.
-    pub(crate) fn is_offloaded(&self) -> bool {
-        self.offloaded.contains(&true)
-    }
-
-    /// A copy, which shares no memory with it; of a state between updates.
-    ///
-    /// # Errors
-    /// No memory.
-    pub(crate) fn copied(&self) -> Result<Self, TorchError> {
-        let slots = self.slots.iter().map(|slot| {
-            let copy = slot.as_ref().map(OptimizerSlot::copied);
-            copy.transpose()
-        });
-        Ok(Self {
-            slots: slots.collect::<Result<_, _>>()?,
-            offloaded: self.offloaded.clone(),
-            ready: None,
-            begun: None,
-        })
-    }
-
-    /// Returns the bytes of the state.
-    pub(crate) fn bytes(&self) -> u64 {
-        let moments = self.slots.iter().flatten().flat_map(OptimizerSlot::moments);
-        moments.map(bytes).sum()
     }
 
     /// Frees what [`OptimizerState::prepare`] took.

@@ -15,9 +15,6 @@ use crate::{clip_factor, clip_there, operators, total_norm};
 pub struct GradNorm(LateNumber);
 
 impl GradNorm {
-    pub(super) fn known(norm: f64) -> Self {
-        Self(LateNumber::known(norm))
-    }
 
     /// Returns the number; waits for the device if it is not done.
     ///

@@ -148,11 +148,6 @@ impl Scaler {
         self.state
     }
 
-    /// Returns the number of consecutive good steps until the scale is doubled.
-    pub(super) fn growth_interval(&self) -> u64 {
-        self.growth_interval
-    }
-
     /// Discards the steps since `state`.
     pub(super) fn go_back(&mut self, state: State) {
         self.state = state;
@@ -181,10 +176,6 @@ impl State {
         }
         self.succeeded(growth_interval);
         Ok(())
-    }
-
-    pub(super) fn scale(self) -> f64 {
-        self.scale
     }
 
     pub(super) fn succeeded(&mut self, growth_interval: u64) {

@@ -41,10 +41,6 @@ pub(in crate::pipeline) struct CopyId {
 }
 
 impl CopyId {
-    pub(in crate::pipeline) fn first_of(stage: StageId) -> Self {
-        let replica = 0;
-        Self { stage, replica }
-    }
 }
 
 /// The processes of a pipeline, from the view of the calling thread of one of them.

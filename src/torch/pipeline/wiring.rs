@@ -35,11 +35,6 @@ impl Wiring {
         }
     }
 
-    /// Returns whether a skip goes from one stage to another.
-    pub(super) fn has_portals(&self) -> bool {
-        !self.portals.is_empty()
-    }
-
     /// Returns the edges: the input enters the first stage, the target the last; each stage sends
     /// its outputs to the next, and skips directly to their destination; the loss (or the output)
     /// leaves the last. Stages rely on this order.

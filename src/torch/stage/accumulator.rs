@@ -422,12 +422,6 @@ impl Accumulator {
         Ok(ffi::scale_by(&self.present(), &factor)?)
     }
 
-    /// Returns whether there are gradients of any step.
-    pub(super) fn has_gradients(&self) -> bool {
-        let mut all = self.with_tied();
-        self.has_previous() || all.any(|(_, parameter)| parameter.grad().defined())
-    }
-
     /// Clears the gradients of all steps.
     pub(crate) fn zero_grad(&mut self) -> Result<(), TorchError> {
         self.previous.clear();

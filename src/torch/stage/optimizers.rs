@@ -69,16 +69,6 @@ impl Optimizers {
         self.states.get(&id).map(|(_, state)| state)
     }
 
-    /// An optimizer remembers this again; nothing where it had not seen the stage.
-    pub(super) fn put_back(&mut self, id: u64, state: Option<OptimizerState>) {
-        let Some(state) = state else {
-            return self.forget(id);
-        };
-        if let Some((_, own)) = self.states.get_mut(&id) {
-            *own = state;
-        }
-    }
-
     /// Drops what an optimizer remembers.
     pub(super) fn forget(&mut self, id: u64) {
         self.states.remove(&id);

@@ -82,13 +82,6 @@ impl Segments {
         }
     }
 
-    /// Returns whether a layer outputs parameters or buffers in training; `None` if unknown.
-    pub(super) fn give_out_own(&self) -> Option<bool> {
-        let owners = self.all.iter().map(Segment::owners);
-        let owners: Option<Vec<&[usize]>> = owners.collect();
-        Some(owners?.iter().any(|own| !own.is_empty()))
-    }
-
     /// Returns whether another segment of the stage follows.
     pub(super) fn has_next(&self, unit: RunUnit) -> bool {
         matches!(unit, RunUnit::Segment(number) if number + 1 < self.all.len())

@@ -2,7 +2,6 @@
 
 use tch::{Kind, Tensor};
 
-use crate::copies;
 use crate::error::TorchError;
 use crate::optim::OptimizerKind;
 
@@ -48,22 +47,6 @@ impl OptimizerSlot {
             OptimizerKind::Adam(_) | OptimizerKind::AdamW(_) => matches!(self, Self::AdamW { .. }),
             OptimizerKind::Sgd(_) => matches!(self, Self::Momentum(_)),
         }
-    }
-
-    /// A copy that shares no memory with it.
-    pub(super) fn copied(&self) -> Result<Self, TorchError> {
-        Ok(match self {
-            Self::AdamW {
-                mean,
-                square,
-                steps,
-            } => Self::AdamW {
-                mean: copies::plain(mean)?,
-                square: copies::plain(square)?,
-                steps: copies::plain(steps)?,
-            },
-            Self::Momentum(buffer) => Self::Momentum(copies::plain(buffer)?),
-        })
     }
 
     /// The tensors that are as large as the parameter.
