@@ -120,7 +120,7 @@ impl OptimizerState {
             streams.end_action()?;
         }
         streams.release_offloaded()?;
-        Ok((fresh, Staging::new(groups, batches, streams)?))
+        Ok((fresh, Staging::new(groups, batches)?))
     }
 
     /// Loads all offloaded states back to the device.

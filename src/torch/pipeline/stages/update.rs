@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::fail_point::fail_point;
 use crate::pipeline::local_steps::{InRound, LocalSteps};
 use crate::pipeline::ties::Ties;
+use crate::streams::lost;
 use crate::{Groups, OuterStep};
 
 /// An update for which all stages are prepared.
