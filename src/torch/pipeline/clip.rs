@@ -15,7 +15,6 @@ use crate::{clip_factor, clip_there, operators, total_norm};
 pub struct GradNorm(LateNumber);
 
 impl GradNorm {
-
     /// Returns the number; waits for the device if it is not done.
     ///
     /// # Errors

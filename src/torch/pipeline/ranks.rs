@@ -40,8 +40,7 @@ pub(in crate::pipeline) struct CopyId {
     pub(in crate::pipeline) replica: usize,
 }
 
-impl CopyId {
-}
+impl CopyId {}
 
 /// The processes of a pipeline, from the view of the calling thread of one of them.
 #[derive(Debug)]

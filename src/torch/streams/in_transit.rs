@@ -19,10 +19,7 @@ pub(crate) struct InTransit {
 
 impl From<Values> for InTransit {
     fn from(values: Values) -> Self {
-        Self {
-            values,
-            ready: None,
-        }
+        Self::new(values, None)
     }
 }
 
