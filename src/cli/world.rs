@@ -9,23 +9,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::command::Verb;
 use super::{Failure, ended, say};
 use gpipe_engine::EngineError;
 use gpipe_torch::Error;
 use gpipe_torch::world::{Launcher, RESTART_MAY_HELP, Times, Words, World, gather_once, host_name};
 
-/// Rejects single-process verbs in one of several processes, as each would do all the work.
-pub(super) fn check(verb: &Verb) -> Result<(), Failure> {
-    let name = match verb {
-        Verb::Eval(_) => "eval",
-        Verb::Generate(_) => "generate",
-        Verb::Predict(_) => "predict",
-        Verb::Profile(_) => "profile",
-        Verb::Train(_) | Verb::Env(_) | Verb::Export(_) | Verb::Models(_) | Verb::Decide(_) => {
-            return Ok(());
-        }
-    };
+/// Rejects a single-process verb in one of several processes, as each would do all the work.
+pub(super) fn check_alone(name: &str) -> Result<(), Failure> {
     let words = words()?;
     if words.size == 1 {
         return Ok(());

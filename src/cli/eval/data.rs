@@ -6,7 +6,8 @@ use tch::Tensor;
 
 use crate::feed::remote::local;
 use crate::feed::{is_tokens, parts};
-use crate::trained::{Trained, TrainedOn, Vocabulary};
+use crate::trained::{Trained, TrainedOn};
+use crate::vocabulary::Vocabulary;
 use crate::{Failure, input};
 use gpipe_data::{DataError, MOBY_DICK, TextSet, Tokens};
 

@@ -10,7 +10,7 @@ use super::read::Read;
 use super::samples::{self, DataOptions};
 use super::{Source, is_tokens, remote};
 use crate::model::Chosen;
-use crate::trained::{ModelTokenizer, Vocabulary};
+use crate::vocabulary::{ModelTokenizer, Vocabulary};
 use gpipe_data::{Part, TextSet, Tokens};
 
 /// Separate evaluation data of a run.

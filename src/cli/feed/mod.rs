@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use super::Failure;
 use super::model::Chosen;
-use super::trained::ModelTokenizer;
+use super::vocabulary::ModelTokenizer;
 use gpipe_data::{DataError, InputMeasures, MOBY_DICK, Part, Samples, TextSet, Tokens};
 use gpipe_models::zoo::ModelSpec;
 use gpipe_train::Feed as _;

@@ -7,7 +7,7 @@ use super::learned::Pace;
 use super::model_fit::{self, What};
 use super::{Source, Windows, parts};
 use crate::model::Chosen;
-use crate::trained::ModelTokenizer;
+use crate::vocabulary::ModelTokenizer;
 use gpipe_data::{DataError, TextSet, Tokens};
 
 /// Contents of a file, not yet fitted to a model.

@@ -10,7 +10,8 @@ use std::time::Instant;
 use serde_json::json;
 use tch::Kind;
 
-use super::trained::{Devices, Place, Reader, Spoken, Trained};
+use super::trained::{Devices, Place, Spoken, Trained};
+use super::vocabulary::Reader;
 use super::{Failure, input, output};
 use draw::Rule;
 use gpipe_data::Sampler;

@@ -3,7 +3,7 @@
 use tch::Kind;
 
 use super::logits::Growing;
-use crate::trained::{Reader, Vocabulary};
+use crate::vocabulary::{Reader, Vocabulary};
 use gpipe_data::Sampler;
 use gpipe_models::zoo::ModelSpec;
 use gpipe_torch::Pipeline;

@@ -10,7 +10,7 @@ use super::config::schema;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
 use crate::config::{Origin, Origins, Sources, fixed, layers, resolve};
-use crate::trained::ModelTokenizer;
+use crate::vocabulary::ModelTokenizer;
 use gpipe_models::zoo::{Zoo, ZooError};
 
 /// The saved configuration of a run.

@@ -19,8 +19,8 @@ use super::{
 use crate::config::{Origin, Origins, Schema};
 use crate::feed::{self, DataOptions, EvalData, HeldOut, Source};
 use crate::model::{Chosen, exported};
-use crate::trained::ModelTokenizer;
 use crate::trained::initial::{self, Weights};
+use crate::vocabulary::ModelTokenizer;
 use crate::{Failure, failure, input, simulated};
 use gpipe_models::zoo::{ModelSpec, Zoo};
 use gpipe_torch::world::World;

@@ -30,7 +30,8 @@ use gpipe_partitioner::words::{count, quoted};
 
 use super::feed::Source;
 use super::generate::sample::{self, Beginning};
-use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
+use super::trained::{SAMPLES, TOKENIZER, VOCABULARY};
+use super::vocabulary::Vocabulary;
 use super::{Failure, failure, say, world};
 use gpipe_models::USUAL_IGNORED;
 use gpipe_models::zoo::Zoo;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use gpipe_partitioner::words::quoted;
 use tch::Tensor;
 
-use super::{Failure, ModelTokenizer, not_finite, run};
+use super::{Failure, not_finite, run};
 use crate::config::Origins;
 use crate::feed::{Source, not_data};
 use crate::input;
 use crate::model::flags::{Given, flag};
 use crate::model::{exported, sizes};
+use crate::vocabulary::ModelTokenizer;
 use gpipe_models::ExportedModel;
 use gpipe_models::hugging_face::{self, TokenizerFiles};
 use gpipe_models::zoo::Zoo;

@@ -2,7 +2,6 @@
 
 pub(super) mod initial;
 mod run;
-mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use tch::{Device, TchError, Tensor};
 use super::feed;
 use super::input::{self, DeviceList};
 use super::models::shapes;
+use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, host_memory, say, simulated};
 use gpipe_models::hugging_face::{self, TokenizerFiles};
 use gpipe_models::zoo::{Fill, ModelSpec, Zoo};
@@ -21,9 +21,6 @@ pub(super) use run::{
     SAMPLES, Settings, TOKENIZER, TrainedOn, VOCABULARY, saved_samples, saved_tokenizer,
     saved_vocabulary,
 };
-pub(super) use vocabulary::{ModelTokenizer, Reader, Vocabulary};
-
-use vocabulary::Characters;
 
 /// The weights exist twice: as read, and in the pipeline.
 const COPIES: u64 = 2;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use gpipe_partitioner::words::quoted;
 use serde_json::Value;
 
-use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, Trained};
 use crate::config::values;
 use crate::feed::DataOptions;
 use crate::model::exported::{self, AskedLoss};
+use crate::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use crate::{failure, no_run};
 use gpipe_data::{HowMany, MOBY_DICK, TextSet};
 use gpipe_models::zoo::{ModelSpec, Zoo};
