@@ -6,9 +6,8 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use gpipe_partitioner::{Machine, Timeline, VOTES, words};
+use gpipe_partitioner::words;
 
-use super::titled_lines::Said;
 use super::{Failure, say};
 use gpipe_partitioner::files;
 
@@ -74,29 +73,6 @@ pub fn print(data: &str) -> Result<(), Failure> {
             .into()),
         _ => Ok(()),
     }
-}
-
-/// Returns how long replicas take to all-reduce their gradients; none for one replica.
-pub(crate) fn exchange(timeline: &Timeline) -> Option<Said> {
-    let exchanges = timeline.exchanges().iter();
-    let longest = exchanges.map(|own| own.end - own.start).max()?;
-    let text = format!(
-        "{longest} for the gradients of the stage that takes longest; {} of the step exposed",
-        timeline.exposed()
-    );
-    Some(Said::new("all-reduce", text))
-}
-
-/// Returns how long processes take to agree on a step; none for one process.
-pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<Said> {
-    let processes = machine.processes();
-    (processes > 1).then(|| {
-        let text = format!(
-            "{processes} processes take {} more until all have agreed on the step and its update",
-            machine.agreement(step, VOTES)
-        );
-        Said::new("agreement", text)
-    })
 }
 
 /// Formats a number as `1,557,611,200`.

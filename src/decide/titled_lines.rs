@@ -1,5 +1,7 @@
 //! Lines of text beside numbers, each with a title.
 
+use gpipe_partitioner::{Machine, Timeline, VOTES};
+
 use super::output;
 
 /// Columns before a line's text.
@@ -44,6 +46,29 @@ pub fn line(title: &str, text: &str, width: usize) -> String {
     let text = output::wrapped(text, room);
     let text = text.replace('\n', &format!("\n{:INDENT$}", ""));
     format!("{title:<INDENT$}{text}\n")
+}
+
+/// Returns how long replicas take to all-reduce their gradients; none for one replica.
+pub(crate) fn exchange(timeline: &Timeline) -> Option<Said> {
+    let exchanges = timeline.exchanges().iter();
+    let longest = exchanges.map(|own| own.end - own.start).max()?;
+    let text = format!(
+        "{longest} for the gradients of the stage that takes longest; {} of the step exposed",
+        timeline.exposed()
+    );
+    Some(Said::new("all-reduce", text))
+}
+
+/// Returns how long processes take to agree on a step; none for one process.
+pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<Said> {
+    let processes = machine.processes();
+    (processes > 1).then(|| {
+        let text = format!(
+            "{processes} processes take {} more until all have agreed on the step and its update",
+            machine.agreement(step, VOTES)
+        );
+        Said::new("agreement", text)
+    })
 }
 
 #[cfg(test)]

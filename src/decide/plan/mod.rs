@@ -419,8 +419,8 @@ fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Vec<Said> {
     let costs = plan.costs(profile, options, &schedule);
     let step = simulate(&schedule, &costs).timeline;
     let lines = [
-        output::exchange(&step),
-        output::agreement(&options.machine, &step),
+        titled_lines::exchange(&step),
+        titled_lines::agreement(&options.machine, &step),
     ];
     lines.into_iter().flatten().collect()
 }

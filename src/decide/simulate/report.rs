@@ -132,8 +132,8 @@ fn notes(options: &Options, case: &Case) -> Vec<Said> {
     let notes = [
         micro_batch_counts::sentence(case.simulation.schedule().schedule()).map(of("memory")),
         case.row.as_ref().map(Row::words).map(of("in a row")),
-        output::exchange(timeline),
-        output::agreement(options.workload.machine(), timeline),
+        titled_lines::exchange(timeline),
+        titled_lines::agreement(options.workload.machine(), timeline),
         bound(case).map(of("bound")),
         jitter
             .map(|(jitter, steps)| risks::jitter_sentence(jitter, steps))
