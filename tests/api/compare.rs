@@ -1,6 +1,7 @@
 //! Compares the public API of each library with its snapshot in this folder, from the JSON that
 //! `make check` has rustdoc write. `make api` writes the snapshots anew.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
@@ -29,7 +30,10 @@ fn main() -> anyhow::Result<()> {
             .omit_auto_derived_impls(true)
             .build()
             .with_context(|| format!("{}: run `make check` first", json.display()))?;
-        let text: String = api.items().map(|item| format!("{item}\n")).collect();
+        let mut text = String::new();
+        for item in api.items() {
+            writeln!(text, "{item}")?;
+        }
         let snapshot = folder.join(library).with_extension("txt");
         if fs::read_to_string(&snapshot).is_ok_and(|before| before == text) {
             continue;

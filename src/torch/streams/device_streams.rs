@@ -249,13 +249,13 @@ impl DeviceStreams {
             return Ok(values);
         };
         cuda::finish(&ready)?;
-        values.try_move(|tensor| match tensor.device() {
-            Device::Cpu => Ok(tensor),
-            // The caller's own tensor, on an accelerator that has no stage.
-            _ => {
-                let here = tch::no_grad(|| tensor.f_to_device(Device::Cpu))?;
-                Ok(here.f_set_requires_grad(tensor.requires_grad())?)
+        values.try_move(|tensor| {
+            if tensor.device() == Device::Cpu {
+                return Ok(tensor);
             }
+            // The caller's own tensor, on an accelerator that has no stage.
+            let here = tch::no_grad(|| tensor.f_to_device(Device::Cpu))?;
+            Ok(here.f_set_requires_grad(tensor.requires_grad())?)
         })
     }
 }
@@ -344,17 +344,17 @@ impl AcceleratorStreams {
             MemorySpace::Accelerator(device) => self.peer(device)?,
         };
         let values = within(&[near, last], || {
-            values.try_move(|tensor| match tensor.device() {
-                Device::Cpu => Ok(tensor),
-                _ => {
-                    // The memory is the receiver's, and the stage that an error names the sender.
-                    let copy = cuda::copy(&tensor, to).map_err(|error| {
-                        let to = device_name(to.device());
-                        TorchError::new(format!("while sending to a stage on {to}: {error}"))
-                    })?;
-                    cuda::used_by(&tensor, near)?;
-                    Ok(copy)
+            values.try_move(|tensor| {
+                if tensor.device() == Device::Cpu {
+                    return Ok(tensor);
                 }
+                // The memory is the receiver's, and the stage that an error names the sender.
+                let copy = cuda::copy(&tensor, to).map_err(|error| {
+                    let to = device_name(to.device());
+                    TorchError::new(format!("while sending to a stage on {to}: {error}"))
+                })?;
+                cuda::used_by(&tensor, near)?;
+                Ok(copy)
             })
         })?;
         Ok(InTransit::new(values, Some(cuda::record(last)?)))
