@@ -12,7 +12,6 @@ use clap::{Arg, Command};
 pub use conflicts::unexplained;
 pub use elsewhere::explained;
 use examples::exemplary;
-#[cfg(feature = "torch")]
 pub use examples::rewritten;
 use headings::grouped;
 
