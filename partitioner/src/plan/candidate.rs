@@ -3,7 +3,7 @@
 use super::job::PlanJob;
 use super::why::{Contender, Parts};
 use super::{Alternative, Plan, PlanOptions};
-use crate::auto::{Effort, auto_within};
+use crate::auto::{Effort, auto_within, least_of_all};
 use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -101,18 +101,24 @@ impl PlanCandidate {
 
     /// Returns the same cut under a schedule computed for its costs, if that is faster: with the
     /// stages' present recomputes and offloads, or with none for whole stages, where the schedule
-    /// may choose single micro-batches.
-    pub(super) fn computed(&self, options: &PlanOptions) -> Option<Self> {
-        let own = self.computed_with(options, &self.solution.ways());
+    /// may choose single micro-batches. None is computed where all are proved to take longer than
+    /// `limit`.
+    pub(super) fn computed(&self, options: &PlanOptions, limit: Micros) -> Option<Self> {
+        let own = self.computed_with(options, limit, &self.solution.ways());
         let plain = vec![(false, false); self.solution.partition.stages()];
         if self.solution.ways() == plain || !self.problem.ways().contains(&(false, false)) {
             return own;
         }
-        let singly = self.computed_with(options, &plain);
+        let singly = self.computed_with(options, limit, &plain);
         [own, singly].into_iter().flatten().min_by(Self::order)
     }
 
-    fn computed_with(&self, options: &PlanOptions, ways: &[(bool, bool)]) -> Option<Self> {
+    fn computed_with(
+        &self,
+        options: &PlanOptions,
+        limit: Micros,
+        ways: &[(bool, bool)],
+    ) -> Option<Self> {
         let shape = self.job.shape;
         let placed = |placement: &Placement| {
             let stages = (0..shape.stages()).map(|s| self.schedule.device_of(StageId(s)));
@@ -137,6 +143,10 @@ impl PlanCandidate {
         let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
         for _ in 0..COMPUTED {
             let costs = problem.stage_costs(partition, &recompute, &offload);
+            let least = least_of_all(shape, &costs, &caps, Some(placement));
+            if least >= self.step || least > limit {
+                return None;
+            }
             let found = auto_within(shape, &costs, &caps, Some(placement), effort).ok()?;
             if found.schedule.schedule().name() != ScheduleKind::Auto.name() {
                 return None;

@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::candidate::PlanCandidate;
 use super::job::PlanJob;
 use super::leaders::{fastest, leaders_first, simplest};
+use super::why::SAME;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
 use crate::schedule::Shape;
 use crate::solve::{Problem, Shortfall, SolveError, When};
-use crate::units::Bytes;
+use crate::units::{Bytes, Micros};
 
 /// Number of misfits with several stages per device that are analysed if nothing fits.
 const SEARCHED: usize = 4;
+/// Number of schedules that are computed before the next ones are compared with them.
+const AT_A_TIME: usize = 4;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
@@ -68,10 +71,8 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     fitting.splice(..polished, better);
     if options.computes() {
         fitting[..polished].sort_by(PlanCandidate::order);
-        let computed = in_parallel(&fastest(&fitting[..polished]), |candidate| {
-            candidate.computed(options)
-        });
-        fitting.extend(computed.into_iter().flatten());
+        let computed = computed(&fastest(&fitting[..polished]), options);
+        fitting.extend(computed);
     }
     fitting.sort_by(PlanCandidate::order);
     if fitting.is_empty() {
@@ -88,6 +89,24 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         batch: Some(samples),
         ..best.plan(alternatives)
     })
+}
+
+/// Returns the candidates under schedules computed for their costs, as far as these are faster and may
+/// be the fastest of their number of chunks: only that one is a plan or a runner-up.
+fn computed(candidates: &[&PlanCandidate], options: &PlanOptions) -> Vec<PlanCandidate> {
+    let mut found: Vec<PlanCandidate> = Vec::new();
+    for some in candidates.chunks(AT_A_TIME) {
+        let limit = |chunks: usize| {
+            let equals = found.iter().filter(|own| own.job.shape.chunks == chunks);
+            let least = equals.map(|own| own.step).min();
+            least.map_or(Micros::saturating(f64::MAX), |least| least * (1.0 + SAME))
+        };
+        let more = in_parallel(some, |own| {
+            own.computed(options, limit(own.job.shape.chunks))
+        });
+        found.extend(more.into_iter().flatten());
+    }
+    found
 }
 
 impl PlanOptions {
