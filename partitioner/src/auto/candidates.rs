@@ -1,7 +1,7 @@
 //! Candidates for `auto`, and improvements of the best one.
 
-use super::greedy::Policy;
 use super::pipeline::Pipeline;
+use super::policy::Policy;
 use super::refine::{self, Start};
 use super::remaining::Remaining;
 use super::state::State;
@@ -119,8 +119,10 @@ impl CandidateSearch<'_> {
                 .map(|own| own.cap.map(|cap| own.more(cap, more)))
                 .collect();
             for policy in Policy::all(self.shape) {
+                // It does not become shorter by what makes it fit.
+                let within = (policy, self.upper());
                 if let Some(schedule) =
-                    greedy::run(self.shape, placement, self.costs, &caps, policy)
+                    greedy::run(self.shape, placement, self.costs, &caps, within)
                 {
                     all.push((format!("{policy}"), schedule));
                 }

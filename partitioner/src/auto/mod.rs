@@ -30,6 +30,7 @@ mod local;
 mod memory;
 mod pattern;
 mod pipeline;
+mod policy;
 mod refine;
 mod remaining;
 mod repeat;
@@ -47,7 +48,7 @@ use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
 pub(crate) use bound::makespan_of as least_makespan;
 use candidates::{CandidateSearch, is_placed, least};
-use greedy::Policy;
+use policy::Policy;
 
 pub use in_a_row::{AutoInARow, auto_in_a_row};
 
@@ -71,8 +72,8 @@ pub struct Auto {
     pub simulation: Simulation,
     /// Lower bound on the makespan of every schedule of this shape.
     pub lower_bound: Micros,
-    /// The candidates, in the order in which they were tried: no more after one that is proved to be the
-    /// best.
+    /// The candidates, in the order in which they were tried, but for those given up as slower than one
+    /// before: no more after one that is proved to be the best.
     pub candidates: Vec<AutoCandidate>,
 }
 
@@ -183,7 +184,8 @@ pub fn auto_within(
     }
     for &placement in &placements {
         for policy in Policy::all(shape) {
-            if let Some(schedule) = greedy::run(shape, placement, costs, caps, policy) {
+            let within = (policy, search.upper());
+            if let Some(schedule) = greedy::run(shape, placement, costs, caps, within) {
                 search.offer(format!("auto ({placement:?}, {policy})"), schedule);
             }
         }

@@ -10,7 +10,7 @@ use crate::cost::Costs;
 use crate::ids::StageId;
 use crate::machine::Neighbours;
 use crate::schedule::{ActionKind, Placement};
-use crate::simulate::{Simulation, simulate};
+use crate::simulate::{Simulation, makespan, simulate};
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
 
@@ -26,9 +26,24 @@ pub(super) struct PlanCandidate {
     pub(super) schedule: CheckedSchedule,
     pub(super) solution: Solution,
     pub(super) step: Micros,
-    /// Components of the step.
-    pub(super) parts: Parts,
+    /// None if only the step was simulated.
+    details: Option<Details>,
+}
+
+/// Details of a simulated step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Details {
+    parts: Parts,
     pub(super) bubble: f64,
+}
+
+impl Details {
+    fn of(simulation: &Simulation) -> Self {
+        Self {
+            parts: Parts::of(&simulation.timeline),
+            bubble: simulation.timeline.bubble_fraction(),
+        }
+    }
 }
 
 impl PlanCandidate {
@@ -38,26 +53,14 @@ impl PlanCandidate {
         schedule: CheckedSchedule,
         solution: Solution,
     ) -> Self {
-        Self::simulated(job, problem, schedule, solution).0
-    }
-
-    fn simulated(
-        job: PlanJob,
-        problem: Problem,
-        schedule: CheckedSchedule,
-        solution: Solution,
-    ) -> (Self, Simulation) {
-        let simulation = simulate(&schedule, &costs(&problem, &solution));
-        let own = Self {
-            step: simulation.makespan(),
-            parts: Parts::of(&simulation.timeline),
-            bubble: simulation.timeline.bubble_fraction(),
+        Self {
+            step: makespan(&schedule, &costs(&problem, &solution)),
+            details: None,
             job,
             problem,
             schedule,
             solution,
-        };
-        (own, simulation)
+        }
     }
 
     /// Returns the candidate if it fits the memory even with gradients that wait for another stage,
@@ -68,8 +71,18 @@ impl PlanCandidate {
         schedule: CheckedSchedule,
         solution: Solution,
     ) -> Option<Self> {
-        let (own, simulation) = Self::simulated(job, problem, schedule, solution);
-        fits(&own.problem, &simulation).then_some(own)
+        if !is_limited(&problem) {
+            return Some(Self::new(job, problem, schedule, solution));
+        }
+        let simulation = simulate(&schedule, &costs(&problem, &solution));
+        fits(&problem, &simulation).then(|| Self {
+            step: simulation.makespan(),
+            details: Some(Details::of(&simulation)),
+            job,
+            problem,
+            schedule,
+            solution,
+        })
     }
 
     /// Orders by time; the simpler one first among equals.
@@ -166,16 +179,11 @@ impl PlanCandidate {
 
     /// Whether both do the same actions in the same order, under any names.
     pub(super) fn is_twin_of(&self, other: &Self) -> bool {
-        let lists = |own: &Self| {
-            let lists = own.schedule.schedule().iter();
-            lists
-                .map(|(_, actions)| actions.to_vec())
-                .collect::<Vec<_>>()
-        };
+        let (own, others) = (self.schedule.schedule(), other.schedule.schedule());
         self.step == other.step
             && self.job.shape == other.job.shape
             && self.solution.partition == other.solution.partition
-            && lists(self) == lists(other)
+            && own.iter().eq(others.iter())
     }
 
     /// Order of neighbouring devices.
@@ -183,10 +191,20 @@ impl PlanCandidate {
         self.problem.neighbours()
     }
 
-    /// The simulated peak per device.
-    pub(super) fn peaks(&self) -> Vec<Bytes> {
-        let costs = costs(&self.problem, &self.solution);
-        simulate(&self.schedule, &costs).peak_bytes()
+    /// Simulates it for all details, and the peak per device.
+    pub(super) fn simulated(&self) -> (Details, Vec<Bytes>) {
+        let simulation = simulate(&self.schedule, &costs(&self.problem, &self.solution));
+        (Details::of(&simulation), simulation.peak_bytes())
+    }
+
+    pub(super) fn details(&self) -> Details {
+        let simulated = || {
+            Details::of(&simulate(
+                &self.schedule,
+                &costs(&self.problem, &self.solution),
+            ))
+        };
+        self.details.unwrap_or_else(simulated)
     }
 
     /// Computing time of the slowest stage for one micro-batch.
@@ -204,8 +222,13 @@ impl PlanCandidate {
             .unwrap_or_default()
     }
 
-    pub(super) fn plan(self, alternatives: Vec<Alternative>) -> Plan {
-        let (peak_bytes, bottleneck) = (self.peaks(), self.slowest_stage());
+    /// Returns the plan, given how it was [`simulated`](Self::simulated).
+    pub(super) fn plan(
+        self,
+        (details, peak_bytes): (Details, Vec<Bytes>),
+        alternatives: Vec<Alternative>,
+    ) -> Plan {
+        let bottleneck = self.slowest_stage();
         let Solution {
             partition,
             recompute,
@@ -240,7 +263,7 @@ impl PlanCandidate {
             bottleneck,
             step: self.step,
             lower_bound: None,
-            bubble_fraction: self.bubble,
+            bubble_fraction: details.bubble,
             peak_bytes,
             limit: None,
             more: Vec::new(),
@@ -249,11 +272,11 @@ impl PlanCandidate {
     }
 
     /// Returns its properties for a comparison, with the peak if known.
-    pub(super) fn contender(&self, peak: Option<Bytes>) -> Contender {
+    pub(super) fn contender(&self, details: Details, peak: Option<Bytes>) -> Contender {
         let plan = self.schedule.schedule();
         let counts = [plan.recompute_counts(), plan.offload_counts()];
         Contender {
-            parts: self.parts,
+            parts: details.parts,
             singly: counts.map(|own| own.into_iter().filter(|&count| count > 0).count()),
             recomputing: self.recomputing(),
             offloading: self.offloading(),
@@ -264,12 +287,20 @@ impl PlanCandidate {
     }
 }
 
+/// Whether any device has a memory limit.
+fn is_limited(problem: &Problem) -> bool {
+    problem
+        .devices()
+        .iter()
+        .any(|device| device.memory.is_some())
+}
+
 /// Whether the simulation fits the memory of the devices.
 pub(super) fn fits(problem: &Problem, simulation: &Simulation) -> bool {
-    let limits = problem.devices().iter().map(|device| device.memory);
-    if limits.clone().all(|limit| limit.is_none()) {
+    if !is_limited(problem) {
         return true;
     }
+    let limits = problem.devices().iter().map(|device| device.memory);
     let mut peaks = simulation.peak_bytes().into_iter().zip(limits);
     peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::candidate::PlanCandidate;
+use super::candidate::{Details, PlanCandidate};
 use super::job::PlanJob;
 use super::leaders::{fastest, leaders_first, simplest};
 use super::why::SAME;
@@ -17,6 +17,8 @@ use crate::units::{Bytes, Micros};
 const SEARCHED: usize = 4;
 /// Number of schedules that are computed before the next ones are compared with them.
 const AT_A_TIME: usize = 4;
+/// Above this many stages times micro-batches, no schedule is computed for a runner-up alone.
+const LARGE: usize = 4_000;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
@@ -79,7 +81,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         return Err(nothing(profile, options, misfits, refused));
     }
     let best = fitting.remove(simplest(&fitting));
-    let alternatives = alternatives(&best, &fitting, &misfits);
+    let (own, alternatives) = alternatives(&best, &fitting, &misfits);
     Ok(Plan {
         model: profile.model().cloned(),
         precision: profile.precision().map(str::to_owned),
@@ -87,23 +89,26 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         device: profile.accelerator().map(str::to_owned),
         doubts: profile.doubts().unwrap_or_default().to_vec(),
         batch: Some(samples),
-        ..best.plan(alternatives)
+        ..best.plan(own, alternatives)
     })
 }
 
-/// Returns the candidates under schedules computed for their costs, as far as these are faster and may
-/// be the fastest of their number of chunks: only that one is a plan or a runner-up.
+/// Returns the candidates, the fastest first, under schedules computed for their costs, as far as these
+/// are faster and may be the fastest of their number of chunks: only that one is a plan or a runner-up.
+/// For large shapes they are only computed if they may be the plan.
 fn computed(candidates: &[&PlanCandidate], options: &PlanOptions) -> Vec<PlanCandidate> {
     let mut found: Vec<PlanCandidate> = Vec::new();
     for some in candidates.chunks(AT_A_TIME) {
-        let limit = |chunks: usize| {
-            let equals = found.iter().filter(|own| own.job.shape.chunks == chunks);
-            let least = equals.map(|own| own.step).min();
+        let limit = |shape: Shape| {
+            let large = shape.stages() * shape.micro_batches > LARGE;
+            let built_in = candidates.first().filter(|_| large).map(|own| own.step);
+            let others = found
+                .iter()
+                .filter(|own| large || own.job.shape.chunks == shape.chunks);
+            let least = others.map(|own| own.step).chain(built_in).min();
             least.map_or(Micros::saturating(f64::MAX), |least| least * (1.0 + SAME))
         };
-        let more = in_parallel(some, |own| {
-            own.computed(options, limit(own.job.shape.chunks))
-        });
+        let more = in_parallel(some, |own| own.computed(options, limit(own.job.shape)));
         found.extend(more.into_iter().flatten());
     }
     found
@@ -270,14 +275,14 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R +
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns the best of each schedule and number of chunks, then those that do not fit.
+/// Returns the best of each schedule and number of chunks, then those that do not fit, and the details
+/// of the best.
 fn alternatives(
     best: &PlanCandidate,
     others: &[PlanCandidate],
     misfits: &[(PlanJob, Option<Shortfall>)],
-) -> Vec<Alternative> {
+) -> ((Details, Vec<Bytes>), Vec<Alternative>) {
     let mut seen = vec![(best.job.kind, best.job.shape.chunks)];
-    let mut alternatives = Vec::new();
     let mut is_new = |job: &PlanJob| {
         let key = (job.kind, job.shape.chunks);
         let new = !seen.contains(&key);
@@ -285,17 +290,21 @@ fn alternatives(
         new
     };
     let mut listed = vec![best];
-    let fullest = |peaks: &[Bytes]| peaks.iter().copied().max();
-    let held = best.contender(fullest(&best.peaks()));
     for other in others.iter().filter(|other| is_new(&other.job)) {
         // A schedule of several chunks may equal another one.
-        if listed.iter().any(|own| own.is_twin_of(other)) {
-            continue;
+        if !listed.iter().any(|own| own.is_twin_of(other)) {
+            listed.push(other);
         }
-        listed.push(other);
-        let peak_bytes = other.peaks();
-        let reason = other.contender(fullest(&peak_bytes)).loses_to(&held);
-        alternatives.push(Alternative {
+    }
+    let mut simulated = in_parallel(&listed, |own| own.simulated()).into_iter();
+    // The best is the first one.
+    let own = simulated.next().unwrap_or_else(|| best.simulated());
+    let fullest = |peaks: &[Bytes]| peaks.iter().copied().max();
+    let held = best.contender(own.0, fullest(&own.1));
+    let fitting = listed[1..].iter().zip(simulated);
+    let fitting = fitting.map(|(other, (details, peak_bytes))| {
+        let contender = other.contender(details, fullest(&peak_bytes));
+        Alternative {
             schedule: other.job.kind,
             chunks: other.job.shape.chunks,
             replicas: other.job.replicas,
@@ -305,11 +314,12 @@ fn alternatives(
             balance: other.solution.partition.balance(),
             recomputing: other.recomputing(),
             step: Some(other.step),
-            bubble_fraction: Some(other.bubble),
+            bubble_fraction: Some(details.bubble),
             peak_bytes,
-            reason,
-        });
-    }
+            reason: contender.loses_to(&held),
+        }
+    });
+    let mut alternatives: Vec<Alternative> = fitting.collect();
     for (job, shortfall) in misfits.iter().filter(|(job, _)| is_new(job)) {
         let reason = match shortfall {
             Some(shortfall) => format!("does not fit: {shortfall}"),
@@ -330,7 +340,7 @@ fn alternatives(
             reason,
         });
     }
-    alternatives
+    (own, alternatives)
 }
 
 /// Returns why nothing is left: the nearest misfit, or why there is no schedule.

@@ -117,6 +117,17 @@ fn a_slow_stage_gets_a_schedule_of_its_own() {
     assert!(found.simulation.makespan().get() <= 1.1 * found.lower_bound.get());
 }
 
+/// Guards the work: a plan for many devices computes schedules many times.
+#[test]
+fn no_schedule_is_made_after_one_proved_to_be_the_best() {
+    let unit = Micros::new(10.0).unwrap();
+    let costs = Costs::uniform(64, unit, unit, unit);
+    let found = auto(Shape::new(64, 256), &costs, &[], None).unwrap();
+    assert_eq!(found.simulation.makespan(), found.lower_bound);
+    let made = found.candidates.len();
+    assert!(made <= ScheduleKind::ALL.len(), "{made}");
+}
+
 /// Regression: the greedy scheduler stopped if all forwards fitted and no backward did, and its
 /// lists counted as a schedule: of inference, and faster than all training schedules.
 #[test]
