@@ -91,6 +91,18 @@ impl PlanCandidate {
         rank(self).cmp(&rank(other))
     }
 
+    /// Returns the step in microseconds, estimated for another number of micro-batches of the same
+    /// mini-batch: the work of the busiest device stays, and its waits shrink with the micro-batches.
+    pub(super) fn with_micro_batches(&self, micro_batches: usize) -> f64 {
+        let own = self.job.shape.micro_batches as f64;
+        let mut work = vec![0.0; self.job.shape.devices];
+        for (stage, time) in self.solution.stage_times.iter().enumerate() {
+            work[self.schedule.device_of(StageId(stage)).index()] += own * time.get();
+        }
+        let work = work.into_iter().fold(0.0, f64::max);
+        work + (self.step.get() - work) * own / micro_batches as f64
+    }
+
     /// Key of simplicity, then of memory: less is better.
     pub(super) fn simplicity(&self) -> impl Ord + use<> {
         let bytes = self.solution.stage_bytes.iter().copied().sum::<Bytes>();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::candidate::{Details, PlanCandidate};
 use super::job::PlanJob;
 use super::leaders::{fastest, leaders_first, simplest};
+use super::tries::{HUGE, JobOutcome, try_all};
 use super::why::SAME;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
@@ -36,6 +37,10 @@ const LARGE: usize = 4_000;
 /// links slower than the layers, or devices that share cores, a cut with a larger bottleneck can
 /// give a shorter step that is then not found.
 ///
+/// Of huge shapes (over 2^18 stages times micro-batches) not all are tried: more micro-batches only of
+/// the schedules that fewer ones promise to be within 10 % of the best, and no computed schedules; nor
+/// are cuts moved where only a few could be.
+///
 /// # Errors
 /// [`PlanError::NoneFits`] with the missing bytes, [`PlanError::NoSchedule`], or
 /// [`PlanError::Options`].
@@ -56,14 +61,14 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         (samples, (profile.fewest_samples(), profile.batch())),
     );
     let jobs = options.with_and_without(jobs, profile);
-    let tried = in_parallel(&jobs, |job| job.run(profile, options));
+    let tried = try_all(&jobs, profile, options);
     let mut fitting = Vec::new();
     let mut misfits = Vec::new();
     let mut refused = reason;
-    for (job, outcome) in jobs.iter().zip(tried) {
+    for (job, outcome) in tried {
         match outcome {
             JobOutcome::Fits(candidate) => fitting.push(*candidate),
-            JobOutcome::Misfit(shortfall) => misfits.push((*job, shortfall)),
+            JobOutcome::Misfit(shortfall) => misfits.push((job, shortfall)),
             JobOutcome::Refused(reason) => refused = reason,
         }
     }
@@ -95,10 +100,13 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
 
 /// Returns the candidates, the fastest first, under schedules computed for their costs, as far as these
 /// are faster and may be the fastest of their number of chunks: only that one is a plan or a runner-up.
-/// For large shapes they are only computed if they may be the plan.
+/// For large shapes they are only computed if they may be the plan, for huge ones not at all.
 fn computed(candidates: &[&PlanCandidate], options: &PlanOptions) -> Vec<PlanCandidate> {
     let mut found: Vec<PlanCandidate> = Vec::new();
-    for some in candidates.chunks(AT_A_TIME) {
+    let cells = |own: &&&PlanCandidate| own.job.shape.stages() * own.job.shape.micro_batches;
+    let small = candidates.iter().filter(|own| cells(own) <= HUGE);
+    let small: Vec<&PlanCandidate> = small.copied().collect();
+    for some in small.chunks(AT_A_TIME) {
         let limit = |shape: Shape| {
             let large = shape.stages() * shape.micro_batches > LARGE;
             let built_in = candidates.first().filter(|_| large).map(|own| own.step);
@@ -164,13 +172,6 @@ impl PlanOptions {
     }
 }
 
-enum JobOutcome {
-    Fits(Box<PlanCandidate>),
-    /// No cut fits; with the missing memory if known.
-    Misfit(Option<Shortfall>),
-    Refused(String),
-}
-
 /// Returns the jobs for a mini-batch; `samples` limits the sizes of micro-batches.
 fn jobs(
     layers: usize,
@@ -217,28 +218,9 @@ impl PlanJob {
             .with_optimizer_state(options.optimizer_state)
             .with_tree(options.tree)
     }
-
-    fn run(&self, profile: &Profile, options: &PlanOptions) -> JobOutcome {
-        let schedule = match self.kind.generate(self.shape) {
-            Ok(schedule) => schedule,
-            Err(error) => return JobOutcome::Refused(error.to_string()),
-        };
-        let problem = self.problem(profile, options, &schedule);
-        match problem.solution() {
-            Some(solution) => {
-                let fitting = PlanCandidate::fitting(*self, problem, schedule, solution);
-                match fitting {
-                    Some(candidate) => JobOutcome::Fits(Box::new(candidate)),
-                    None => JobOutcome::Misfit(None),
-                }
-            }
-            None if self.shape.chunks == 1 => JobOutcome::Misfit(shortfall(&problem)),
-            None => JobOutcome::Misfit(None),
-        }
-    }
 }
 
-fn shortfall(problem: &Problem) -> Option<Shortfall> {
+pub(super) fn shortfall(problem: &Problem) -> Option<Shortfall> {
     problem
         .solve()
         .err()
