@@ -1,6 +1,7 @@
 //! A combination that fits, with its prediction.
 
 use super::job::PlanJob;
+use super::tries::HUGE;
 use super::why::{Contender, Parts};
 use super::{Alternative, Plan, PlanOptions};
 use crate::auto::{Effort, auto_within, least_of_all};
@@ -10,7 +11,7 @@ use crate::cost::Costs;
 use crate::ids::StageId;
 use crate::machine::Neighbours;
 use crate::schedule::{ActionKind, Placement};
-use crate::simulate::{Simulation, makespan, simulate};
+use crate::simulate::{Summary, makespan, summary};
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
 
@@ -26,8 +27,8 @@ pub(super) struct PlanCandidate {
     pub(super) schedule: CheckedSchedule,
     pub(super) solution: Solution,
     pub(super) step: Micros,
-    /// None if only the step was simulated.
-    details: Option<Details>,
+    /// With the peak per device; none if only the step was simulated.
+    details: Option<(Details, Vec<Bytes>)>,
 }
 
 /// Details of a simulated step.
@@ -38,10 +39,10 @@ pub(super) struct Details {
 }
 
 impl Details {
-    fn of(simulation: &Simulation) -> Self {
+    fn of(summary: &Summary) -> Self {
         Self {
-            parts: Parts::of(&simulation.timeline),
-            bubble: simulation.timeline.bubble_fraction(),
+            parts: Parts::of(summary),
+            bubble: summary.bubble,
         }
     }
 }
@@ -71,13 +72,15 @@ impl PlanCandidate {
         schedule: CheckedSchedule,
         solution: Solution,
     ) -> Option<Self> {
-        if !is_limited(&problem) {
+        // A huge one is not simulated again for its details.
+        let huge = job.shape.stages() * job.shape.micro_batches > HUGE;
+        if !huge && !is_limited(&problem) {
             return Some(Self::new(job, problem, schedule, solution));
         }
-        let simulation = simulate(&schedule, &costs(&problem, &solution));
-        fits(&problem, &simulation).then(|| Self {
-            step: simulation.makespan(),
-            details: Some(Details::of(&simulation)),
+        let summary = summary(&schedule, &costs(&problem, &solution));
+        fits(&problem, &summary.peaks).then(|| Self {
+            step: summary.makespan,
+            details: Some((Details::of(&summary), summary.peaks)),
             job,
             problem,
             schedule,
@@ -203,20 +206,18 @@ impl PlanCandidate {
         self.problem.neighbours()
     }
 
-    /// Simulates it for all details, and the peak per device.
+    /// Returns all details, and the peak per device: simulated if they are not known.
     pub(super) fn simulated(&self) -> (Details, Vec<Bytes>) {
-        let simulation = simulate(&self.schedule, &costs(&self.problem, &self.solution));
-        (Details::of(&simulation), simulation.peak_bytes())
+        let simulated = || {
+            let summary = summary(&self.schedule, &costs(&self.problem, &self.solution));
+            (Details::of(&summary), summary.peaks)
+        };
+        self.details.clone().unwrap_or_else(simulated)
     }
 
     pub(super) fn details(&self) -> Details {
-        let simulated = || {
-            Details::of(&simulate(
-                &self.schedule,
-                &costs(&self.problem, &self.solution),
-            ))
-        };
-        self.details.unwrap_or_else(simulated)
+        let known = self.details.as_ref().map(|(details, _)| *details);
+        known.unwrap_or_else(|| self.simulated().0)
     }
 
     /// Computing time of the slowest stage for one micro-batch.
@@ -307,14 +308,16 @@ fn is_limited(problem: &Problem) -> bool {
         .any(|device| device.memory.is_some())
 }
 
-/// Whether the simulation fits the memory of the devices.
-pub(super) fn fits(problem: &Problem, simulation: &Simulation) -> bool {
-    if !is_limited(problem) {
-        return true;
-    }
+/// Whether these peaks fit the memory of the devices.
+fn fits(problem: &Problem, peaks: &[Bytes]) -> bool {
     let limits = problem.devices().iter().map(|device| device.memory);
-    let mut peaks = simulation.peak_bytes().into_iter().zip(limits);
-    peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
+    let mut peaks = peaks.iter().zip(limits);
+    peaks.all(|(peak, limit)| limit.is_none_or(|limit| *peak <= limit))
+}
+
+/// Whether the simulated schedule fits the memory of the devices.
+pub(super) fn fits_under(schedule: &CheckedSchedule, (problem, costs): (&Problem, &Costs)) -> bool {
+    !is_limited(problem) || fits(problem, &summary(schedule, costs).peaks)
 }
 
 pub(super) fn costs(problem: &Problem, solution: &Solution) -> Costs {

@@ -2,10 +2,10 @@
 //!
 //! Usually only the step is simulated: a slower one needs no timeline, and no check of its memory.
 
-use super::candidate::{PlanCandidate, costs, fits};
+use super::candidate::{PlanCandidate, costs, fits_under};
 use crate::check::CheckedSchedule;
 use crate::partition::Partition;
-use crate::simulate::{Program, makespan, simulate};
+use crate::simulate::{Program, makespan};
 use crate::solve::{Problem, Solution, SolveError};
 use crate::units::{Bytes, Micros};
 
@@ -225,9 +225,8 @@ impl<'a> Polish<'a> {
         if step.is_some_and(|step| !wanted(step, solution.traffic)) {
             return false;
         }
-        let simulation = simulate(self.schedule, &costs);
-        let step = simulation.makespan();
-        if !wanted(step, solution.traffic) || !fits(self.problem, &simulation) {
+        let step = makespan(self.schedule, &costs);
+        if !wanted(step, solution.traffic) || !fits_under(self.schedule, (self.problem, &costs)) {
             return false;
         }
         self.best = solution;

@@ -11,7 +11,7 @@ use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
 use crate::schedule::Shape;
-use crate::solve::{Problem, Shortfall, SolveError, When};
+use crate::solve::{Problem, Shortfall, When};
 use crate::units::{Bytes, Micros};
 
 /// Number of misfits with several stages per device that are analysed if nothing fits.
@@ -68,7 +68,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     for (job, outcome) in tried {
         match outcome {
             JobOutcome::Fits(candidate) => fitting.push(*candidate),
-            JobOutcome::Misfit(shortfall) => misfits.push((job, shortfall)),
+            JobOutcome::Misfit => misfits.push(job),
             JobOutcome::Refused(reason) => refused = reason,
         }
     }
@@ -83,10 +83,12 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     }
     fitting.sort_by(PlanCandidate::order);
     if fitting.is_empty() {
-        return Err(nothing(profile, options, misfits, refused));
+        return Err(nothing(profile, options, &misfits, refused));
     }
     let best = fitting.remove(simplest(&fitting));
-    let (own, alternatives) = alternatives(&best, &fitting, &misfits);
+    let (own, others) = alternatives(&best, &fitting);
+    let misfits = misfit_alternatives((&best, &fitting), &misfits, (profile, options));
+    let alternatives = others.into_iter().chain(misfits).collect();
     Ok(Plan {
         model: profile.model().cloned(),
         precision: profile.precision().map(str::to_owned),
@@ -220,15 +222,6 @@ impl PlanJob {
     }
 }
 
-pub(super) fn shortfall(problem: &Problem) -> Option<Shortfall> {
-    problem
-        .solve()
-        .err()
-        .as_ref()
-        .and_then(SolveError::shortfall)
-        .cloned()
-}
-
 /// Runs a job on each item, on all cores; returns the results in the items' order.
 pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
@@ -257,22 +250,18 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R +
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns the best of each schedule and number of chunks, then those that do not fit, and the details
-/// of the best.
+/// Returns the best of each schedule and number of chunks, and the details of the best.
 fn alternatives(
     best: &PlanCandidate,
     others: &[PlanCandidate],
-    misfits: &[(PlanJob, Option<Shortfall>)],
 ) -> ((Details, Vec<Bytes>), Vec<Alternative>) {
-    let mut seen = vec![(best.job.kind, best.job.shape.chunks)];
-    let mut is_new = |job: &PlanJob| {
-        let key = (job.kind, job.shape.chunks);
-        let new = !seen.contains(&key);
-        seen.push(key);
-        new
-    };
+    let mut seen = vec![best.job.key()];
     let mut listed = vec![best];
-    for other in others.iter().filter(|other| is_new(&other.job)) {
+    for other in others {
+        if seen.contains(&other.job.key()) {
+            continue;
+        }
+        seen.push(other.job.key());
         // A schedule of several chunks may equal another one.
         if !listed.iter().any(|own| own.is_twin_of(other)) {
             listed.push(other);
@@ -301,13 +290,33 @@ fn alternatives(
             reason: contender.loses_to(&held),
         }
     });
-    let mut alternatives: Vec<Alternative> = fitting.collect();
-    for (job, shortfall) in misfits.iter().filter(|(job, _)| is_new(job)) {
+    (own, fitting.collect())
+}
+
+/// Returns those that do not fit, one for each schedule and number of chunks of which none does.
+fn misfit_alternatives(
+    (best, others): (&PlanCandidate, &[PlanCandidate]),
+    misfits: &[PlanJob],
+    (profile, options): (&Profile, &PlanOptions),
+) -> Vec<Alternative> {
+    let fitting = others.iter().chain([best]);
+    let mut seen: Vec<_> = fitting.map(|own| own.job.key()).collect();
+    let is_new = |job: &&PlanJob| {
+        let new = !seen.contains(&job.key());
+        seen.push(job.key());
+        new
+    };
+    let listed: Vec<&PlanJob> = misfits.iter().filter(is_new).collect();
+    let alternatives = in_parallel(&listed, |job| {
+        // The shortage of a device with several stages takes a search, and that of a huge shape, too.
+        let huge = job.shape.stages() * job.shape.micro_batches > HUGE;
+        let short = job.shape.chunks == 1 && !huge;
+        let shortfall = short.then(|| job.shortfall(profile, options)).flatten();
         let reason = match shortfall {
             Some(shortfall) => format!("does not fit: {shortfall}"),
             None => "no cut that fits was found".to_owned(),
         };
-        alternatives.push(Alternative {
+        Alternative {
             schedule: job.kind,
             chunks: job.shape.chunks,
             replicas: job.replicas,
@@ -320,34 +329,32 @@ fn alternatives(
             bubble_fraction: None,
             peak_bytes: Vec::new(),
             reason,
-        });
-    }
-    (own, alternatives)
+        }
+    });
+    alternatives
 }
 
 /// Returns why nothing is left: the nearest misfit, or why there is no schedule.
 fn nothing(
     profile: &Profile,
     options: &PlanOptions,
-    misfits: Vec<(PlanJob, Option<Shortfall>)>,
+    misfits: &[PlanJob],
     reason: String,
 ) -> PlanError {
+    let explained = |jobs: &[&PlanJob]| -> Vec<(PlanJob, Shortfall)> {
+        let shortfalls = in_parallel(jobs, |job| job.shortfall(profile, options));
+        let pairs = jobs.iter().zip(shortfalls);
+        let known = pairs.filter_map(|(job, shortfall)| Some((**job, shortfall?)));
+        known.collect()
+    };
+    let one: Vec<&PlanJob> = misfits.iter().filter(|job| job.shape.chunks == 1).collect();
+    let mut known = explained(&one);
     // The shortage of a device with several stages takes a search: only if nothing else is known.
-    let search = !misfits.iter().any(|(_, shortfall)| shortfall.is_some());
-    let searched = if search { SEARCHED } else { 0 };
-    let explain = |job: &PlanJob| {
-        let schedule = job.kind.generate(job.shape).ok()?;
-        shortfall(&job.problem(profile, options, &schedule))
-    };
-    let known = |(index, (job, shortfall)): (usize, (PlanJob, Option<Shortfall>))| {
-        let found = if index < searched {
-            explain(&job)
-        } else {
-            None
-        };
-        shortfall.or(found).map(|shortfall| (job, shortfall))
-    };
-    let nearest = misfits.into_iter().enumerate().filter_map(known);
+    if known.is_empty() {
+        let few: Vec<&PlanJob> = misfits.iter().take(SEARCHED).collect();
+        known = explained(&few);
+    }
+    let nearest = known.into_iter();
     match nearest.min_by_key(|(_, shortfall)| shortfall.missing()) {
         Some((job, shortfall)) => PlanError::NoneFits {
             schedule: job.kind,

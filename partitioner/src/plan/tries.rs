@@ -3,7 +3,7 @@
 use super::PlanOptions;
 use super::candidate::PlanCandidate;
 use super::job::PlanJob;
-use super::search::{in_parallel, shortfall};
+use super::search::in_parallel;
 use crate::profile::Profile;
 use crate::solve::Shortfall;
 
@@ -16,8 +16,8 @@ const HOPEFUL: f64 = 1.1;
 /// Result of a try.
 pub(super) enum JobOutcome {
     Fits(Box<PlanCandidate>),
-    /// No cut fits; with the missing memory if known.
-    Misfit(Option<Shortfall>),
+    /// No cut fits.
+    Misfit,
     Refused(String),
 }
 
@@ -89,11 +89,17 @@ impl PlanJob {
                 let fitting = PlanCandidate::fitting(*self, problem, schedule, solution);
                 match fitting {
                     Some(candidate) => JobOutcome::Fits(Box::new(candidate)),
-                    None => JobOutcome::Misfit(None),
+                    None => JobOutcome::Misfit,
                 }
             }
-            None if self.shape.chunks == 1 => JobOutcome::Misfit(shortfall(&problem)),
-            None => JobOutcome::Misfit(None),
+            None => JobOutcome::Misfit,
         }
+    }
+
+    /// Returns the memory that the job lacks, if no cut fits it.
+    pub(super) fn shortfall(&self, profile: &Profile, options: &PlanOptions) -> Option<Shortfall> {
+        let schedule = self.kind.generate(self.shape).ok()?;
+        let problem = self.problem(profile, options, &schedule);
+        problem.solve().err()?.shortfall().cloned()
     }
 }

@@ -33,6 +33,7 @@ mod ports;
 mod program;
 mod sensitivity;
 mod shared;
+mod summary;
 
 pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, CriticalStep};
@@ -41,6 +42,9 @@ pub use memory::MemoryLevel;
 pub(crate) use memory::change;
 pub(crate) use program::Program;
 pub use sensitivity::{Sensitivity, SensitivityTarget};
+pub(crate) use summary::{Summary, summary};
+
+use std::borrow::Cow;
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -196,7 +200,8 @@ pub fn memory_over(
     timeline: &Timeline,
     device: DeviceId,
 ) -> Vec<MemoryLevel> {
-    memory::levels(schedule, costs, timeline, device)
+    let spans = |device| Cow::Borrowed(timeline.spans_on(device));
+    memory::levels(schedule, costs, &spans, device)
 }
 
 impl Simulation {
