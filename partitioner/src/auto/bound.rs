@@ -5,10 +5,10 @@
 //! s+1 between different devices:
 //!
 //! 1. a device cannot start before the first micro-batch reaches the lowest of
-//! its stages, a: Σ_{s<a} (F(s)+T(s)); then it has m·Σ (F+A) of work;
+//!    its stages, a: Σ_{s<a} (F(s)+T(s)); then it has m·Σ (F+A) of work;
 //! 2. after its last gradient, which is after m·Σ (F+G), that gradient still goes
-//! through all stages before a, or before a later one: Σ_{s<a} (G(s)+T(s)), with A
-//! instead of G for stage 0 (for a = 0, its own W is left out);
+//!    through all stages before a, or before a later one: Σ_{s<a} (G(s)+T(s)), with A
+//!    instead of G for stage 0 (for a = 0, its own W is left out);
 //! 3. one micro-batch goes through all stages and back.
 //!
 //! The bound is the largest of these over all devices. It ignores memory caps, busy links, and

@@ -307,7 +307,7 @@ fn misfit_alternatives(
         new
     };
     let listed: Vec<&PlanJob> = misfits.iter().filter(is_new).collect();
-    let alternatives = in_parallel(&listed, |job| {
+    in_parallel(&listed, |job| {
         // The shortage of a device with several stages takes a search, and that of a huge shape, too.
         let huge = job.shape.stages() * job.shape.micro_batches > HUGE;
         let short = job.shape.chunks == 1 && !huge;
@@ -330,8 +330,7 @@ fn misfit_alternatives(
             peak_bytes: Vec::new(),
             reason,
         }
-    });
-    alternatives
+    })
 }
 
 /// Returns why nothing is left: the nearest misfit, or why there is no schedule.

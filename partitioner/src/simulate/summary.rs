@@ -58,9 +58,9 @@ pub(crate) fn summary(schedule: &CheckedSchedule, costs: &Costs) -> Summary {
         let mut busy = Micros::ZERO;
         let own = spans(device);
         for span in &own {
-            busy = busy + span.duration();
+            busy += span.duration();
             // In one sum over all devices, as a timeline's bubble.
-            all = all + span.duration();
+            all += span.duration();
             makespan = makespan.max(span.end);
         }
         most = most.max(busy);
