@@ -239,6 +239,16 @@ fn large() -> anyhow::Result<()> {
             Err(error) => println!("    {error}"),
         }
     }
+    for (layers, devices) in [(100, 64), (10_000, 1024)] {
+        let profile = random_profile(&mut random, layers)?;
+        let machine = Machine::new(devices)?.with_link("25GB/s,5us".parse()?);
+        let what = format!("plan, {layers} layers, {devices} devices");
+        let plan = timed(&what, || plan(&profile, &PlanOptions::new(machine)))?;
+        println!(
+            "    {} m={}: step {}",
+            plan.schedule, plan.micro_batches, plan.step
+        );
+    }
     Ok(())
 }
 

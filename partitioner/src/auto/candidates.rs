@@ -1,7 +1,7 @@
 //! Candidates for `auto`, and improvements of the best one.
 
-use super::greedy::Policy;
 use super::pipeline::Pipeline;
+use super::policy::Policy;
 use super::refine::{self, Start};
 use super::remaining::Remaining;
 use super::state::State;
@@ -119,8 +119,10 @@ impl CandidateSearch<'_> {
                 .map(|own| own.cap.map(|cap| own.more(cap, more)))
                 .collect();
             for policy in Policy::all(self.shape) {
+                // It does not become shorter by what makes it fit.
+                let within = (policy, self.upper());
                 if let Some(schedule) =
-                    greedy::run(self.shape, placement, self.costs, &caps, policy)
+                    greedy::run(self.shape, placement, self.costs, &caps, within)
                 {
                     all.push((format!("{policy}"), schedule));
                 }
@@ -148,7 +150,7 @@ impl CandidateSearch<'_> {
             return;
         }
         let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
-        let bound = self.bound(placement, &pipeline);
+        let bound = least(self.shape, placement, self.costs, self.caps);
         let start = self.start.take_if(|(own, _)| *own == placement);
         let refined = start.map(|(_, start)| {
             let share = match start.means {
@@ -172,14 +174,12 @@ impl CandidateSearch<'_> {
 
     /// Searches for a better schedule with this placement. *Returns* a lower bound of all.
     pub(super) fn search(&mut self, placement: Placement, states: usize) -> Micros {
-        if self.shape.stages() * self.shape.micro_batches >= LARGEST {
-            return bound::makespan(self.shape, placement, self.costs);
-        }
-        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
-        let bound = self.bound(placement, &pipeline);
-        if states == 0 || self.upper() <= bound.get() {
+        let bound = least(self.shape, placement, self.costs, self.caps);
+        let large = self.shape.stages() * self.shape.micro_batches >= LARGEST;
+        if large || states == 0 || self.upper() <= bound.get() {
             return bound;
         }
+        let pipeline = Pipeline::new(self.shape, placement, self.costs, self.caps);
         // The search does not offload single micro-batches, nor prove anything of such schedules.
         let leaves = pipeline.stages.iter().any(|stage| stage.bytes.may_leave());
         let found = beam::search(&pipeline.keeping(self.costs), states, self.upper());
@@ -190,14 +190,6 @@ impl CandidateSearch<'_> {
             return bound;
         }
         bound.max(Micros::saturating(found.bound))
-    }
-
-    /// Returns a lower bound of all schedules with this placement.
-    fn bound(&self, placement: Placement, pipeline: &Pipeline) -> Micros {
-        let simple = bound::makespan(self.shape, placement, self.costs);
-        let first = Remaining::new(pipeline).bound(&State::new(pipeline));
-        let lost = windows::makespan(pipeline);
-        simple.max(Micros::saturating(first.max(lost)))
     }
 
     /// Returns the best makespan in microseconds.
@@ -278,6 +270,25 @@ impl CandidateSearch<'_> {
             over,
         })
     }
+}
+
+/// Returns a lower bound of all schedules with this placement.
+///
+/// # Complexity
+/// O(stages · micro-batches).
+pub(super) fn least(
+    shape: Shape,
+    placement: Placement,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+) -> Micros {
+    let simple = bound::makespan(shape, placement, costs);
+    if shape.stages() * shape.micro_batches >= LARGEST {
+        return simple;
+    }
+    let pipeline = Pipeline::new(shape, placement, costs, caps);
+    let first = Remaining::new(&pipeline).bound(&State::new(&pipeline));
+    simple.max(Micros::saturating(first.max(windows::makespan(&pipeline))))
 }
 
 /// Whether the schedule has this placement.

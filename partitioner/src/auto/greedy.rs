@@ -6,107 +6,38 @@
 //! Stage 0 takes a new micro-batch only while fewer than a *window* are in flight, which reserves
 //! memory for later stages.
 
+use super::policy::Policy;
 use crate::check::CheckedSchedule;
-use crate::cost::Costs;
+use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind, Placement, Schedule, Shape};
 use crate::simulate::change;
 use crate::units::{Bytes, Micros};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
-use std::fmt;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// The rules by which a device chooses its next action.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Policy {
-    /// Whether backwards are split into halves.
-    split: bool,
-    /// Whether forwards go before backwards, within the window.
-    eager: bool,
-    /// Whether weight passes wait if another input is known to arrive before their end.
-    patient: bool,
-    /// Most micro-batches between stage 0's forward and backward.
-    window: usize,
-}
+/// Relative tolerance of limits, against rounding in f64.
+const ROUNDED: f64 = 1e-9;
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [
-            (self.split, "split"),
-            (self.eager, "forwards first"),
-            (self.patient, "patient"),
-        ];
-        for (_, word) in words.iter().filter(|(yes, _)| *yes) {
-            write!(f, "{word}, ")?;
-        }
-        write!(f, "window {}", self.window)
-    }
-}
-
-/// Above this many stages times micro-batches, only a few policies are tried.
-const LARGE: usize = 20_000;
-
-/// Above this many, only one policy is tried: the possible gain is small then.
-const HUGE: usize = 500_000;
-
-impl Policy {
-    /// The policies worth a try for `shape`.
-    pub(super) fn all(shape: Shape) -> Vec<Self> {
-        let (p, m) = (shape.devices, shape.micro_batches);
-        let large = shape.stages() * m > LARGE;
-        if shape.stages() * m > HUGE {
-            return vec![Self {
-                split: true,
-                eager: false,
-                patient: false,
-                window: m.min(2 * p),
-            }];
-        }
-        let windows: BTreeSet<usize> = if large {
-            [p, 2 * p].map(|window| window.min(m)).into()
-        } else {
-            [1, 2, p.div_ceil(2), p, p + p.div_ceil(2), 2 * p, 3 * p, m]
-                .map(|w| w.clamp(1, m))
-                .into()
-        };
-        let flags = [false, true];
-        let mut policies = Vec::new();
-        for window in windows {
-            for (split, eager) in flags.into_iter().flat_map(|s| flags.map(|e| (s, e))) {
-                policies.push(Self {
-                    split,
-                    eager,
-                    patient: false,
-                    window,
-                });
-                if split && !large {
-                    policies.push(Self {
-                        split,
-                        eager,
-                        patient: true,
-                        window,
-                    });
-                }
-            }
-        }
-        policies
-    }
-}
-
-/// Returns the schedule of `policy`; none if devices end up waiting for memory that is never freed.
+/// Returns the schedule of `policy`; none if devices end up waiting for memory that is never freed, or
+/// as soon as it cannot end within `limit` microseconds.
 pub(super) fn run(
     shape: Shape,
     placement: Placement,
     costs: &Costs,
     caps: &[Option<Bytes>],
-    policy: Policy,
+    (policy, limit): (Policy, f64),
 ) -> Option<CheckedSchedule> {
     let mut greedy = ListScheduler::new(shape, placement, costs, policy);
     for (device, cap) in greedy.devices.iter_mut().zip(caps) {
         device.cap = *cap;
     }
+    let limit = limit * (1.0 + ROUNDED);
     while let Some(Reverse((now, device))) = greedy.events.pop() {
         if greedy.devices[device].free <= now {
+            if now.get() + greedy.devices[device].left.least() > limit {
+                return None;
+            }
             greedy.act(device, now);
         }
     }
@@ -121,8 +52,62 @@ pub(super) fn run(
     checked.filter(CheckedSchedule::is_training)
 }
 
+/// Work that a device has left, in microseconds.
+struct Left {
+    all: f64,
+    /// Forwards and input gradients only.
+    chain: f64,
+    /// Number of input gradients.
+    gradients: usize,
+    /// Way of a gradient from the device's lowest stage to the first one.
+    tail: f64,
+}
+
+impl Left {
+    fn new(own: &[usize], micro_batches: usize, (costs, policy): (&Costs, Policy)) -> Self {
+        let sum = |of: &dyn Fn(StageTimes) -> f64| -> f64 {
+            own.iter()
+                .map(|&stage| of(costs.stage(StageId(stage))))
+                .sum()
+        };
+        let gradient = policy.gradient();
+        let chain = sum(&|times| times.forward.get() + times.of(gradient).get());
+        let weight = if policy.split {
+            sum(&|times| times.weight.get())
+        } else {
+            0.0
+        };
+        let before = 0..own.iter().copied().min().unwrap_or(0);
+        let back = before.map(|stage| costs.stage(StageId(stage)).of(gradient).get());
+        let each = micro_batches as f64;
+        Self {
+            all: each * (chain + weight),
+            chain: each * chain,
+            gradients: own.len() * micro_batches,
+            tail: back.sum(),
+        }
+    }
+
+    /// Least time until the end of the step.
+    fn least(&self) -> f64 {
+        match self.gradients {
+            0 => self.all,
+            _ => self.all.max(self.chain + self.tail),
+        }
+    }
+
+    fn finish(&mut self, action: Action, time: Micros) {
+        self.all -= time.get();
+        if action.kind != ActionKind::BackwardWeight {
+            self.chain -= time.get();
+        }
+        self.gradients -= usize::from(action.kind.gives_input_gradient());
+    }
+}
+
 struct DeviceState {
     stages: Vec<usize>,
+    left: Left,
     list: Vec<Action>,
     free: Micros,
     bytes: Bytes,
@@ -162,6 +147,7 @@ impl<'a> ListScheduler<'a> {
                     .iter()
                     .map(|&stage| costs.memory(StageId(stage)).fixed())
                     .sum(),
+                left: Left::new(&own, shape.micro_batches, (costs, policy)),
                 stages: own,
                 list: Vec::new(),
                 free: Micros::ZERO,
@@ -192,9 +178,11 @@ impl<'a> ListScheduler<'a> {
         let Some(action) = self.choose(device, now) else {
             return;
         };
-        let end = now + self.costs.stage(action.stage).of(action.kind);
+        let time = self.costs.stage(action.stage).of(action.kind);
+        let end = now + time;
         let change = change(self.costs, action, false, true);
         let here = &mut self.devices[device];
+        here.left.finish(action, time);
         here.list.push(action);
         here.free = end;
         here.bytes = here.bytes + change.takes - change.gives;
@@ -313,11 +301,7 @@ impl<'a> ListScheduler<'a> {
 
     /// Returns the backward of the earliest micro-batch, on the highest stage if several.
     fn best_backward(&self, device: usize, now: Micros) -> Option<Action> {
-        let kind = if self.policy.split {
-            ActionKind::BackwardInput
-        } else {
-            ActionKind::Backward
-        };
+        let kind = self.policy.gradient();
         let ready = |stage: &usize| {
             self.value(&self.gradient, *stage, self.backward[*stage])
                 .is_some_and(|at| at <= now)

@@ -30,6 +30,7 @@ mod local;
 mod memory;
 mod pattern;
 mod pipeline;
+mod policy;
 mod refine;
 mod remaining;
 mod repeat;
@@ -46,8 +47,8 @@ use crate::schedule::{Placement, Shape};
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Micros};
 pub(crate) use bound::makespan_of as least_makespan;
-use candidates::{CandidateSearch, is_placed};
-use greedy::Policy;
+use candidates::{CandidateSearch, is_placed, least};
+use policy::Policy;
 
 pub use in_a_row::{AutoInARow, auto_in_a_row};
 
@@ -71,7 +72,8 @@ pub struct Auto {
     pub simulation: Simulation,
     /// Lower bound on the makespan of every schedule of this shape.
     pub lower_bound: Micros,
-    /// All candidates, in the order in which they were tried.
+    /// The candidates, in the order in which they were tried, but for those given up as slower than one
+    /// before: no more after one that is proved to be the best.
     pub candidates: Vec<AutoCandidate>,
 }
 
@@ -161,9 +163,10 @@ pub fn auto_within(
     effort: Effort,
 ) -> Result<Auto, ScheduleError> {
     // This kind takes every valid shape, so its error explains an invalid one.
-    ScheduleKind::LoopedBfs.list(shape)?;
+    ScheduleKind::LoopedBfs.check_shape(shape)?;
     let placements = placements(shape, placement);
     let caps = &reachable(shape, costs, caps, &placements)[..];
+    let bound = lower_bound(shape, costs, caps, &placements);
     let mut search = CandidateSearch::new(shape, costs, caps);
     for kind in ScheduleKind::ALL {
         // `auto` itself has no list.
@@ -176,9 +179,13 @@ pub fn auto_within(
             search.offer(kind.name().to_owned(), schedule);
         }
     }
+    if search.upper() <= bound.get() {
+        return search.finish(bound);
+    }
     for &placement in &placements {
         for policy in Policy::all(shape) {
-            if let Some(schedule) = greedy::run(shape, placement, costs, caps, policy) {
+            let within = (policy, search.upper());
+            if let Some(schedule) = greedy::run(shape, placement, costs, caps, within) {
                 search.offer(format!("auto ({placement:?}, {policy})"), schedule);
             }
         }
@@ -199,6 +206,32 @@ pub fn auto_within(
     let bounds = (placements.iter()).map(|&placement| search.search(placement, effort.states));
     let bound = bounds.min().unwrap_or_default();
     search.finish(bound)
+}
+
+/// Returns a lower bound on the makespan of every schedule that [`auto`] may return.
+///
+/// # Complexity
+/// O(stages · micro-batches).
+pub(crate) fn least_of_all(
+    shape: Shape,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+    placement: Option<Placement>,
+) -> Micros {
+    let placements = placements(shape, placement);
+    let caps = reachable(shape, costs, caps, &placements);
+    lower_bound(shape, costs, &caps, &placements)
+}
+
+fn lower_bound(
+    shape: Shape,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+    placements: &[Placement],
+) -> Micros {
+    let each = placements.iter();
+    let each = each.map(|&placement| least(shape, placement, costs, caps));
+    each.min().unwrap_or_default()
 }
 
 /// Returns the caps without those that no schedule reaches: with caps, searches are slower and may

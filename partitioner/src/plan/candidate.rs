@@ -1,16 +1,17 @@
 //! A combination that fits, with its prediction.
 
 use super::job::PlanJob;
+use super::tries::HUGE;
 use super::why::{Contender, Parts};
 use super::{Alternative, Plan, PlanOptions};
-use crate::auto::{Effort, auto_within};
+use crate::auto::{Effort, auto_within, least_of_all};
 use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::StageId;
 use crate::machine::Neighbours;
 use crate::schedule::{ActionKind, Placement};
-use crate::simulate::{Simulation, simulate};
+use crate::simulate::{Summary, makespan, summary};
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
 
@@ -26,9 +27,24 @@ pub(super) struct PlanCandidate {
     pub(super) schedule: CheckedSchedule,
     pub(super) solution: Solution,
     pub(super) step: Micros,
-    /// Components of the step.
-    pub(super) parts: Parts,
+    /// With the peak per device; none if only the step was simulated.
+    details: Option<(Details, Vec<Bytes>)>,
+}
+
+/// Details of a simulated step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Details {
+    parts: Parts,
     pub(super) bubble: f64,
+}
+
+impl Details {
+    fn of(summary: &Summary) -> Self {
+        Self {
+            parts: Parts::of(summary),
+            bubble: summary.bubble,
+        }
+    }
 }
 
 impl PlanCandidate {
@@ -38,26 +54,14 @@ impl PlanCandidate {
         schedule: CheckedSchedule,
         solution: Solution,
     ) -> Self {
-        Self::simulated(job, problem, schedule, solution).0
-    }
-
-    fn simulated(
-        job: PlanJob,
-        problem: Problem,
-        schedule: CheckedSchedule,
-        solution: Solution,
-    ) -> (Self, Simulation) {
-        let simulation = simulate(&schedule, &costs(&problem, &solution));
-        let own = Self {
-            step: simulation.makespan(),
-            parts: Parts::of(&simulation.timeline),
-            bubble: simulation.timeline.bubble_fraction(),
+        Self {
+            step: makespan(&schedule, &costs(&problem, &solution)),
+            details: None,
             job,
             problem,
             schedule,
             solution,
-        };
-        (own, simulation)
+        }
     }
 
     /// Returns the candidate if it fits the memory even with gradients that wait for another stage,
@@ -68,14 +72,38 @@ impl PlanCandidate {
         schedule: CheckedSchedule,
         solution: Solution,
     ) -> Option<Self> {
-        let (own, simulation) = Self::simulated(job, problem, schedule, solution);
-        fits(&own.problem, &simulation).then_some(own)
+        // A huge one is not simulated again for its details.
+        let huge = job.shape.stages() * job.shape.micro_batches > HUGE;
+        if !huge && !is_limited(&problem) {
+            return Some(Self::new(job, problem, schedule, solution));
+        }
+        let summary = summary(&schedule, &costs(&problem, &solution));
+        fits(&problem, &summary.peaks).then(|| Self {
+            step: summary.makespan,
+            details: Some((Details::of(&summary), summary.peaks)),
+            job,
+            problem,
+            schedule,
+            solution,
+        })
     }
 
     /// Orders by time; the simpler one first among equals.
     pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
         let rank = |own: &Self| (own.step, own.simplicity());
         rank(self).cmp(&rank(other))
+    }
+
+    /// Returns the step in microseconds, estimated for another number of micro-batches of the same
+    /// mini-batch: the work of the busiest device stays, and its waits shrink with the micro-batches.
+    pub(super) fn with_micro_batches(&self, micro_batches: usize) -> f64 {
+        let own = self.job.shape.micro_batches as f64;
+        let mut work = vec![0.0; self.job.shape.devices];
+        for (stage, time) in self.solution.stage_times.iter().enumerate() {
+            work[self.schedule.device_of(StageId(stage)).index()] += own * time.get();
+        }
+        let work = work.into_iter().fold(0.0, f64::max);
+        work + (self.step.get() - work) * own / micro_batches as f64
     }
 
     /// Key of simplicity, then of memory: less is better.
@@ -101,18 +129,24 @@ impl PlanCandidate {
 
     /// Returns the same cut under a schedule computed for its costs, if that is faster: with the
     /// stages' present recomputes and offloads, or with none for whole stages, where the schedule
-    /// may choose single micro-batches.
-    pub(super) fn computed(&self, options: &PlanOptions) -> Option<Self> {
-        let own = self.computed_with(options, &self.solution.ways());
+    /// may choose single micro-batches. None is computed where all are proved to take longer than
+    /// `limit`.
+    pub(super) fn computed(&self, options: &PlanOptions, limit: Micros) -> Option<Self> {
+        let own = self.computed_with(options, limit, &self.solution.ways());
         let plain = vec![(false, false); self.solution.partition.stages()];
         if self.solution.ways() == plain || !self.problem.ways().contains(&(false, false)) {
             return own;
         }
-        let singly = self.computed_with(options, &plain);
+        let singly = self.computed_with(options, limit, &plain);
         [own, singly].into_iter().flatten().min_by(Self::order)
     }
 
-    fn computed_with(&self, options: &PlanOptions, ways: &[(bool, bool)]) -> Option<Self> {
+    fn computed_with(
+        &self,
+        options: &PlanOptions,
+        limit: Micros,
+        ways: &[(bool, bool)],
+    ) -> Option<Self> {
         let shape = self.job.shape;
         let placed = |placement: &Placement| {
             let stages = (0..shape.stages()).map(|s| self.schedule.device_of(StageId(s)));
@@ -137,6 +171,10 @@ impl PlanCandidate {
         let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
         for _ in 0..COMPUTED {
             let costs = problem.stage_costs(partition, &recompute, &offload);
+            let least = least_of_all(shape, &costs, &caps, Some(placement));
+            if least >= self.step || least > limit {
+                return None;
+            }
             let found = auto_within(shape, &costs, &caps, Some(placement), effort).ok()?;
             if found.schedule.schedule().name() != ScheduleKind::Auto.name() {
                 return None;
@@ -156,16 +194,11 @@ impl PlanCandidate {
 
     /// Whether both do the same actions in the same order, under any names.
     pub(super) fn is_twin_of(&self, other: &Self) -> bool {
-        let lists = |own: &Self| {
-            let lists = own.schedule.schedule().iter();
-            lists
-                .map(|(_, actions)| actions.to_vec())
-                .collect::<Vec<_>>()
-        };
+        let (own, others) = (self.schedule.schedule(), other.schedule.schedule());
         self.step == other.step
             && self.job.shape == other.job.shape
             && self.solution.partition == other.solution.partition
-            && lists(self) == lists(other)
+            && own.iter().eq(others.iter())
     }
 
     /// Order of neighbouring devices.
@@ -173,10 +206,18 @@ impl PlanCandidate {
         self.problem.neighbours()
     }
 
-    /// The simulated peak per device.
-    pub(super) fn peaks(&self) -> Vec<Bytes> {
-        let costs = costs(&self.problem, &self.solution);
-        simulate(&self.schedule, &costs).peak_bytes()
+    /// Returns all details, and the peak per device: simulated if they are not known.
+    pub(super) fn simulated(&self) -> (Details, Vec<Bytes>) {
+        let simulated = || {
+            let summary = summary(&self.schedule, &costs(&self.problem, &self.solution));
+            (Details::of(&summary), summary.peaks)
+        };
+        self.details.clone().unwrap_or_else(simulated)
+    }
+
+    pub(super) fn details(&self) -> Details {
+        let known = self.details.as_ref().map(|(details, _)| *details);
+        known.unwrap_or_else(|| self.simulated().0)
     }
 
     /// Computing time of the slowest stage for one micro-batch.
@@ -194,8 +235,13 @@ impl PlanCandidate {
             .unwrap_or_default()
     }
 
-    pub(super) fn plan(self, alternatives: Vec<Alternative>) -> Plan {
-        let (peak_bytes, bottleneck) = (self.peaks(), self.slowest_stage());
+    /// Returns the plan, given how it was [`simulated`](Self::simulated).
+    pub(super) fn plan(
+        self,
+        (details, peak_bytes): (Details, Vec<Bytes>),
+        alternatives: Vec<Alternative>,
+    ) -> Plan {
+        let bottleneck = self.slowest_stage();
         let Solution {
             partition,
             recompute,
@@ -230,7 +276,7 @@ impl PlanCandidate {
             bottleneck,
             step: self.step,
             lower_bound: None,
-            bubble_fraction: self.bubble,
+            bubble_fraction: details.bubble,
             peak_bytes,
             limit: None,
             more: Vec::new(),
@@ -239,11 +285,11 @@ impl PlanCandidate {
     }
 
     /// Returns its properties for a comparison, with the peak if known.
-    pub(super) fn contender(&self, peak: Option<Bytes>) -> Contender {
+    pub(super) fn contender(&self, details: Details, peak: Option<Bytes>) -> Contender {
         let plan = self.schedule.schedule();
         let counts = [plan.recompute_counts(), plan.offload_counts()];
         Contender {
-            parts: self.parts,
+            parts: details.parts,
             singly: counts.map(|own| own.into_iter().filter(|&count| count > 0).count()),
             recomputing: self.recomputing(),
             offloading: self.offloading(),
@@ -254,14 +300,24 @@ impl PlanCandidate {
     }
 }
 
-/// Whether the simulation fits the memory of the devices.
-pub(super) fn fits(problem: &Problem, simulation: &Simulation) -> bool {
+/// Whether any device has a memory limit.
+fn is_limited(problem: &Problem) -> bool {
+    problem
+        .devices()
+        .iter()
+        .any(|device| device.memory.is_some())
+}
+
+/// Whether these peaks fit the memory of the devices.
+fn fits(problem: &Problem, peaks: &[Bytes]) -> bool {
     let limits = problem.devices().iter().map(|device| device.memory);
-    if limits.clone().all(|limit| limit.is_none()) {
-        return true;
-    }
-    let mut peaks = simulation.peak_bytes().into_iter().zip(limits);
-    peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
+    let mut peaks = peaks.iter().zip(limits);
+    peaks.all(|(peak, limit)| limit.is_none_or(|limit| *peak <= limit))
+}
+
+/// Whether the simulated schedule fits the memory of the devices.
+pub(super) fn fits_under(schedule: &CheckedSchedule, (problem, costs): (&Problem, &Costs)) -> bool {
+    !is_limited(problem) || fits(problem, &summary(schedule, costs).peaks)
 }
 
 pub(super) fn costs(problem: &Problem, solution: &Solution) -> Costs {

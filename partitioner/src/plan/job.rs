@@ -19,6 +19,11 @@ pub(super) struct PlanJob {
 }
 
 impl PlanJob {
+    /// Schedule and number of chunks: of each, the best is a runner-up.
+    pub(super) fn key(&self) -> (ScheduleKind, usize) {
+        (self.kind, self.shape.chunks)
+    }
+
     /// Micro-batches of all replicas.
     pub(super) fn micro_batches(&self) -> usize {
         self.shape.micro_batches * self.replicas

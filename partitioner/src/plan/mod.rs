@@ -16,6 +16,7 @@ mod read;
 mod search;
 #[cfg(test)]
 mod tests;
+mod tries;
 mod why;
 mod write;
 

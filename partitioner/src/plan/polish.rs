@@ -2,10 +2,10 @@
 //!
 //! Usually only the step is simulated: a slower one needs no timeline, and no check of its memory.
 
-use super::candidate::{PlanCandidate, costs, fits};
+use super::candidate::{PlanCandidate, costs, fits_under};
 use crate::check::CheckedSchedule;
 use crate::partition::Partition;
-use crate::simulate::{Program, simulate};
+use crate::simulate::{Program, makespan};
 use crate::solve::{Problem, Solution, SolveError};
 use crate::units::{Bytes, Micros};
 
@@ -16,6 +16,8 @@ const ALL_CUTS: usize = 4000;
 /// Relative difference up to which steps count as equal: sums in another order differ by rounding in
 /// f64.
 const SAME_STEP: f64 = 1e-12;
+/// With fewer changes than this, and than cuts, none is tried: the preparations take longer.
+const FEW: usize = 8;
 /// With at most this many combinations of recompute and offload, all are tried.
 const ALL_WAYS: usize = 256;
 
@@ -40,7 +42,15 @@ impl PlanCandidate {
 
     /// Same as `polish`, with at most `most` simulated actions for either.
     pub(super) fn polish_within(&self, most: usize) -> Self {
+        let (stages, layers) = (self.job.shape.stages(), self.solution.partition.layers());
+        let changes = most / (self.job.actions() + 8 * layers);
+        if changes < FEW.min(stages - 1) {
+            return self.clone();
+        }
         let best = Polish::of(&self.problem, &self.schedule, self.solution.clone(), most).best;
+        if best == self.solution {
+            return self.clone();
+        }
         let (problem, schedule) = (self.problem.clone(), self.schedule.clone());
         Self::new(self.job, problem, schedule, best)
     }
@@ -76,7 +86,7 @@ impl<'a> Polish<'a> {
             schedule,
             program: Program::new(schedule),
             most,
-            step: simulate(schedule, &costs(problem, &from)).makespan(),
+            step: makespan(schedule, &costs(problem, &from)),
             best: from,
         };
         own.cut_better().with_better_ways()
@@ -215,9 +225,8 @@ impl<'a> Polish<'a> {
         if step.is_some_and(|step| !wanted(step, solution.traffic)) {
             return false;
         }
-        let simulation = simulate(self.schedule, &costs);
-        let step = simulation.makespan();
-        if !wanted(step, solution.traffic) || !fits(self.problem, &simulation) {
+        let step = makespan(self.schedule, &costs);
+        if !wanted(step, solution.traffic) || !fits_under(self.schedule, (self.problem, &costs)) {
             return false;
         }
         self.best = solution;

@@ -2,18 +2,24 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::candidate::PlanCandidate;
+use super::candidate::{Details, PlanCandidate};
 use super::job::PlanJob;
 use super::leaders::{fastest, leaders_first, simplest};
+use super::tries::{HUGE, JobOutcome, try_all};
+use super::why::SAME;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
 use crate::schedule::Shape;
-use crate::solve::{Problem, Shortfall, SolveError, When};
-use crate::units::Bytes;
+use crate::solve::{Problem, Shortfall, When};
+use crate::units::{Bytes, Micros};
 
 /// Number of misfits with several stages per device that are analysed if nothing fits.
 const SEARCHED: usize = 4;
+/// Number of schedules that are computed before the next ones are compared with them.
+const AT_A_TIME: usize = 4;
+/// Above this many stages times micro-batches, no schedule is computed for a runner-up alone.
+const LARGE: usize = 4_000;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
@@ -30,6 +36,10 @@ const SEARCHED: usize = 4;
 /// The step itself is only searched locally if there are many cuts: with one or two micro-batches,
 /// links slower than the layers, or devices that share cores, a cut with a larger bottleneck can
 /// give a shorter step that is then not found.
+///
+/// Of huge shapes (over 2^18 stages times micro-batches) not all are tried: more micro-batches only of
+/// the schedules that fewer ones promise to be within 10 % of the best, and no computed schedules; nor
+/// are cuts moved where only a few could be.
 ///
 /// # Errors
 /// [`PlanError::NoneFits`] with the missing bytes, [`PlanError::NoSchedule`], or
@@ -51,14 +61,14 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         (samples, (profile.fewest_samples(), profile.batch())),
     );
     let jobs = options.with_and_without(jobs, profile);
-    let tried = in_parallel(&jobs, |job| job.run(profile, options));
+    let tried = try_all(&jobs, profile, options);
     let mut fitting = Vec::new();
     let mut misfits = Vec::new();
     let mut refused = reason;
-    for (job, outcome) in jobs.iter().zip(tried) {
+    for (job, outcome) in tried {
         match outcome {
             JobOutcome::Fits(candidate) => fitting.push(*candidate),
-            JobOutcome::Misfit(shortfall) => misfits.push((*job, shortfall)),
+            JobOutcome::Misfit => misfits.push(job),
             JobOutcome::Refused(reason) => refused = reason,
         }
     }
@@ -68,17 +78,17 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     fitting.splice(..polished, better);
     if options.computes() {
         fitting[..polished].sort_by(PlanCandidate::order);
-        let computed = in_parallel(&fastest(&fitting[..polished]), |candidate| {
-            candidate.computed(options)
-        });
-        fitting.extend(computed.into_iter().flatten());
+        let computed = computed(&fastest(&fitting[..polished]), options);
+        fitting.extend(computed);
     }
     fitting.sort_by(PlanCandidate::order);
     if fitting.is_empty() {
-        return Err(nothing(profile, options, misfits, refused));
+        return Err(nothing(profile, options, &misfits, refused));
     }
     let best = fitting.remove(simplest(&fitting));
-    let alternatives = alternatives(&best, &fitting, &misfits);
+    let (own, others) = alternatives(&best, &fitting);
+    let misfits = misfit_alternatives((&best, &fitting), &misfits, (profile, options));
+    let alternatives = others.into_iter().chain(misfits).collect();
     Ok(Plan {
         model: profile.model().cloned(),
         precision: profile.precision().map(str::to_owned),
@@ -86,8 +96,32 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         device: profile.accelerator().map(str::to_owned),
         doubts: profile.doubts().unwrap_or_default().to_vec(),
         batch: Some(samples),
-        ..best.plan(alternatives)
+        ..best.plan(own, alternatives)
     })
+}
+
+/// Returns the candidates, the fastest first, under schedules computed for their costs, as far as these
+/// are faster and may be the fastest of their number of chunks: only that one is a plan or a runner-up.
+/// For large shapes they are only computed if they may be the plan, for huge ones not at all.
+fn computed(candidates: &[&PlanCandidate], options: &PlanOptions) -> Vec<PlanCandidate> {
+    let mut found: Vec<PlanCandidate> = Vec::new();
+    let cells = |own: &&&PlanCandidate| own.job.shape.stages() * own.job.shape.micro_batches;
+    let small = candidates.iter().filter(|own| cells(own) <= HUGE);
+    let small: Vec<&PlanCandidate> = small.copied().collect();
+    for some in small.chunks(AT_A_TIME) {
+        let limit = |shape: Shape| {
+            let large = shape.stages() * shape.micro_batches > LARGE;
+            let built_in = candidates.first().filter(|_| large).map(|own| own.step);
+            let others = found
+                .iter()
+                .filter(|own| large || own.job.shape.chunks == shape.chunks);
+            let least = others.map(|own| own.step).chain(built_in).min();
+            least.map_or(Micros::saturating(f64::MAX), |least| least * (1.0 + SAME))
+        };
+        let more = in_parallel(some, |own| own.computed(options, limit(own.job.shape)));
+        found.extend(more.into_iter().flatten());
+    }
+    found
 }
 
 impl PlanOptions {
@@ -140,13 +174,6 @@ impl PlanOptions {
     }
 }
 
-enum JobOutcome {
-    Fits(Box<PlanCandidate>),
-    /// No cut fits; with the missing memory if known.
-    Misfit(Option<Shortfall>),
-    Refused(String),
-}
-
 /// Returns the jobs for a mini-batch; `samples` limits the sizes of micro-batches.
 fn jobs(
     layers: usize,
@@ -193,34 +220,6 @@ impl PlanJob {
             .with_optimizer_state(options.optimizer_state)
             .with_tree(options.tree)
     }
-
-    fn run(&self, profile: &Profile, options: &PlanOptions) -> JobOutcome {
-        let schedule = match self.kind.generate(self.shape) {
-            Ok(schedule) => schedule,
-            Err(error) => return JobOutcome::Refused(error.to_string()),
-        };
-        let problem = self.problem(profile, options, &schedule);
-        match problem.solution() {
-            Some(solution) => {
-                let fitting = PlanCandidate::fitting(*self, problem, schedule, solution);
-                match fitting {
-                    Some(candidate) => JobOutcome::Fits(Box::new(candidate)),
-                    None => JobOutcome::Misfit(None),
-                }
-            }
-            None if self.shape.chunks == 1 => JobOutcome::Misfit(shortfall(&problem)),
-            None => JobOutcome::Misfit(None),
-        }
-    }
-}
-
-fn shortfall(problem: &Problem) -> Option<Shortfall> {
-    problem
-        .solve()
-        .err()
-        .as_ref()
-        .and_then(SolveError::shortfall)
-        .cloned()
 }
 
 /// Runs a job on each item, on all cores; returns the results in the items' order.
@@ -251,32 +250,32 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R +
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns the best of each schedule and number of chunks, then those that do not fit.
+/// Returns the best of each schedule and number of chunks, and the details of the best.
 fn alternatives(
     best: &PlanCandidate,
     others: &[PlanCandidate],
-    misfits: &[(PlanJob, Option<Shortfall>)],
-) -> Vec<Alternative> {
-    let mut seen = vec![(best.job.kind, best.job.shape.chunks)];
-    let mut alternatives = Vec::new();
-    let mut is_new = |job: &PlanJob| {
-        let key = (job.kind, job.shape.chunks);
-        let new = !seen.contains(&key);
-        seen.push(key);
-        new
-    };
+) -> ((Details, Vec<Bytes>), Vec<Alternative>) {
+    let mut seen = vec![best.job.key()];
     let mut listed = vec![best];
-    let fullest = |peaks: &[Bytes]| peaks.iter().copied().max();
-    let held = best.contender(fullest(&best.peaks()));
-    for other in others.iter().filter(|other| is_new(&other.job)) {
-        // A schedule of several chunks may equal another one.
-        if listed.iter().any(|own| own.is_twin_of(other)) {
+    for other in others {
+        if seen.contains(&other.job.key()) {
             continue;
         }
-        listed.push(other);
-        let peak_bytes = other.peaks();
-        let reason = other.contender(fullest(&peak_bytes)).loses_to(&held);
-        alternatives.push(Alternative {
+        seen.push(other.job.key());
+        // A schedule of several chunks may equal another one.
+        if !listed.iter().any(|own| own.is_twin_of(other)) {
+            listed.push(other);
+        }
+    }
+    let mut simulated = in_parallel(&listed, |own| own.simulated()).into_iter();
+    // The best is the first one.
+    let own = simulated.next().unwrap_or_else(|| best.simulated());
+    let fullest = |peaks: &[Bytes]| peaks.iter().copied().max();
+    let held = best.contender(own.0, fullest(&own.1));
+    let fitting = listed[1..].iter().zip(simulated);
+    let fitting = fitting.map(|(other, (details, peak_bytes))| {
+        let contender = other.contender(details, fullest(&peak_bytes));
+        Alternative {
             schedule: other.job.kind,
             chunks: other.job.shape.chunks,
             replicas: other.job.replicas,
@@ -286,17 +285,38 @@ fn alternatives(
             balance: other.solution.partition.balance(),
             recomputing: other.recomputing(),
             step: Some(other.step),
-            bubble_fraction: Some(other.bubble),
+            bubble_fraction: Some(details.bubble),
             peak_bytes,
-            reason,
-        });
-    }
-    for (job, shortfall) in misfits.iter().filter(|(job, _)| is_new(job)) {
+            reason: contender.loses_to(&held),
+        }
+    });
+    (own, fitting.collect())
+}
+
+/// Returns those that do not fit, one for each schedule and number of chunks of which none does.
+fn misfit_alternatives(
+    (best, others): (&PlanCandidate, &[PlanCandidate]),
+    misfits: &[PlanJob],
+    (profile, options): (&Profile, &PlanOptions),
+) -> Vec<Alternative> {
+    let fitting = others.iter().chain([best]);
+    let mut seen: Vec<_> = fitting.map(|own| own.job.key()).collect();
+    let is_new = |job: &&PlanJob| {
+        let new = !seen.contains(&job.key());
+        seen.push(job.key());
+        new
+    };
+    let listed: Vec<&PlanJob> = misfits.iter().filter(is_new).collect();
+    in_parallel(&listed, |job| {
+        // The shortage of a device with several stages takes a search, and that of a huge shape, too.
+        let huge = job.shape.stages() * job.shape.micro_batches > HUGE;
+        let short = job.shape.chunks == 1 && !huge;
+        let shortfall = short.then(|| job.shortfall(profile, options)).flatten();
         let reason = match shortfall {
             Some(shortfall) => format!("does not fit: {shortfall}"),
             None => "no cut that fits was found".to_owned(),
         };
-        alternatives.push(Alternative {
+        Alternative {
             schedule: job.kind,
             chunks: job.shape.chunks,
             replicas: job.replicas,
@@ -309,34 +329,31 @@ fn alternatives(
             bubble_fraction: None,
             peak_bytes: Vec::new(),
             reason,
-        });
-    }
-    alternatives
+        }
+    })
 }
 
 /// Returns why nothing is left: the nearest misfit, or why there is no schedule.
 fn nothing(
     profile: &Profile,
     options: &PlanOptions,
-    misfits: Vec<(PlanJob, Option<Shortfall>)>,
+    misfits: &[PlanJob],
     reason: String,
 ) -> PlanError {
+    let explained = |jobs: &[&PlanJob]| -> Vec<(PlanJob, Shortfall)> {
+        let shortfalls = in_parallel(jobs, |job| job.shortfall(profile, options));
+        let pairs = jobs.iter().zip(shortfalls);
+        let known = pairs.filter_map(|(job, shortfall)| Some((**job, shortfall?)));
+        known.collect()
+    };
+    let one: Vec<&PlanJob> = misfits.iter().filter(|job| job.shape.chunks == 1).collect();
+    let mut known = explained(&one);
     // The shortage of a device with several stages takes a search: only if nothing else is known.
-    let search = !misfits.iter().any(|(_, shortfall)| shortfall.is_some());
-    let searched = if search { SEARCHED } else { 0 };
-    let explain = |job: &PlanJob| {
-        let schedule = job.kind.generate(job.shape).ok()?;
-        shortfall(&job.problem(profile, options, &schedule))
-    };
-    let known = |(index, (job, shortfall)): (usize, (PlanJob, Option<Shortfall>))| {
-        let found = if index < searched {
-            explain(&job)
-        } else {
-            None
-        };
-        shortfall.or(found).map(|shortfall| (job, shortfall))
-    };
-    let nearest = misfits.into_iter().enumerate().filter_map(known);
+    if known.is_empty() {
+        let few: Vec<&PlanJob> = misfits.iter().take(SEARCHED).collect();
+        known = explained(&few);
+    }
+    let nearest = known.into_iter();
     match nearest.min_by_key(|(_, shortfall)| shortfall.missing()) {
         Some((job, shortfall)) => PlanError::NoneFits {
             schedule: job.kind,

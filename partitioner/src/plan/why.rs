@@ -4,7 +4,7 @@
 //! replicas after the last action. So the difference of two steps is the sum of three differences, of
 //! which the large ones are named.
 
-use crate::timeline::Timeline;
+use crate::simulate::Summary;
 use crate::units::{Bytes, Micros};
 use crate::words::count;
 
@@ -24,17 +24,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// # Complexity
-    /// Linear in the actions.
-    pub(super) fn of(timeline: &Timeline) -> Self {
-        let mut busy = vec![Micros::ZERO; timeline.devices()];
-        for span in timeline.spans() {
-            busy[span.device.index()] = busy[span.device.index()] + span.duration();
-        }
+    pub(super) fn of(summary: &Summary) -> Self {
         Self {
-            step: timeline.makespan(),
-            busy: busy.into_iter().max().unwrap_or_default(),
-            exposed: timeline.exposed(),
+            step: summary.makespan,
+            busy: summary.busy,
+            exposed: summary.exposed,
         }
     }
 

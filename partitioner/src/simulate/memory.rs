@@ -4,8 +4,9 @@ use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind, OffloadMove, Schedule};
-use crate::timeline::{Span, Timeline};
+use crate::timeline::Span;
 use crate::units::{Bytes, Micros};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 /// Memory in use on a device from a point in time on.
@@ -25,11 +26,11 @@ pub(crate) struct Change {
     pub(crate) gives: Bytes,
 }
 
-/// Returns the levels of `device`.
-pub(super) fn levels(
+/// Returns the levels of `device`, given the spans of each device by start.
+pub(super) fn levels<'a>(
     schedule: &CheckedSchedule,
     costs: &Costs,
-    timeline: &Timeline,
+    spans: &impl Fn(DeviceId) -> Cow<'a, [Span]>,
     device: DeviceId,
 ) -> Vec<MemoryLevel> {
     let mut gradients = Gradients::new(schedule.schedule().stages());
@@ -44,11 +45,9 @@ pub(super) fn levels(
         Some(last) if last.bytes == bytes => {}
         _ => levels.push(MemoryLevel { time, bytes }),
     };
-    let mut taken = taken(schedule, costs, timeline, device)
-        .into_iter()
-        .peekable();
+    let mut taken = taken(schedule, costs, spans, device).into_iter().peekable();
     let moves = OffloadMoves::new(schedule, costs, device);
-    for span in timeline.spans_on(device) {
+    for span in spans(device).iter() {
         while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.start) {
             bytes = bytes - gone;
             set(time, bytes);
@@ -85,10 +84,10 @@ fn sent(costs: &Costs, action: Action) -> Bytes {
 }
 
 /// Returns when stages take the gradients that `device` sent them, in order, with their bytes.
-fn taken(
+fn taken<'a>(
     schedule: &CheckedSchedule,
     costs: &Costs,
-    timeline: &Timeline,
+    spans: &impl Fn(DeviceId) -> Cow<'a, [Span]>,
     device: DeviceId,
 ) -> Vec<(Micros, Bytes)> {
     let mut taken = Vec::new();
@@ -107,8 +106,8 @@ fn taken(
             );
             backward && span.action.stage == before
         };
-        let spans = timeline.spans_on(schedule.device_of(before)).iter();
-        taken.extend(spans.filter(takes).map(|span| (span.start, bytes)));
+        let spans = spans(schedule.device_of(before));
+        taken.extend(spans.iter().filter(takes).map(|span| (span.start, bytes)));
     }
     taken.sort_by_key(|&(time, _)| time);
     taken

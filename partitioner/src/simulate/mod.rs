@@ -33,6 +33,7 @@ mod ports;
 mod program;
 mod sensitivity;
 mod shared_cores;
+mod summary;
 
 pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, CriticalStep};
@@ -41,11 +42,14 @@ pub use memory::MemoryLevel;
 pub(crate) use memory::change;
 pub(crate) use program::Program;
 pub use sensitivity::{Sensitivity, SensitivityTarget};
+pub(crate) use summary::{Summary, summary};
+
+use std::borrow::Cow;
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
-use crate::schedule::Action;
+use crate::schedule::{Action, ActionKind};
 use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
 use crate::walk::walk;
@@ -74,6 +78,28 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
         schedule: schedule.clone(),
         costs: costs.clone(),
     }
+}
+
+/// Returns the makespan of a simulation, in less time and memory than all of it takes.
+///
+/// # Complexity
+/// That of [`simulate`].
+pub fn makespan(schedule: &CheckedSchedule, costs: &Costs) -> Micros {
+    let plan = schedule.schedule();
+    let shares = (costs.cores()).is_some_and(|cores| !cores.suffice(plan.devices()));
+    if shares || costs.cards().is_some() || costs.has_exchange() {
+        return simulate(schedule, costs).makespan();
+    }
+    let duration = |action: Action| costs.stage(action.stage).of(action.kind);
+    let mut clock = Clock::new(schedule, costs, duration);
+    let (mut first, mut last) = (Micros::saturating(f64::MAX), Micros::ZERO);
+    // Cannot fail: a checked schedule was already walked to its end.
+    let _ = walk(plan, schedule.owner(), |device, position, action| {
+        let (start, end) = clock.run(device, position, action);
+        clock.send(device, position, (action, end)).for_each(drop);
+        (first, last) = (first.min(start), last.max(end));
+    });
+    last - first
 }
 
 /// Returns the timeline with all of `costs` except the times of actions.
@@ -136,22 +162,31 @@ fn in_any_order(
     clock: &mut Clock<'_, impl Fn(Action) -> Micros>,
 ) -> Vec<Span> {
     let plan = schedule.schedule();
-    let mut spans: Vec<Vec<Span>> = plan
-        .iter()
-        .map(|(_, list)| Vec::with_capacity(list.len()))
-        .collect();
+    let mut offset = 0;
+    let offsets = plan.iter().map(|(_, list)| {
+        offset += list.len();
+        offset - list.len()
+    });
+    let offsets: Vec<usize> = offsets.collect();
+    let nothing = Span {
+        device: DeviceId(0),
+        action: Action::new(0, ActionKind::Forward, 0),
+        start: Micros::ZERO,
+        end: Micros::ZERO,
+    };
+    let mut spans = vec![nothing; offset];
     // Cannot fail: a checked schedule was already walked to its end.
     let _ = walk(plan, schedule.owner(), |device, position, action| {
         let (start, end) = clock.run(device, position, action);
         clock.send(device, position, (action, end)).for_each(drop);
-        spans[device.index()].push(Span {
+        spans[offsets[device.index()] + position] = Span {
             device,
             action,
             start,
             end,
-        });
+        };
     });
-    spans.into_iter().flatten().collect()
+    spans
 }
 
 /// Returns the memory of `device` over a timeline of `schedule`, such as a measured one, with the
@@ -165,7 +200,8 @@ pub fn memory_over(
     timeline: &Timeline,
     device: DeviceId,
 ) -> Vec<MemoryLevel> {
-    memory::levels(schedule, costs, timeline, device)
+    let spans = |device| Cow::Borrowed(timeline.spans_on(device));
+    memory::levels(schedule, costs, &spans, device)
 }
 
 impl Simulation {

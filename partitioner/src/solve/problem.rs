@@ -110,7 +110,11 @@ impl Problem {
     pub(crate) fn under(mut self, schedule: &CheckedSchedule) -> Self {
         let plan = schedule.schedule();
         let (split, backward) = backwards(schedule);
-        let offloading = offloading(schedule);
+        // Only a link to the host's memory lets anything leave.
+        let offloading = match self.machine.host_link() {
+            Some(_) => offloading(schedule),
+            None => vec![(0, false); plan.stages()],
+        };
         let slot = |stage: usize| Slot {
             device: schedule.device_of(StageId(stage)),
             held: Held {

@@ -5,7 +5,7 @@ use gpipe_partitioner::{
     Bytes, CheckedSchedule, Costs, Micros, Plan, PlanOptions, Profile, StageId, When, simulate,
 };
 
-use super::limit::{HOST, saved};
+use super::limit::{HOST, Priced};
 use crate::titled_lines::Said;
 
 const GRAPHS: &str = "CUDA graphs";
@@ -98,8 +98,11 @@ impl Choice<'_> {
             );
             return Some(Said::new(GRAPHS, text));
         }
-        saved(self.profile, self.plan, self.options, Costs::without_host)
-            .filter(|share| *share > HOST)?;
+        let schedule = self.schedule.clone();
+        let priced = Priced::under(schedule, self.profile, self.plan, self.options);
+        if priced.saved(Costs::without_host) <= HOST {
+            return None;
+        }
         let why_not = if self.options.cuda_graphs == When::Never {
             "--cuda-graphs never".to_owned()
         } else if let Some(why) = refusals.first().filter(|_| refusals.len() == all) {

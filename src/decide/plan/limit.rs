@@ -1,6 +1,6 @@
 //! The limit of a plan, in one sentence, with a remedy.
 
-use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
+use gpipe_partitioner::{CheckedSchedule, Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
 use super::super::micro_batch_counts;
 use super::work::Work;
@@ -59,14 +59,22 @@ pub fn sentence(
              that time"
         );
     }
-    let work = Work::of(profile, plan, &options.machine);
+    // The schedule exists, as the plan was made for it.
+    let priced = Priced::of(profile, plan, options);
+    let saved = |change: fn(Costs) -> Costs| priced.as_ref().map(|own| own.saved(change));
+    let work =
+        (priced.as_ref()).map(|own| Work::of(profile, plan, &options.machine, &own.schedule));
     if let Some(sentence) = (work.as_ref()).and_then(|work| core_bound(work, plan, options)) {
         return sentence;
     }
-    if let Some(sentence) = host_bound(profile, plan, options) {
-        return sentence;
+    if let Some(share) = saved(Costs::without_host).filter(|share| *share > HOST) {
+        return format!(
+            "host-bound: {:.0} % of the step is waiting for the host, which submits work more slowly \
+             than the devices do it; give them more at once: larger micro-batches, or fewer of them",
+            100.0 * share
+        );
     }
-    let moving = saved(profile, plan, options, Costs::without_offload);
+    let moving = saved(Costs::without_offload);
     if let Some(share) = moving.filter(|share| *share > TRANSFERS) {
         return format!(
             "memory-bound: {:.0} % of the step is waiting for activations on their way to the \
@@ -75,8 +83,7 @@ pub fn sentence(
             100.0 * share
         );
     }
-    let at_once = |costs: Costs| costs.with_transfer(Micros::ZERO, Micros::ZERO);
-    let transfers = saved(profile, plan, options, at_once);
+    let transfers = saved(|costs| costs.with_transfer(Micros::ZERO, Micros::ZERO));
     if let Some(share) = transfers.filter(|share| *share > TRANSFERS) {
         return format!(
             "transfer-bound: {:.0} % of the step is waiting for transfers; use a faster link or \
@@ -84,7 +91,7 @@ pub fn sentence(
             100.0 * share
         );
     }
-    let exchange = saved(profile, plan, options, Costs::without_exchange);
+    let exchange = saved(Costs::without_exchange);
     if let Some(share) = exchange.filter(|share| *share > TRANSFERS) {
         return format!(
             "all-reduce-bound: {:.0} % of the step is waiting for gradients that replicas exchange; \
@@ -150,28 +157,41 @@ fn core_bound(work: &Work, plan: &Plan, options: &PlanOptions) -> Option<String>
     })
 }
 
-/// Returns the share of the step saved if `change` is applied to the simulated costs.
-pub(super) fn saved(
-    profile: &Profile,
-    plan: &Plan,
-    options: &PlanOptions,
-    change: impl Fn(Costs) -> Costs,
-) -> Option<f64> {
-    let schedule = plan.generate().ok()?;
-    let costs = change(plan.costs(profile, options, &schedule));
-    let without = simulate(&schedule, &costs).makespan();
-    Some(1.0 - without.get() / plan.step.get())
+/// A plan with its schedule and the costs of its simulation.
+pub(super) struct Priced<'a> {
+    plan: &'a Plan,
+    schedule: CheckedSchedule,
+    costs: Costs,
 }
 
-/// Returns the verdict if devices wait for the host threads that submit their work.
-fn host_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<String> {
-    let share = saved(profile, plan, options, Costs::without_host);
-    let share = share.filter(|share| *share > HOST)?;
-    Some(format!(
-        "host-bound: {:.0} % of the step is waiting for the host, which submits work more slowly \
-         than the devices do it; give them more at once: larger micro-batches, or fewer of them",
-        100.0 * share
-    ))
+impl<'a> Priced<'a> {
+    fn of(profile: &Profile, plan: &'a Plan, options: &PlanOptions) -> Option<Self> {
+        let schedule = plan.generate().ok()?;
+        Some(Self::under(schedule, profile, plan, options))
+    }
+
+    pub(super) fn under(
+        schedule: CheckedSchedule,
+        profile: &Profile,
+        plan: &'a Plan,
+        options: &PlanOptions,
+    ) -> Self {
+        Self {
+            costs: plan.costs(profile, options, &schedule),
+            schedule,
+            plan,
+        }
+    }
+
+    /// Returns the share of the step saved if `change` is applied to the simulated costs.
+    pub(super) fn saved(&self, change: impl Fn(Costs) -> Costs) -> f64 {
+        let costs = change(self.costs.clone());
+        if costs == self.costs {
+            return 0.0;
+        }
+        let without = simulate(&self.schedule, &costs).makespan();
+        1.0 - without.get() / self.plan.step.get()
+    }
 }
 
 /// Returns the verdict if one device has more work than the others, with a remedy: a single layer
@@ -280,7 +300,8 @@ mod tests {
             let Ok(plan) = gpipe_partitioner::plan(&profile, &options) else {
                 return Ok(());
             };
-            let work = Work::of(&profile, &plan, &options.machine).unwrap();
+            let schedule = plan.generate().unwrap();
+            let work = Work::of(&profile, &plan, &options.machine, &schedule);
             prop_assert!(work.idle() <= plan.bubble_fraction + 1e-9);
             let busy = work.mean() * micro as f64 / plan.step.get();
             prop_assert!((1.0 - busy - plan.bubble_fraction).abs() < 1e-9);

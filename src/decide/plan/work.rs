@@ -2,7 +2,7 @@
 //! the schedule determines which layers run their backward in halves.
 
 use gpipe_partitioner::profile::LayerCost;
-use gpipe_partitioner::{ActionKind, Machine, Plan, Profile, StageId};
+use gpipe_partitioner::{ActionKind, CheckedSchedule, Machine, Plan, Profile, StageId};
 
 /// Computing times for one micro-batch, in microseconds.
 #[derive(Debug)]
@@ -16,9 +16,12 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// None if the plan's schedule does not exist, which never happens for plans made here.
-    pub(super) fn of(profile: &Profile, plan: &Plan, machine: &Machine) -> Option<Self> {
-        let schedule = plan.generate().ok()?;
+    pub(super) fn of(
+        profile: &Profile,
+        plan: &Plan,
+        machine: &Machine,
+        schedule: &CheckedSchedule,
+    ) -> Self {
         let mut counts = vec![[0_usize; ActionKind::ALL.len()]; plan.placement.len()];
         for (_, actions) in schedule.schedule().iter() {
             for action in actions {
@@ -49,7 +52,7 @@ impl Work {
             }
         }
         work.even /= speeds().sum::<f64>();
-        Some(work)
+        work
     }
 
     /// Index of the busiest device.

@@ -29,11 +29,12 @@ pub(super) struct Tried {
 
 impl Tried {
     pub(super) fn new(choice: Choice, found: &PlanCandidate) -> Self {
+        let details = found.details();
         Self {
             choice,
             step: found.step,
-            bubble: found.bubble,
-            own: found.contender(None),
+            bubble: details.bubble,
+            own: found.contender(details, None),
             balance: found.solution.partition.balance(),
         }
     }
@@ -70,11 +71,7 @@ impl ClusterSearch<'_> {
     }
 
     /// Returns the best of every other schedule, number of replicas and order of neighbours.
-    pub(super) fn alternatives(
-        &mut self,
-        best: &Choice,
-        found: &PlanCandidate,
-    ) -> Vec<Alternative> {
+    pub(super) fn alternatives(&mut self, best: &Choice, held: &Contender) -> Vec<Alternative> {
         self.tried.sort_by_key(|own| own.step);
         let layout = |choice: &Choice| &self.choices.layouts[choice.layout];
         let kind = |choice: &Choice| (choice.kind, choice.shape.chunks);
@@ -89,7 +86,7 @@ impl ClusterSearch<'_> {
             let new_kind = kinds.insert(kind(&own.choice));
             let new_spread = spreads.len() <= OTHERS && spreads.insert(spread(&own.choice));
             if new_kind || new_spread {
-                others.push(self.alternative(own, found));
+                others.push(self.alternative(own, held));
             }
         }
         let mut beaten: HashMap<(ScheduleKind, usize), (Choice, f64)> = HashMap::new();
@@ -113,13 +110,13 @@ impl ClusterSearch<'_> {
         others
     }
 
-    fn alternative(&self, own: &Tried, best: &PlanCandidate) -> Alternative {
+    fn alternative(&self, own: &Tried, held: &Contender) -> Alternative {
         Alternative {
             balance: own.balance.clone(),
             recomputing: own.own.recomputing,
             step: Some(own.step),
             bubble_fraction: Some(own.bubble),
-            ..self.bare(&own.choice, own.own.loses_to(&best.contender(None)))
+            ..self.bare(&own.choice, own.own.loses_to(held))
         }
     }
 
@@ -149,11 +146,11 @@ impl ClusterSearch<'_> {
         &self,
         alternatives: &mut Vec<Alternative>,
         plain: Plain,
-        (best, found): (&Choice, &PlanCandidate),
+        (best, held): (&Choice, &Contender),
     ) {
         let own = match plain {
             Plain::Fits(..) if best.is_plain() => return,
-            Plain::Fits(choice, own) => self.alternative(&Tried::new(choice, &own), found),
+            Plain::Fits(choice, own) => self.alternative(&Tried::new(choice, &own), held),
             Plain::Misfit(choice) => {
                 let reason = "does not fit: no device holds the whole model".to_owned();
                 self.bare(&choice, reason)

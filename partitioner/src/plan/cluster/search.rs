@@ -289,9 +289,11 @@ impl<'a> ClusterSearch<'a> {
         let neighbours = setting.layout.neighbours;
         let found = unshared.unwrap_or(found);
         let lower_bound = fastest.min(found.step).min(Micros::saturating(self.open));
-        let mut alternatives = self.alternatives(&choice, &found);
+        let simulated = found.simulated();
+        let held = found.contender(simulated.0, None);
+        let mut alternatives = self.alternatives(&choice, &held);
         if let Some(plain) = plain {
-            self.add_plain(&mut alternatives, plain, (&choice, &found));
+            self.add_plain(&mut alternatives, plain, (&choice, &held));
         }
         let plan = Plan {
             model: self.profile.model().cloned(),
@@ -303,7 +305,7 @@ impl<'a> ClusterSearch<'a> {
             neighbours,
             shard_optimizer: sharded,
             lower_bound: Some(lower_bound),
-            ..found.plan(alternatives)
+            ..found.plan(simulated, alternatives)
         };
         Some((plan, options))
     }
