@@ -194,7 +194,7 @@ fn wrong_clusters_are_told_with_what_to_do() {
         ("--devices 2 --memory-reserve 1GiB", "no memory is limited"),
         (
             "--per-node 2 --tokens 300B",
-            "for models that --model-shape describes",
+            "Tokens that a --model-shape is to be trained on",
         ),
         ("--cluster none.toml", "none.toml: cannot be opened"),
         (
