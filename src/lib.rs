@@ -44,7 +44,7 @@ pub mod device {
     };
 }
 
-/// Errors and their parts. [`Error`](crate::Error) is the error of a step.
+/// Errors and their parts. [`Error`] is the error of a step.
 #[cfg(feature = "torch")]
 pub mod error {
     pub use gpipe_torch::{
@@ -53,14 +53,14 @@ pub mod error {
     };
 }
 
-/// Layers for [`Sequential`](crate::Sequential), and what a layer of your own needs.
+/// Layers for [`Sequential`], and what a layer of your own needs.
 #[cfg(feature = "torch")]
 pub mod layers {
     pub use gpipe_torch::layers::*;
     pub use gpipe_torch::{Context, GatheredParts, StepState, Variable};
 }
 
-/// Update rules and learning-rate schedules for [`Optimizer`](crate::Optimizer).
+/// Update rules and learning-rate schedules for [`Optimizer`].
 #[cfg(feature = "torch")]
 pub mod optim {
     pub use gpipe_torch::{Adam, AdamW, LrKind, LrSchedule, OptimizerKind, Sgd};
@@ -83,7 +83,7 @@ pub mod report {
     };
 }
 
-/// Values for the options of [`PipelineBuilder`](crate::PipelineBuilder), and loss functions.
+/// Values for the options of [`PipelineBuilder`], and loss functions.
 #[cfg(feature = "torch")]
 pub mod settings {
     pub use gpipe_torch::{IntoLoss, Kernels, LossFn, LossScale, Precision, Recompute, on_values};

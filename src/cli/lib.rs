@@ -1,5 +1,5 @@
 //! The command line: one file or folder per verb, from arguments to options to one library call. Verbs
-//! without tensors, and code shared by all verbs, are in [`decide`].
+//! without tensors, and code shared by all verbs, are in [`gpipe_decide`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

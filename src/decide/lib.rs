@@ -1,6 +1,6 @@
 //! The command line's verbs that need no tensors: `launch`, `plan`, `plot`, `schedule`,
 //! `simulate`, and what shells and `man` are told, one file or folder a verb; and what every verb needs, those of
-//! [`cli`](gpipe_cli) too: reading, writing, refusing.
+//! `gpipe-cli` too: reading, writing, refusing.
 //!
 //! Data goes to standard output, everything else to standard error. Exit code 0
 //! is success, 1 a run that failed, 2 wrong use; `launch` has that of the process that failed.

@@ -11,7 +11,7 @@ use super::error::TorchError;
 use super::{affinity, ffi};
 use gpipe_engine::{Sharing, Unpinned};
 
-/// Returns the name that [`parse_device`] reads: `cpu` or `cuda:0`.
+/// Returns the name that `parse_device` reads: `cpu` or `cuda:0`.
 pub fn device_name(device: Device) -> String {
     match device {
         Device::Cuda(index) => format!("cuda:{index}"),

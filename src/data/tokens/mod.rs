@@ -254,7 +254,7 @@ impl Tokens {
         done.ok()?.ok()?.then(|| Gathered::pair(x, y))
     }
 
-    /// Checks that the tokens that [`Tokens::identity`] depends on are in the vocabulary. If one were
+    /// Checks that the tokens that `Tokens::identity` depends on are in the vocabulary. If one were
     /// found only when it is read, fixing it would invalidate all saved positions in the file.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ impl Pipeline {
     /// them (a KV cache). 0 begins anew.
     ///
     /// The layers are to heed [`Context::past`](crate::Context::past), as those of the zoo's
-    /// [models that cache](gpipe_models::zoo::ModelSpec::caches) do; others take the tokens for
+    /// models that cache do; others take the tokens for
     /// a sequence of their own. Each call has as many sequences as the first one, in as many
     /// micro-batches.
     ///
