@@ -3,14 +3,12 @@
 //! `--resume` appended it continues, bit for bit like a run that was never stopped.
 
 use gpipe::data::{Dataset, Made};
+use gpipe::optim::{AdamW, LrSchedule};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
+use gpipe::profile::{ProfileOptions, Sample, profile};
 use gpipe::tch::{Device, Reduction, Tensor, nn};
 use gpipe::train::{LogLines, Trainer};
-use gpipe::{
-    Optimizer, Pipeline, Sequential,
-    optim::{AdamW, LrSchedule},
-    profile::{ProfileOptions, Sample, profile},
-};
+use gpipe::{Optimizer, Pipeline, Sequential};
 
 /// A time as seen by eight waves, and the chord that they play then.
 fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
