@@ -1,14 +1,12 @@
-//! A custom training run: model, data and loss are defined here, the rest is the library's. `cargo run
-//! --release --example own_training -- runs/waves 1000` trains 1000 steps, Ctrl-C stops and saves; with
-//! `--resume` appended it continues, bit for bit like a run that was never stopped.
+//! A custom training run: only model, data and loss are defined here. Ctrl-C saves it and stops.
+//! `cargo run --release --example own_training -- runs/waves 1000` trains; `--resume` behind it goes on.
 
 use gpipe::data::{Dataset, Made};
-use gpipe::optim::{AdamW, LrSchedule};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
 use gpipe::profile::{ProfileOptions, Sample, profile};
 use gpipe::tch::{Device, Reduction, Tensor, nn};
 use gpipe::train::{LogLines, Trainer};
-use gpipe::{Optimizer, Pipeline, Sequential};
+use gpipe::{Optimizer, Pipeline, Sequential, optim::AdamW, optim::LrSchedule};
 
 /// A time as seen by eight waves, and the chord that they play then.
 fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
