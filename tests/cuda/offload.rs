@@ -34,7 +34,7 @@ pub(crate) fn memory_tests() -> Vec<Test> {
     ]
 }
 
-/// What leaves, by the number of copies: only simulated devices count them.
+/// Tensors that leave, by the number of copies: only simulated devices count them.
 pub(crate) fn counted_tests() -> Vec<Test> {
     pieces::tests()
 }

@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
                 builder(then_linear(model, "two", 5)).on_non_finite(NonFinite::Skip)
             });
         }),
-        // What such layers gather counts after good steps only: the host looks.
+        // Data that such layers gather count only after good steps: the host looks.
         ("skipped::layers_that_gather", || {
             let norm =
                 |p: &nn::Path<'_>| layers::BatchNorm::new(p, 8, nn::BatchNormConfig::default());

@@ -1,4 +1,4 @@
-//! What plans keep of a simulation, without its timeline.
+//! The numbers of a simulation that plans keep, without its timeline.
 
 use std::borrow::Cow;
 

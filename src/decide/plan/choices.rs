@@ -2,7 +2,8 @@
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Costs, Micros, Plan, PlanOptions, Profile, StageId, When, simulate,
+    Bytes, CheckedSchedule, Costs, Micros, More, Plan, PlanOptions, Profile, StageId, When,
+    simulate,
 };
 
 use super::limit::{HOST, Priced};
@@ -160,4 +161,25 @@ fn numbers(stages: &[usize]) -> String {
         1 => format!("stage {}", list[0]),
         _ => format!("stages {}", list.join(", ")),
     }
+}
+
+/// A smaller relative gain counts as none.
+const SHORTER: f64 = 0.0005;
+
+/// Returns the gain from one more device or GiB, if it was computed.
+pub(super) fn more(plan: &Plan) -> Option<Said> {
+    let words = |more: &More| {
+        let saved = 1.0 - more.step.get() / plan.step.get();
+        if saved > SHORTER {
+            let percent = 100.0 * saved;
+            format!(
+                "{}: a step of {}, {percent:.1} % less",
+                more.what, more.step
+            )
+        } else {
+            format!("{}: no shorter step", more.what)
+        }
+    };
+    let gains: Vec<String> = plan.more.iter().map(words).collect();
+    (!gains.is_empty()).then(|| Said::new("more", format!("with {}", gains.join("; with "))))
 }

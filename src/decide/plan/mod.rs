@@ -4,7 +4,6 @@ pub mod choices;
 mod cluster;
 mod cluster_answers;
 pub mod limit;
-mod marginal_gain;
 mod notes;
 pub mod page;
 pub mod report;
@@ -216,10 +215,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // For a cluster, neither offload nor CUDA graphs are chosen.
         None => choices::said(&profile, &plan, &options),
     });
-    let more = [
-        runners_up::without_pipeline(&plan),
-        marginal_gain::said(&plan),
-    ];
+    let more = [runners_up::without_pipeline(&plan), choices::more(&plan)];
     said.extend(more.into_iter().flatten().chain(of_model));
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {

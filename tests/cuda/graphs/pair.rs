@@ -74,7 +74,7 @@ impl Pair {
         assert_eq!(plain, graphs, "{case}");
     }
 
-    /// What became of the graphs; both have the same parameters and buffers.
+    /// The graphs' use; both have the same parameters and buffers.
     pub(super) fn finish(&mut self, case: &str) -> Vec<GraphUse> {
         let plain = snapshot(&mut self.plain.pipe);
         assert_same_bits(&plain, &snapshot(&mut self.graphs.pipe), case);

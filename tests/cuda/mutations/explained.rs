@@ -1,6 +1,6 @@
 //! Calls whose omission no test can notice, and why.
 
-/// What is called, a part of the file's path and of the line's text, and why.
+/// The called function, a part of the file's path and of the line's text, and why.
 pub(super) const EXPLAINED: [(&str, &str, &str, &str); 12] = [
     (
         "record",

@@ -1,4 +1,4 @@
-//! What the cells of columns stand for, found by a look at all rows.
+//! Kinds of columns, found by a look at the cells of all rows.
 
 use std::collections::BTreeSet;
 

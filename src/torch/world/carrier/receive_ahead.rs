@@ -1,4 +1,4 @@
-//! What a step does ahead for the next one: it posts receives, and keeps the headers of its values.
+//! Work of a step for the next one: it posts receives, and keeps the headers of its values.
 //!
 //! A message moves once its receiver has announced itself, which costs a message. Most steps run
 //! the program of the previous step: so the receives of a remote device's values are posted again
