@@ -55,13 +55,12 @@ mod pending;
 mod side_stream;
 mod submit;
 mod task_events;
-mod to_host;
 
 pub(crate) use captures::GraphPool;
 pub(crate) use channel::{Channel, Interrupted};
 pub(crate) use device_streams::{DeviceStreams, Route};
 pub use ids::{Event, MemorySpace, Stream};
 pub(crate) use in_transit::InTransit;
+pub(crate) use in_transit::ToHost;
 pub(crate) use pending::PendingH2D;
 pub(crate) use task_events::{CallerEvents, TaskEvents, TaskLog};
-pub(crate) use to_host::ToHost;
